@@ -25,7 +25,8 @@ def _tags(value: Any) -> str:
 @pytest.mark.parametrize(
     ("token", "status", "said"),
     [
-        ("malformed", 400, "The given OAuth 2 access token is malformed."),
+        ("mal formed", 400, "The given OAuth 2 access token is malformed."),
+        ("malformed", 401, "invalid_access_token"),
         ("sl." + "x" * 60, 401, "invalid_access_token"),
         ("x" * 64, 401, "invalid_access_token"),
         ("", 400, "Invalid authorization value"),

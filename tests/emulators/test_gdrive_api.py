@@ -288,7 +288,7 @@ def test_pages(wire: DriveWire) -> None:
         ("modifiedTime < '2000-01-01T00:00:00Z'", ["one"]),
         ("createdTime >= '2001-01-01'", ["a'b", "Report one", "x\\y", "folder", "one"]),
         ("visibility = 'limited' and name = 'one'", ["one"]),
-        ("sharedWithMe", None),
+        ("sharedWithMe", []),
         ("sharedWithMe = true", []),
         ("'nobody' in colours", None),
         ("name = one", None),

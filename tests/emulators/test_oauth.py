@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from pytest_cloudbench.emulators.core import Tokens
-from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, Renewal, basic_client
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, Renewal, basic_credentials
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
 
 BACK = "http://127.0.0.1:5/back"
@@ -161,7 +161,12 @@ def test_a_refresh_token_can_be_revoked_before_its_first_use() -> None:
 
 @pytest.mark.parametrize(
     ("header", "name"),
-    [(b"Basic " + base64.b64encode(b"app:secret"), "app"), (b"Basic app:secret", ""), (b"Bearer x", ""), (b"", "")],
+    [
+        (b"Basic " + base64.b64encode(b"app:secret"), ("app", "secret")),
+        (b"Basic app:secret", ("", "")),
+        (b"Bearer x", ("", "")),
+        (b"", ("", "")),
+    ],
 )
-def test_client_in_a_header(header: bytes, name: str) -> None:
-    assert basic_client(header) == name
+def test_client_in_a_header(header: bytes, name: tuple[str, str]) -> None:
+    assert basic_credentials(header) == name

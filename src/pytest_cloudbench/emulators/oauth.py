@@ -14,6 +14,10 @@ a redirect address  with another one
 a client            to another one
 once                the second time
 ==================  ============================================================================================
+
+A client's secret is the first one that it brings, and a refresh token belongs to the client that it was given to or
+that first used it: another secret, or another client, is refused. An access token is limited to the scopes that were
+asked for, and a refresh can ask for fewer, never for more.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import urlencode, urlsplit
 
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["Dialect", "Grant", "OAuth", "Renewal", "basic_client", "is_plausible"]
+__all__ = ["Dialect", "Grant", "OAuth", "Renewal", "basic_credentials", "credentials_of", "is_plausible"]
 
 _CODE, _REFRESH = "authorization_code", "refresh_token"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -79,6 +83,9 @@ class Dialect:
         clientless: grant types that need no client id.
         renewal: see ``Renewal``.
         accepts: returns whether a proof is accepted, for a grant type that is not known here.
+        is_scope: returns whether a word is a scope; None: scopes are neither checked nor kept.
+        asserted_scopes: returns the scopes that a proof asks for itself, for a grant type that is not known here.
+        takes_query: whether the token route also takes its fields from the query.
     """
 
     granted: Callable[[Grant], Answer]
@@ -91,6 +98,18 @@ class Dialect:
     clientless: frozenset[str] = frozenset()
     renewal: Renewal = Renewal.NONE
     accepts: Callable[[str, str], bool] = is_plausible
+    is_scope: Callable[[str], bool] | None = None
+    asserted_scopes: Callable[[str, str], str] = lambda kind, proof: ""
+    takes_query: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What a refresh token was given for. ``has_secret``: the client proved itself by its secret."""
+
+    client: str
+    scopes: frozenset[str]
+    has_secret: bool
 
 
 class OAuth:
@@ -103,6 +122,7 @@ class OAuth:
 
     Attributes:
         tokens: ``Authorization`` header to the second on the emulator's clock at which its token expires.
+        scopes: ``Authorization`` header to the scopes of its token, if they are limited.
     """
 
     def __init__(
@@ -110,7 +130,10 @@ class OAuth:
     ) -> None:
         self._dialect, self._next, self._lifetime_s = dialect, next_token, lifetime_s
         self.tokens: dict[bytes, float] = {}
+        self.scopes: dict[bytes, frozenset[str]] = {}
         self._origins: dict[bytes, str] = {}
+        self._secrets: dict[str, str] = {}
+        self._refreshes: dict[str, _Origin] = {}
         self._given: set[str] = set()
         self._dead: set[str] = set()
         self._codes: dict[str, Mapping[str, str]] = {}
@@ -121,23 +144,54 @@ class OAuth:
 
     def token(self, call: Call) -> Answer:
         """The token route: an access token for a refresh token, a code, or another proof that the dialect knows."""
-        form, dialect = fields(call.body), self._dialect
+        dialect = self._dialect
+        form = {**(fields(call.query) if dialect.takes_query else {}), **fields(call.body)}
         kind = form.get("grant_type", "")
         if kind not in dialect.proofs:
             return dialect.refused("unsupported_grant_type", form)
-        client = form.get("client_id", "") or basic_client(call.headers.get(b"authorization", b""))
+        client, secret = credentials_of(call, form)
         if kind not in dialect.clientless and not is_plausible("client", client):
             return dialect.refused("invalid_client", form)
+        if not self.accepts_secret(client, secret):
+            return dialect.refused("invalid_client", {**form, "client_id": client})
         proof = form.get(dialect.proofs[kind], "")
         asked = self._codes.get(proof, {}) if kind == _CODE else {}
         if proof in self._dead or not dialect.accepts(kind, proof) or not _fits(asked, form, client):
             return dialect.refused("invalid_grant", form)
+        origin = self._refreshes.get(proof) if kind == _REFRESH else None
+        if origin is not None and origin.client != client:
+            return dialect.refused("invalid_grant", form)
+        if origin is not None and origin.has_secret and not secret:
+            return dialect.refused("invalid_client", {**form, "client_id": client})
+        scope = asked.get("scope", "") or form.get("scope", "") or dialect.asserted_scopes(kind, proof)
+        scopes, most = frozenset(scope.split()), frozenset[str]() if origin is None else origin.scopes
+        is_checked = dialect.is_scope is not None
+        if not self._knows(scopes) or (is_checked and most and not scopes <= most):
+            return dialect.refused("invalid_scope", form)
         refresh_token = self._renewed(kind, proof)
+        self._keep_origin(kind, proof, refresh_token, _Origin(client, scopes, bool(secret)))
         access_token = self._next(*dialect.access)
+        header = f"Bearer {access_token}".encode()
         self.add(access_token, call.now_s + self._lifetime_s())
-        self._origins[f"Bearer {access_token}".encode()] = refresh_token or (proof if kind == _REFRESH else "")
-        scope = asked.get("scope", "") or form.get("scope", "")
+        if is_checked and (scopes or most):
+            self.scopes[header] = scopes or most
+        self._origins[header] = refresh_token or (proof if kind == _REFRESH else "")
         return dialect.granted(Grant(form, kind, access_token, refresh_token, int(self._lifetime_s()), scope))
+
+    def accepts_secret(self, client: str, secret: str) -> bool:
+        """Returns whether a client may have this secret; it may bring none. The first one that it brings is noted."""
+        return not secret or hmac.compare_digest(self._secrets.setdefault(client, secret).encode(), secret.encode())
+
+    def _knows(self, scopes: Iterable[str]) -> bool:
+        is_scope = self._dialect.is_scope
+        return is_scope is None or all(map(is_scope, scopes))
+
+    def _keep_origin(self, kind: str, proof: str, refresh_token: str, origin: _Origin) -> None:
+        """Note what refresh tokens stand for; one that a test made up stands for all scopes of that client."""
+        if kind == _REFRESH:
+            origin = self._refreshes.setdefault(proof, replace(origin, scopes=frozenset()))
+        if refresh_token:
+            self._refreshes[refresh_token] = origin
 
     def _renewed(self, kind: str, proof: str) -> str:
         """Returns a new refresh token if the answer brings one. Codes are used up."""
@@ -160,6 +214,8 @@ class OAuth:
             return dialect.refused("invalid_request", query)
         if target and not _is_safe(target):
             return dialect.refused("redirect_uri_mismatch", query)
+        if not self._knows(query.get("scope", "").split()):
+            return dialect.refused("invalid_scope", query)
         code = self._next(*dialect.code)
         self._codes[code] = query
         if not target and dialect.shown is not None:
@@ -181,18 +237,26 @@ class OAuth:
             self._dead.add(origin)
         for own in (header, *ended):
             self.tokens.pop(own, None)
+            self.scopes.pop(own, None)
             self._origins.pop(own, None)
         return is_known
 
 
-def basic_client(header: bytes) -> str:
-    """Returns the client id in an ``Authorization`` header that names a client with its secret; empty otherwise."""
+def credentials_of(call: Call, form: Mapping[str, str]) -> tuple[str, str]:
+    """Returns a client's id and secret, from the fields or from the header; empty if they are missing."""
+    client, secret = basic_credentials(call.headers.get(b"authorization", b""))
+    return form.get("client_id", "") or client, form.get("client_secret", "") or secret
+
+
+def basic_credentials(header: bytes) -> tuple[str, str]:
+    """Returns the client id and the secret in an ``Authorization`` header; empty if it does not hold any."""
     scheme, _, pair = header.partition(b" ")
     try:
-        name, colon, _ = base64.b64decode(pair, validate=True).partition(b":")
+        name, colon, secret = base64.b64decode(pair, validate=True).partition(b":")
     except ValueError:
-        return ""
-    return name.decode("latin-1") if scheme.lower() == b"basic" and colon else ""
+        return "", ""
+    is_basic = scheme.lower() == b"basic" and bool(colon)
+    return (name.decode("latin-1"), secret.decode("latin-1")) if is_basic else ("", "")
 
 
 def _fits(asked: Mapping[str, str], form: Mapping[str, str], client: str) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_json, answer_text
 from pytest_cloudbench.emulators.dropbox.args import array, string, struct, union
+from pytest_cloudbench.emulators.dropbox.scopes import SCOPES
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.http import fields
-from pytest_cloudbench.emulators.oauth import Dialect, Grant
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 __all__ = ["ACCOUNT_ID", "DIALECT", "FUNCTIONS", "TEAM", "TEAM_MEMBER_ID"]
@@ -21,7 +22,6 @@ ACCOUNT_ID = "dbid:AAemulatedAccountOfPytestCloudbench"
 TEAM = {"id": "dbtid:AAemulatedTeamOfPytestCloudbench000", "name": "Emulated Team"}
 TEAM_MEMBER_ID = "dbmid:AAemulatedMemberOfPytestCloudbench"
 _UNLIMITED_BYTES = 2**50
-_SCOPE = "account_info.read files.content.read files.content.write files.metadata.read sharing.read sharing.write"
 _get_account = struct(account_id=string(minimum=40, maximum=40))
 _get_accounts = struct(account_ids=array(string(minimum=40, maximum=40), minimum=1, maximum=300))
 _get_features = struct(
@@ -137,8 +137,10 @@ def _granted(grant: Grant) -> Answer:
         "expires_in": grant.expires_s,
         "account_id": ACCOUNT_ID,
     }
+    if grant.refresh_token or grant.scope:
+        answer["scope"] = grant.scope or " ".join(sorted(SCOPES))
     if grant.refresh_token:
-        answer |= {"refresh_token": grant.refresh_token, "scope": _SCOPE, "uid": "1234567"}
+        answer |= {"refresh_token": grant.refresh_token, "uid": "1234567"}
     return answer_json(answer)
 
 
@@ -148,8 +150,11 @@ def _refused(error: str, form: Mapping[str, str]) -> Answer:
     words = {
         "unsupported_grant_type": ("unsupported_grant_type", f"grant_type {kind!r} is not supported"),
         "invalid_client": ("invalid_client_id: Invalid client_id", "no client_id"),
+        "invalid_scope": ("invalid_scope", "a requested scope is unknown, or was not granted"),
         "invalid_grant": ("invalid_grant", f"{proof} is invalid or revoked"),
     }
+    if is_plausible("client", form.get("client_id", "")):
+        words["invalid_client"] = ("invalid_client: Invalid client_id or client_secret", "the client_secret is wrong")
     name, description = words.get(error, (error, f"{error.replace('_', ' ')}"))
     answer = answer_json({"error_description": description, "error": name})
     answer.status = 400
@@ -157,7 +162,12 @@ def _refused(error: str, form: Mapping[str, str]) -> Answer:
 
 
 DIALECT = Dialect(
-    granted=_granted, refused=_refused, shown=lambda code: answer_text(200, code), access=("sl.emulated-", 64)
+    granted=_granted,
+    refused=_refused,
+    shown=lambda code: answer_text(200, code),
+    access=("sl.emulated-", 64),
+    is_scope=SCOPES.__contains__,
+    takes_query=True,  # the official SDK for JavaScript sends it so
 )
 """How Dropbox speaks OAuth."""
 

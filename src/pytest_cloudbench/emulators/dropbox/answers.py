@@ -80,9 +80,9 @@ def error_answer(status: int, summary: str, error: Any, *headers: tuple[bytes, b
     return Answer(status, [*_JSON_HEADERS, *headers], body)
 
 
-def unauthorized(tag: str) -> Answer:
-    """Status 401."""
-    return error_answer(401, tag, {".tag": tag})
+def unauthorized(tag: str, **more: str) -> Answer:
+    """Status 401; ``more`` are fields beside the tag."""
+    return error_answer(401, tag, {".tag": tag, **more})
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,7 @@
 """Shared links.
 
-What may live here: the functions of ``sharing/`` that concern links. An expiry is stored and shown but not enforced: an
-expired link is still found.
+What may live here: the functions of ``sharing/`` that concern links. An expired link is still listed, and can be
+changed or revoked, but no longer opened.
 """
 
 from __future__ import annotations
@@ -245,11 +245,16 @@ def _is_link(url: str) -> bool:
         return False
 
 
-def _find(state: State, url: str, password: str | None) -> tuple[SharedLink, Node]:
+def _find(
+    state: State, url: str, password: str | None = None, opened_s: float | None = None
+) -> tuple[SharedLink, Node]:
+    """Returns a link and what it shows; ``opened_s`` is when somebody opens it, which an expired link refuses."""
     link = state.links.get(_key(url)) if _is_link(url) else None
     node = _living(state, link) if link else None
     if link is None or node is None:
         raise ApiError("shared_link_not_found")
+    if opened_s is not None and link.expires_s is not None and link.expires_s <= opened_s:
+        raise ApiError("shared_link_access_denied")
     if password is not None and link.password is not None and link.password != password:
         raise ApiError("shared_link_access_denied")
     return link, node
@@ -257,7 +262,7 @@ def _find(state: State, url: str, password: str | None) -> tuple[SharedLink, Nod
 
 def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, Node]:
     """Returns the link, and the node that it shows, or the node at ``path`` below that one."""
-    link, node = _find(state, arg["url"], arg["link_password"])
+    link, node = _find(state, arg["url"], arg["link_password"], call.now_s)
     if arg["path"] is None or arg["path"] == "/":
         return link, node
     try:
@@ -284,12 +289,12 @@ def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
     if not _is_link(arg["url"]):
         raise ApiError("shared_link_malformed")
-    link, _ = _find(state, arg["url"], None)
+    link, _ = _find(state, arg["url"])
     del state.links[_key(link.url)]
 
 
 def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    link, node = _find(state, arg["url"], None)
+    link, node = _find(state, arg["url"])
     settings = arg["settings"]
     visibility = _checked(state, settings)
     expires_s = None if arg["remove_expiration"] else settings["expires"] or link.expires_s

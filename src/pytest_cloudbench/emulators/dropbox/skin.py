@@ -34,10 +34,11 @@ from pytest_cloudbench.emulators.dropbox.answers import (
 )
 from pytest_cloudbench.emulators.dropbox.args import ArgError
 from pytest_cloudbench.emulators.dropbox.blocks import BlockWriter
+from pytest_cloudbench.emulators.dropbox.scopes import not_offered, required_scope
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.dropbox.tree import Tree
 from pytest_cloudbench.emulators.http import fields
-from pytest_cloudbench.emulators.oauth import OAuth, basic_client
+from pytest_cloudbench.emulators.oauth import OAuth, basic_credentials
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
@@ -58,6 +59,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     **account.FUNCTIONS,
 }
 _TOKEN_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~+/=")
+_TEAM_HEADERS = frozenset({b"dropbox-api-select-user", b"dropbox-api-select-admin"})
 _raw_decode = json.JSONDecoder().raw_decode
 _CONTENT_TYPES = {
     "rpc": (
@@ -135,6 +137,10 @@ class Dropbox:
         """Not a function of the API."""
         if expected := self._routes.methods(path):
             return answer_text(405, f"This function requires HTTP {expected[0]}, your request is {method}.")
+        if path.startswith("/2/") and (missing := not_offered(path[3:])):
+            return answer_text(
+                400, f'Error in call to API function "{path[3:]}": this emulator does not offer {missing}'
+            )
         if path.startswith("/2/"):
             return answer_text(400, f'Unknown API function: "{path[3:]}"')
         return answer_text(404, "Not Found")
@@ -145,9 +151,11 @@ class Dropbox:
         where = "request body" if function.style == "rpc" else 'HTTP header "Dropbox-API-Arg"'
         sentence = f'Error in call to API function "{name}": '
 
+        scope = required_scope(name)
+
         def denied(call: Call) -> Answer | None:
             try:
-                return self._denied(function, call)
+                return self._denied(function, scope, call)
             except BadRequest as error:
                 return answer_text(400, f"{sentence}{error}")
 
@@ -171,25 +179,33 @@ class Dropbox:
             name, function.kind, handler, sink=_block_writer if function.style == "upload" else None, denied=denied
         )
 
-    def _denied(self, function: Function, call: Call) -> Answer | None:
+    def _denied(self, function: Function, scope: str, call: Call) -> Answer | None:
         """Returns the refusal of a call that is not authorized; None if it is allowed. Raises BadRequest."""
         given, now_s = call.headers, call.now_s
         header, where = given.get(b"authorization"), 'HTTP header "Authorization"'
         if header is None and (value := fields(call.query).get("authorization")) is not None:
             header, where = value.encode(), 'URL parameter "authorization"'
-        expires_s = self.state.oauth.tokens.get(header) if header is not None else None
+        oauth = self.state.oauth
+        expires_s = oauth.tokens.get(header) if header is not None else None
+        for name in _TEAM_HEADERS & given.keys():
+            raise BadRequest(f'this emulator does not offer teams, so not HTTP header "{name.decode()}"')
+        if scope and header is not None and scope not in oauth.scopes.get(header, (scope,)):
+            return unauthorized("missing_scope", required_scope=scope)
         if function.auth == "none" or (expires_s is not None and expires_s > now_s):
             return self._wrong_root(given[b"dropbox-api-path-root"]) if b"dropbox-api-path-root" in given else None
         if expires_s is not None:
             return unauthorized("expired_access_token")
         if header is None:
             raise BadRequest('Must provide HTTP header "Authorization" or URL parameter "authorization".')
-        if function.auth == "app" and basic_client(header):
-            return None
+        client, secret = basic_credentials(header)
+        if function.auth == "app" and client:
+            if secret and oauth.accepts_secret(client, secret):
+                return None
+            raise BadRequest(f"Invalid app key or app secret in {where}.")
         scheme, _, token = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise BadRequest(f'Invalid authorization value in {where}: expecting "Bearer <token>".')
-        if not _looks_like_token(token):
+        if not _TOKEN_LETTERS.issuperset(token):
             raise BadRequest("The given OAuth 2 access token is malformed.")
         return unauthorized("invalid_access_token")
 
@@ -208,11 +224,6 @@ class Dropbox:
             return error_answer(422, "no_permission", {".tag": "no_permission"})
         root = {".tag": "user", "root_namespace_id": own, "home_namespace_id": own}
         return error_answer(422, "invalid_root", {".tag": "invalid_root", "invalid_root": root})
-
-
-def _looks_like_token(token: str) -> bool:
-    """Returns whether a text looks like a token: short-lived ones begin with ``sl.``, old ones are long."""
-    return _TOKEN_LETTERS.issuperset(token) and (token.startswith("sl.") or len(token) >= 40)
 
 
 def _argument(function: Function, call: Call) -> dict[str, Any]:

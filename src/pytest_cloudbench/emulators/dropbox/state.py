@@ -24,8 +24,9 @@ __all__ = ["Function", "Session", "SharedFolder", "SharedLink", "State", "Tempor
 
 @dataclass(slots=True)
 class Session:
-    """An upload session; ``parts`` by offset."""
+    """An upload session, until ``ends_s``; ``parts`` by offset."""
 
+    ends_s: float
     concurrent: bool
     closed: bool = False
     parts: dict[int, BlockBlob] = field(default_factory=dict)

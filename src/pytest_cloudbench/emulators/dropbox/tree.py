@@ -13,6 +13,7 @@ adds these reasons of StoreError: ``malformed_path``, ``disallowed_name``, ``con
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 from typing import NamedTuple
 from unicodedata import normalize
 
@@ -25,6 +26,7 @@ __all__ = ["Revisions", "Tree"]
 
 _MAX_NAME = 255
 _DISALLOWED = frozenset({"desktop.ini", "thumbs.db", ".ds_store", "icon\r", ".dropbox", ".dropbox.attr"})
+_FIRST_NAMESPACE = 2_000_000_000
 _FIRST_REV = 0x5F0_0000_0001
 
 
@@ -40,9 +42,9 @@ class Revisions(NamedTuple):
 class Tree:
     """One account's files. Not thread-safe: the caller must serialise calls."""
 
-    def __init__(self, *, seed: int = 0, namespace: str = "1234567890") -> None:
+    def __init__(self, *, seed: int = 0) -> None:
         tokens, revs = Tokens(seed), count(_FIRST_REV)
-        self.namespace = namespace
+        self.namespace = str(_FIRST_NAMESPACE + Random(seed).randrange(_FIRST_NAMESPACE))
         self.token = tokens.next
         self.store = NodeStore(lambda: tokens.next("id:", 22), lambda: f"{next(revs):x}", str.lower)
         self.paths = PathView(self.store)

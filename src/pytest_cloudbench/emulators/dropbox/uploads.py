@@ -30,6 +30,8 @@ from pytest_cloudbench.emulators.skin import Call, Kind
 __all__ = ["FUNCTIONS", "commit", "commit_arg", "finish_arg", "store"]
 
 _MAX_REQUEST_BYTES = 150 * 1024 * 1024
+_LIFE_S = 7 * 86_400.0
+"""Sessions live for seven days, says the specification."""
 _UINT64 = 2**64 - 1
 
 _mode = union(add=None, overwrite=None, update=rev)
@@ -89,7 +91,7 @@ def _run_upload(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
         return store(state, arg, blob, call.now_s, call.damage)
     except StoreError as error:
         tags = write_tags(error)
-        session_id = _new_session(state, Session(False, True, {0: blob}, blob.size_bytes))
+        session_id = _new_session(state, Session(call.now_s + _LIFE_S, False, True, {0: blob}, blob.size_bytes))
         failure = ApiError("path", *tags)
         reason = failure.error["path"]
         failure.error = {".tag": "path", "reason": reason, "upload_session_id": session_id}
@@ -102,6 +104,14 @@ def _new_session(state: State, session: Session) -> str:
     return session_id
 
 
+def _session(state: State, session_id: str, now_s: float) -> Session | None:
+    session = state.sessions.get(session_id)
+    if session is not None and session.ends_s <= now_s:
+        del state.sessions[session_id]
+        return None
+    return session
+
+
 def _run_start(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     blob = _content(call, arg)
     concurrent = arg["session_type"] is not None and arg["session_type"][0] == "concurrent"
@@ -109,13 +119,15 @@ def _run_start(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
         raise ApiError("concurrent_session_data_not_allowed")
     if concurrent and arg["close"]:
         raise ApiError("concurrent_session_close_not_allowed")
-    session = Session(concurrent, arg["close"], {0: blob} if blob.size_bytes else {}, blob.size_bytes)
+    parts = {0: blob} if blob.size_bytes else {}
+    session = Session(call.now_s + _LIFE_S, concurrent, arg["close"], parts, blob.size_bytes)
     return {"session_id": _new_session(state, session)}
 
 
 def _run_start_batch(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     concurrent = arg["session_type"] is not None and arg["session_type"][0] == "concurrent"
-    return {"session_ids": [_new_session(state, Session(concurrent)) for _ in range(arg["num_sessions"])]}
+    ends_s = call.now_s + _LIFE_S
+    return {"session_ids": [_new_session(state, Session(ends_s, concurrent)) for _ in range(arg["num_sessions"])]}
 
 
 def _add(session: Session, offset: int, blob: BlockBlob) -> None:
@@ -136,7 +148,7 @@ def _add(session: Session, offset: int, blob: BlockBlob) -> None:
 
 def _run_append_v2(state: State, arg: dict[str, Any], call: Call) -> None:
     blob = _content(call, arg)
-    session = state.sessions.get(arg["cursor"]["session_id"])
+    session = _session(state, arg["cursor"]["session_id"], call.now_s)
     if session is None:
         raise ApiError("not_found")
     _add(session, arg["cursor"]["offset"], blob)
@@ -160,7 +172,7 @@ def _joined(session: Session) -> BlockBlob:
 def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
     """Finish one session; returns the file's metadata. Raises ApiError with the tags of UploadSessionFinishError."""
     session_id, offset = arg["cursor"]["session_id"], arg["cursor"]["offset"]
-    session = state.sessions.get(session_id)
+    session = _session(state, session_id, now_s)
     if session is None:
         raise ApiError("lookup_failed", "not_found")
     if session.concurrent and not session.closed:

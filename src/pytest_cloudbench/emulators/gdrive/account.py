@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import answer_json, answer_page
+from pytest_cloudbench.emulators.gdrive.scopes import is_scope
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -24,6 +25,7 @@ _WORDS: Mapping[str, tuple[int, str]] = {
     "invalid_grant": (400, "Bad Request"),
     "invalid_token": (400, "Token expired or revoked"),
     "redirect_uri_mismatch": (400, "Bad Request"),
+    "invalid_scope": (400, "Some requested scopes were invalid."),
     "invalid_request": (400, "Missing required parameter"),
 }
 
@@ -39,6 +41,8 @@ def _granted(grant: Grant) -> Answer:
 
 def _refused(error: str, form: Mapping[str, str]) -> Answer:
     status, words = _WORDS.get(error, (400, "Bad Request"))
+    if error == "invalid_client" and is_plausible("client", form.get("client_id", "")):
+        words = "Unauthorized"
     if error == "unsupported_grant_type":
         words = f"Invalid grant_type: {form.get('grant_type', '')}"
     if error == "invalid_grant" and form.get("grant_type") == "refresh_token":
@@ -56,13 +60,21 @@ def _accepts(kind: str, proof: str) -> bool:
     """Whether an assertion says who signed it, for what, and for which token route; its signature is not checked."""
     if kind != _ASSERTION:
         return is_plausible(kind, proof)
-    _, _, rest = proof.partition(".")
-    claims, _, signature = rest.partition(".")
+    found, signature = _claims(proof), proof.rpartition(".")[2]
+    try:
+        return bool(signature and found["iss"] and found["aud"] and found["exp"] > found["iat"])
+    except (KeyError, TypeError):
+        return False
+
+
+def _claims(assertion: str) -> Mapping[str, Any]:
+    """Returns what an assertion claims; empty if it cannot be read."""
+    claims = assertion.partition(".")[2].partition(".")[0]
     try:
         found = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        return bool(signature and found["iss"] and found["aud"] and found["exp"] > found["iat"])
-    except (ValueError, KeyError, TypeError):
-        return False
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 DIALECT = Dialect(
@@ -74,6 +86,8 @@ DIALECT = Dialect(
     proofs={"refresh_token": "refresh_token", "authorization_code": "code", _ASSERTION: "assertion"},
     clientless=frozenset({_ASSERTION}),
     accepts=_accepts,
+    is_scope=is_scope,
+    asserted_scopes=lambda kind, proof: str(_claims(proof).get("scope", "")) if kind == _ASSERTION else "",
 )
 """How Google speaks OAuth."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, invalid, timestamp
 from pytest_cloudbench.emulators.gdrive.metadata import EXPORTS, FILE_DEFAULT, IMPORTS, FileView, file_resource
-from pytest_cloudbench.emulators.gdrive.requests import about_value, flag, page_size, params_of, selection
+from pytest_cloudbench.emulators.gdrive.requests import about_value, flag, page_size, params_of, selection, spaces_of
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick, within
 from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, meta_of
 from pytest_cloudbench.emulators.nodes import File, Node
@@ -92,7 +92,9 @@ def list_changes(state: DriveState, call: Call) -> Answer:
     tree = selection(params, _DEFAULT) or {"*": None}
     of_change = within(tree, "changes")
     removed_too = flag(params, "includeRemoved", True)
-    found = [_change(state, file_id, of_change, now_s) for file_id in ids]
+    spaces = spaces_of(params)
+    shown = [each for each in ids if (node := state.store.by_id(each)) is None or state.space(node) in spaces]
+    found = [_change(state, file_id, of_change, now_s) for file_id in shown]
     whole: dict[str, Any] = {"kind": "drive#changeList"}
     whole["nextPageToken" if place < end else "newStartPageToken"] = str(place + _FIRST)
     answer = {name: value for name, value in whole.items() if name in tree or "*" in tree}

@@ -28,9 +28,10 @@ from pytest_cloudbench.emulators.gdrive.requests import (
     page_token,
     params_of,
     selection,
+    spaces_of,
 )
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick, within
-from pytest_cloudbench.emulators.gdrive.state import FOLDER, SHORTCUT, DriveMeta, DriveState, meta_of
+from pytest_cloudbench.emulators.gdrive.state import APP_DATA, FOLDER, SHORTCUT, DriveMeta, DriveState, meta_of
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -208,6 +209,8 @@ def _new_parent(state: DriveState, node: Node, params: Mapping[str, str], now_s:
     target = state.folder(added[0], now_s)
     if current is None:
         raise DriveError(403, "cannotAddParent", "The root folder cannot be moved.")
+    if state.space(target) != state.space(current):
+        raise DriveError(403, "cannotAddParent", "A file cannot be moved to another space.")
     return None if target is current else target
 
 
@@ -342,11 +345,12 @@ def list_files(state: DriveState, call: Call) -> Answer:
 
 def _found(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> list[FileView]:
     """Returns all files that a search finds, in its order. Raises DriveError."""
+    spaces = spaces_of(params)
     views = [
         view
         for node in _candidates(state, search, params, now_s)
         if (view := FileView(state, node, now_s, is_listed=True)).version is not None or isinstance(node, Folder)
-        if search.matches(view)
+        if search.matches(view) and state.space(node) in spaces
     ]
     views.sort(key=lambda view: view.meta.seq, reverse=True)
     keys = [each.split() for each in params.get("orderBy", "").split(",") if each.strip()]
@@ -359,6 +363,8 @@ def _found(state: DriveState, search: Search, params: Mapping[str, str], now_s: 
 
 def _candidates(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> Iterable[Node]:
     """Returns the files among which a search looks."""
+    if search.parent is None and APP_DATA in spaces_of(params):
+        return (*state.app_data.below(), *state.nodes(), *state.store.fading(None, now_s))
     if search.parent is None:
         drive_id, corpora = params.get("driveId", ""), params.get("corpora", "user")
         if corpora == "drive" or drive_id:

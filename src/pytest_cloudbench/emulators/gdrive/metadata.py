@@ -13,6 +13,7 @@ from pytest_cloudbench.emulators.blob import hashed
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, timestamp
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick
 from pytest_cloudbench.emulators.gdrive.state import (
+    APP_DATA,
     APPS,
     SHORTCUT,
     USER,
@@ -155,7 +156,8 @@ class FileView:
             parent = self.state.parent(self.node)
             if parent is None:
                 return ()
-            return (parent.id, "root") if parent is self.state.root else (parent.id,)
+            names = {self.state.root.id: "root", self.state.app_data.id: APP_DATA}
+            return (parent.id, names[parent.id]) if parent.id in names else (parent.id,)
         roles = {"owners": ("owner",), "writers": ("owner", "writer")}.get(
             name, ("owner", "writer", "commenter", "reader")
         )
@@ -261,7 +263,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "parents": _parents,
     "properties": _given("properties"),
     "appProperties": _given("appProperties"),
-    "spaces": lambda view: ["drive"],
+    "spaces": lambda view: [view.state.space(view.node)],
     "version": lambda view: str(view.meta.version),
     "webContentLink": _web_content,
     "webViewLink": _web_view,

@@ -11,6 +11,7 @@ operator        for
 ``<`` ``>``...  times
 ``in``          lists: parents, owners, writers, readers
 ``has``         properties
+none            trashed, starred, sharedWithMe: true
 ==============  =======================================================================
 """
 
@@ -182,6 +183,8 @@ class _Reader:
             self._at += 1
             value = _unquoted(self._take(1))
             return Search(lambda view: value in view.names(name))
+        if name in _FLAGS and not self._peek(2, *_COMPARE):
+            return Search(lambda view: view.flag(name))  # Google's own example: sharedWithMe and name contains 'hello'
         sign = self._take(2, *_COMPARE)
         compare = _COMPARE[sign]
         if name in _FLAGS:

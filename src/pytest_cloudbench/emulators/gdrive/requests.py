@@ -14,7 +14,7 @@ from typing import Any
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, invalid
 from pytest_cloudbench.emulators.gdrive.metadata import FILE_DEFAULT, FileView, file_resource
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, chosen, pick
-from pytest_cloudbench.emulators.gdrive.state import DriveState
+from pytest_cloudbench.emulators.gdrive.state import APP_DATA, DriveState
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -29,10 +29,12 @@ __all__ = [
     "page_token",
     "params_of",
     "selection",
+    "spaces_of",
 ]
 
 
 _CACHED_BYTES = 512
+_SPACES = frozenset({"drive", APP_DATA, "photos"})
 
 
 def params_of(call: Call) -> Mapping[str, str]:
@@ -53,6 +55,14 @@ def flag(params: Mapping[str, str], name: str, default: bool = False) -> bool:
             name, f"Invalid value '{params[name]}'. Values must match the following regular expression: 'true|false'"
         )
     return text == "true" if text else default
+
+
+def spaces_of(params: Mapping[str, str]) -> frozenset[str]:
+    """Returns the spaces that a request is about; My Drive and shared drives if it names none. Raises DriveError."""
+    spaces = frozenset(each.strip() for each in params.get("spaces", "").split(",")) - {""}
+    if not spaces <= _SPACES:
+        raise invalid("spaces")
+    return spaces or frozenset({"drive"})
 
 
 def page_size(params: Mapping[str, str], default: int, most: int) -> int:

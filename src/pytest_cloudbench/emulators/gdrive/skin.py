@@ -7,14 +7,15 @@ unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from pytest_cloudbench.emulators.gdrive import changes, files, more, sharing, uploads
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
 from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
-from pytest_cloudbench.emulators.gdrive.requests import params_of
+from pytest_cloudbench.emulators.gdrive.requests import params_of, spaces_of
+from pytest_cloudbench.emulators.gdrive.scopes import check_scopes, not_offered
 from pytest_cloudbench.emulators.gdrive.state import DriveState
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Profile
@@ -67,6 +68,7 @@ _FUNCTIONS: Mapping[str, tuple[Kind, str, str, _Function]] = {
     "drives.unhide": (Kind.WRITE, "POST", "/drives/{drive}/unhide", more.unhide_drive),
     "drives.delete": (Kind.WRITE, "DELETE", "/drives/{drive}", more.delete_drive),
 }
+_BY_SPACE = frozenset({"files.list", "changes.list"})
 _THROTTLED: Mapping[str, tuple[int, str]] = {
     "userRateLimitExceeded": (403, "User Rate Limit Exceeded"),
     "rateLimitExceeded": (429, "Rate Limit Exceeded"),
@@ -157,6 +159,8 @@ class GoogleDrive:
 
     def unknown(self, method: str, path: str) -> Answer:
         """Not a function of the API; a wrong method gets the same answer."""
+        if missing := not_offered(path):
+            return DriveError(400, "badRequest", f"This emulator does not offer {missing}.").answer()
         return answer_page(404, f"The requested URL {path} was not found on this server.")
 
     # ---------------------------------------------------------------- one request
@@ -185,6 +189,17 @@ class GoogleDrive:
         assert isinstance(made, Answer)
         return made
 
+    def _beyond_scopes(self, call: Call, scopes: Collection[str] | None) -> Answer | None:
+        """Returns the refusal of a request that its token's scopes do not allow; None if they are not limited."""
+        if scopes is None:
+            return None
+        try:
+            spaces = spaces_of(params_of(call)) if call.route.name in _BY_SPACE else ()
+            check_scopes(call.route.name, call.route.kind, scopes, spaces)
+        except DriveError as error:
+            return error.answer()
+        return None
+
     def _denied_upload(self, call: Call) -> Answer | None:
         """Pieces of a session need nothing but its address."""
         return None if b"upload_id=" in call.query else self._denied(call)
@@ -198,7 +213,7 @@ class GoogleDrive:
         if expires_s is not None and expires_s > call.now_s:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
-            return None
+            return self._beyond_scopes(call, self.state.oauth.scopes.get(header or b""))
         challenge, reason, words = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:
             challenge += b', error="invalid_token"'

@@ -18,6 +18,7 @@ from pytest_cloudbench.emulators.profile import Profile
 
 __all__ = [
     "APPS",
+    "APP_DATA",
     "FOLDER",
     "SHORTCUT",
     "USER",
@@ -29,6 +30,8 @@ __all__ = [
     "meta_of",
 ]
 
+APP_DATA = "appDataFolder"
+"""The id of the hidden folder of an application, which is a space of its own."""
 APPS = "application/vnd.google-apps."
 FOLDER, SHORTCUT = f"{APPS}folder", f"{APPS}shortcut"
 USER: Mapping[str, Any] = {
@@ -106,6 +109,8 @@ class DriveState:
         self.store = NodeStore(self._new_id, lambda: self.tokens.next("0B", 49), str.casefold)
         self.root, self._vault = self.store.root, Folder("", "", None)
         self.root.name, self.root.extra = _ROOT_NAME, DriveMeta(FOLDER, 0.0, 0.0, 0)
+        self.app_data = Folder(self.tokens.next("1", 32), APP_DATA, self._vault)
+        self.app_data.extra = DriveMeta(FOLDER, 0.0, 0.0, 0, permissions={_OWNER["id"]: _OWNER})
         self.drives: dict[str, SharedDrive] = {}
         self.free_ids: set[str] = set()
         self.sessions: dict[str, Any] = {}
@@ -123,7 +128,8 @@ class DriveState:
 
     def find(self, file_id: str, now_s: float) -> Node:
         """Returns what reads see by an id; ``root`` is an id, too. Raises DriveError."""
-        node = self.root if file_id == "root" else self.store.by_id(file_id)
+        named = {"root": self.root, APP_DATA: self.app_data, self.app_data.id: self.app_data}
+        node = named.get(file_id) or self.store.by_id(file_id)
         if node is None or node.deleted_s is not None or (isinstance(node, File) and node.seen(now_s) is None):
             raise not_found(file_id)
         return node
@@ -148,12 +154,19 @@ class DriveState:
 
     def drive_id(self, node: Node) -> str:
         """Returns the shared drive that a file is in; empty in My Drive."""
-        above: Node = node
-        while above.parent is not None:
-            if above.parent is self._vault:
-                return above.id
-            above = above.parent
-        return ""
+        top = self._top(node)
+        return top.id if top.parent is self._vault and top is not self.app_data else ""
+
+    def space(self, node: Node) -> str:
+        """Returns the space that a file is in: ``drive``, or the hidden one of the application."""
+        return APP_DATA if self._top(node) is self.app_data else "drive"
+
+    def _top(self, node: Node) -> Node:
+        """Returns the root above a file: of My Drive, of a shared drive, or of the application's data."""
+        top = node
+        while top.parent is not None and top.parent is not self._vault:
+            top = top.parent
+        return top
 
     def is_trashed(self, node: Node, now_s: float) -> bool:
         """Returns whether reads see that a file, or a folder above it, is in the trash."""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process's pea
 
 _BLOCK = hashlib.shake_128(b"block").digest(MIB)
 _GIB = 1024 * MIB
-_SIZE_BYTES = 160 * MIB + 12_345
+_SIZE_BYTES = 64 * MIB + 12_345
 _SLACK_BYTES = 24 * MIB
 """Buffers of connections, of TLS, and of the allocator."""
 
@@ -97,7 +97,7 @@ Download = Callable[..., http.client.HTTPResponse]
 
 
 def dropbox_sessions(client: Client, size_bytes: int) -> Download:
-    part, kind = 96 * MIB, "application/octet-stream"
+    part, kind = 24 * MIB, "application/octet-stream"
     begun = done(client.ask("POST", "/2/files/upload_session/start", Dropbox_API_Arg="{}", Content_Type=kind))
     session = json.loads(begun)["session_id"]
     for at in range(0, size_bytes, part):
@@ -149,7 +149,7 @@ def drive_multipart(client: Client, size_bytes: int) -> Download:
 def drive_resumable(client: Client, size_bytes: int) -> Download:
     begun = client.ask("POST", f"{_DRIVE}resumable", b'{"name": "large"}')
     done(begun)
-    url, part, made = begun.headers["location"], 64 * MIB, b""
+    url, part, made = begun.headers["location"], 16 * MIB, b""
     for at in range(0, size_bytes, part):
         end = min(at + part, size_bytes)
         place = f"bytes {at}-{end - 1}/{size_bytes}"
@@ -170,7 +170,7 @@ def redirected(client: Client, url: str) -> Download:
 
 def onedrive_sessions(client: Client, size_bytes: int) -> Download:
     url = str(client.json("POST", "/v1.0/me/drive/root:/large:/createUploadSession", {})["uploadUrl"])
-    part = 40 * MIB
+    part = 20 * MIB
     for at in range(0, size_bytes, part):
         end = min(at + part, size_bytes)
         place = f"bytes {at}-{end - 1}/{size_bytes}"

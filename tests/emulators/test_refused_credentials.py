@@ -31,7 +31,7 @@ def drive(running_drive: EmulatorService) -> Iterator[DriveWire]:
         yield client
 
 
-def dropbox_token(wire: Any, in_query: bool = False, **fields: str) -> Any:
+def dropbox_token(wire: Any, in_query: bool = False, /, **fields: str) -> Any:
     whole = urlencode({"grant_type": "refresh_token", "client_id": "key", "refresh_token": "made-up", **fields})
     if in_query:
         return wire.request("POST", f"/oauth2/token?{whole}", b"", {"Content-Type": "application/json"})
@@ -41,7 +41,7 @@ def dropbox_token(wire: Any, in_query: bool = False, **fields: str) -> Any:
 def dropbox_code(wire: Any, **fields: str) -> str:
     query = urlencode({"client_id": "key", "redirect_uri": "http://localhost:1/", **fields})
     reply = wire.request("GET", f"/oauth2/authorize?{query}", b"", {})
-    return parse_qs(urlsplit(reply.headers["location"]).query)["code"][0]
+    return str(parse_qs(urlsplit(reply.headers["location"]).query)["code"][0])
 
 
 # ---------------------------------------------------------------- Dropbox

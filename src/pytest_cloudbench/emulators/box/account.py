@@ -81,13 +81,11 @@ DIALECT = Dialect(
 
 def _token(state: BoxState, call: Call) -> Answer:
     form = fields(call.body)
-    kind, client = form.get("grant_type", ""), form.get("client_id", "")
+    kind = form.get("grant_type", "")
     needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
     if (needs_secret and not form.get("client_secret")) or not _is_right(state, form):
         return _refused("invalid_client", form)
     proof = form.get(_PROOFS.get(kind, ""), "")
-    if kind == "refresh_token" and not state.first_use.fits(f"application of {proof}", client):
-        return _refused("invalid_grant", form)
     bounds = state.bounds.get(proof)
     if kind == _EXCHANGE:
         smaller = _smaller(state, bounds, form, call.now_s)
@@ -95,18 +93,12 @@ def _token(state: BoxState, call: Call) -> Answer:
             return _refused(smaller, form)
         bounds = smaller
     answer = state.oauth.token(call)
-    return _noted(state, form, answer, bounds) if answer.status == 200 else answer
+    return answer if bounds is None or answer.status != 200 else _bound(state, answer, bounds)
 
 
-def _noted(state: BoxState, form: Mapping[str, str], answer: Answer, bounds: Bounds | None) -> Answer:
-    """Note whose the tokens in an answer are and what limits them; returns the answer that says so."""
-    value, client = json.loads(bytes(answer.body)), form.get("client_id", "")
-    if form.get("client_secret"):
-        state.first_use.keep(f"secret of {client}", form["client_secret"])
-    if "refresh_token" in value:
-        state.first_use.keep(f"application of {value['refresh_token']}", client)
-    if bounds is None:
-        return answer
+def _bound(state: BoxState, answer: Answer, bounds: Bounds) -> Answer:
+    """Note what limits the tokens in an answer; returns the answer that says so."""
+    value = json.loads(bytes(answer.body))
     state.bounds |= {value[name]: bounds for name in ("access_token", "refresh_token") if name in value}
     if bounds.node is not None:
         shown = mini(state, bounds.node)
@@ -117,7 +109,7 @@ def _noted(state: BoxState, form: Mapping[str, str], answer: Answer, bounds: Bou
 def _is_right(state: BoxState, form: Mapping[str, str]) -> bool:
     """Returns whether an application's secret, if it gives one, is the one that it has."""
     secret = form.get("client_secret", "")
-    fits = not secret or state.first_use.fits(f"secret of {form.get('client_id', '')}", secret)
+    fits = not secret or state.oauth.accepts_secret(form.get("client_id", ""), secret)
     return fits and not secret.startswith("invalid")
 
 

@@ -17,7 +17,6 @@ from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, store_error
 from pytest_cloudbench.emulators.box.scopes import Bounds
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
-from pytest_cloudbench.emulators.first_use import FirstUse
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import Dialect, OAuth
 from pytest_cloudbench.emulators.profile import Account, JobTimes
@@ -132,7 +131,6 @@ class BoxState:
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
         self.oauth = OAuth(dialect, self.token, lambda: self.account.token_lifetime_s)
-        self.first_use = FirstUse()
         self.bounds: dict[str, Bounds] = {}
         """What a token, or a code for one, is limited to; one that is not here may do everything."""
         self.current_bounds: Bounds | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.http import fields
-from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, basic_client
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentials_of, is_plausible
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
 from pytest_cloudbench.emulators.onedrive.items import PERSON
@@ -72,6 +72,8 @@ def _granted(grant: Grant) -> Answer:
 
 
 def _refused(error: str, form: Mapping[str, str]) -> Answer:
+    if error == "invalid_client" and is_plausible("client", form.get("client_id", "")):
+        error = "invalid_client_secret"
     number, words = _WORDS.get(error, (70000, error.replace("_", " ")))
     name = {
         "redirect_uri_mismatch": "invalid_request", "invalid_client": "invalid_request",
@@ -106,10 +108,9 @@ DIALECT = Dialect(
 def token(state: GraphState, call: Call) -> Answer:
     """The token route; a device code brings a token once its user has agreed."""
     form = fields(call.body)
-    client, kind = _application(call, form), form.get("grant_type", "")
-    proof, secret = form.get(DIALECT.proofs.get(kind, ""), ""), form.get("client_secret", "")
-    lacks_secret = kind == _OF_ITS_OWN and not secret
-    if lacks_secret or secret.startswith("invalid") or not state.first_use.fits(f"secret of {client}", secret):
+    (client, secret), kind = credentials_of(call, form), form.get("grant_type", "")
+    proof = form.get(DIALECT.proofs.get(kind, ""), "")
+    if (kind == _OF_ITS_OWN and not secret) or secret.startswith("invalid"):
         return _refused("invalid_client_secret", form)
     scope, granted = form.get("scope", ""), ""
     if kind == _DEVICE:
@@ -119,8 +120,6 @@ def token(state: GraphState, call: Call) -> Answer:
     elif kind == _REFRESH:
         granted = state.scopes.get(proof, "")
         scope = scope or granted
-        if not state.first_use.fits(f"application of {proof}", client):
-            return _refused("invalid_grant", form)
         if granted and not covers(granted, scope):
             return _refused("consent_required", form)
     answer = state.oauth.token(call)
@@ -129,23 +128,13 @@ def token(state: GraphState, call: Call) -> Answer:
     value: dict[str, Any] = json.loads(bytes(answer.body))
     value["scope"] = scope = scope or value["scope"]
     state.scopes[value["access_token"]] = scope
-    if secret:
-        state.first_use.keep(f"secret of {client}", secret)
-    if kind == _REFRESH:
-        state.first_use.keep(f"application of {proof}", client)
     if "offline_access" not in scope.split():
         value.pop("refresh_token", None)
     else:
         renewed = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.token(80)}")
-        state.first_use.keep(f"application of {renewed}", client)
         if kind != _REFRESH or granted:  # one that a test made up stands for every scope
             state.scopes[renewed] = granted or scope
     return _plain(200, value | _identity(call, client, scope, form, state.nonces.pop(proof, "")))
-
-
-def _application(call: Call, form: Mapping[str, str]) -> str:
-    """Returns the id of the application that asks."""
-    return form.get("client_id", "") or basic_client(call.headers.get(b"authorization", b""))
 
 
 def _device_refusal(state: GraphState, code: str, client: str, now_s: float) -> str:

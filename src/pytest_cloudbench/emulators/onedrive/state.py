@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.blob import BytePieces
-from pytest_cloudbench.emulators.first_use import FirstUse
 from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import OAuth
@@ -97,7 +96,6 @@ class GraphState:
     """What an access or refresh token may do; one that is not here may do everything."""
     nonces: dict[str, str] = field(default_factory=dict)
     """What OpenID's token must repeat, by code."""
-    first_use: FirstUse = field(default_factory=FirstUse)
     sessions: dict[str, UploadSession] = field(default_factory=dict)
     permissions: dict[str, GraphPermission] = field(default_factory=dict)
     shared: dict[str, list[GraphPermission]] = field(default_factory=dict)

@@ -151,7 +151,14 @@ def test_what_a_job_stores_has_the_time_it_was_due() -> None:
 
 @pytest.mark.parametrize(
     ("sync_entries", "count", "force", "is_job"),
-    [(2, 2, False, False), (2, 3, False, True), (2, 1, True, True), (0, 9, False, False), (0, 1, True, True)],
+    [
+        (2, 2, False, False),
+        (2, 3, False, True),
+        (2, 1, True, True),
+        (0, 9, False, False),
+        (0, 1, True, True),
+        (0, 21, False, True),
+    ],
 )
 def test_many_folders_are_a_job(sync_entries: int, count: int, force: bool, is_job: bool) -> None:
     api = _Api(f"start_s = 1\nsync_entries = {sync_entries}")

@@ -158,7 +158,7 @@ class JobTimes:
     Attributes:
         start_s: from the request until the job begins, seconds.
         entry_s: how long each of its entries takes, seconds.
-        sync_entries: a larger batch becomes a job, if the API lets the service choose; 0: never.
+        sync_entries: a larger batch becomes a job, if the API lets the service choose; 0: the skin chooses.
     """
 
     start_s: float = 0.0

@@ -21,6 +21,8 @@ from pytest_cloudbench.emulators.skin import Call, Kind
 
 __all__ = ["FUNCTIONS"]
 
+_MOST_AT_ONCE = 20
+"""Larger batches of folders become jobs, unless the profile has a limit. A choice: no number is published."""
 _Run = Callable[[State, dict[str, Any], Call], dict[str, Any]]
 
 _folders = struct(paths=array(create_path, maximum=10_000), autorename=(boolean, False), force_async=(boolean, False))
@@ -52,8 +54,8 @@ def _create_folders(state: State, arg: dict[str, Any], call: Call) -> dict[str, 
     def create(state: State, path: str, now_s: float) -> dict[str, Any]:
         return {"metadata": make_folder(state, path, arg["autorename"], now_s)}
 
-    steps, most = _each(state, create, arg["paths"]), state.job_times.sync_entries
-    if arg["force_async"] or (most and len(steps) > most):
+    steps, most = _each(state, create, arg["paths"]), state.job_times.sync_entries or _MOST_AT_ONCE
+    if arg["force_async"] or len(steps) > most:
         return state.start_job("create_folder_batch", steps, call.now_s)
     return {".tag": "complete", "entries": [step(call.now_s) for step in steps]}
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.harness import Figure, environment, median, python, scratch
 from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Pair, compare, is_decided, quiet_service_s
+from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.records import OpTable
@@ -173,7 +174,7 @@ def record(minutes: float) -> None:
 
 def _times_ms(table: OpTable) -> list[list[float]]:
     """Returns service times of a block's quiet operations that succeeded, and those of all."""
-    quiet = quiet_service_s(table)
+    quiet = quiet_service_s(table, WaitSeries())
     times = zip(table.column("start_ns"), table.column("end_ns"), table.outcome, strict=True)
     every = ((end - start) / 1e9 for start, end, outcome in times if outcome is Outcome.OK)
     return [[round(time_s * 1e3, 1) for time_s in some] for some in (quiet, every)]

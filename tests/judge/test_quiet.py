@@ -40,7 +40,8 @@ def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() 
     """The rows of two agents, one after the other: the second's late operation was due amid the first's."""
     due, start, end, waits = rows(*[0.0] * 12, 50.0, *[0.0] * 11)
     order = [*range(0, 24, 2), *range(1, 24, 2)]
-    quiet = quiet_rows(*(array("q", (column[row] for row in order)) for column in (due, start, end)), waits)
+    due_ns, start_ns, end_ns = (array("q", (column[row] for row in order)) for column in (due, start, end))
+    quiet = quiet_rows(due_ns, start_ns, end_ns, waits)
     assert {row for place, row in enumerate(order) if not quiet[place]} == set(range(7, 18))
 
 
@@ -54,7 +55,7 @@ def test_an_operation_that_waited_for_a_cpu_for_a_twentieth_of_its_time_is_not_q
 
 
 def waits(start: list[int], end: list[int], own: list[int], series: list[tuple[int, int]]) -> list[float]:
-    beside = WaitSeries(*(array("q", column) for column in zip(*series, strict=True)))
+    beside = WaitSeries(array("q", (at for at, _ in series)), array("q", (waited for _, waited in series)))
     return list(waits_of(array("q", start), array("q", end), array("q", own), beside))
 
 

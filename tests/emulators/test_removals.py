@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
+from pytest_cloudbench.emulators.profile import parse_profile
+from pytest_cloudbench.model import CloudError, ConfigError, ErrorKind, ProviderSpec
 from pytest_cloudbench.payload.contents import Literal
 
 HOUR_S = 3600
@@ -71,3 +73,41 @@ def test_without_the_delay_it_is_gone(two: list[Any]) -> None:
     writer.delete("/in/a")
     assert listed(reader) == {"/in/b": 5}
     assert kind_of(lambda: b"".join(reader.get("/in/a"))) is ErrorKind.NOT_FOUND
+
+
+def two_answers(look: Callable[[], Any]) -> set[Any]:
+    """Look until two answers differ, or for a minute."""
+    answers = set[Any]()
+
+    def differ() -> bool:
+        answers.add(look())
+        return len(answers) > 1
+
+    wait_for(differ, 60.0, poll_s=0.001)
+    return answers
+
+
+@pytest.mark.parametrize("api", ["dropbox", "gdrive"])
+@pytest.mark.parametrize("turn_s", [0.0, 0.05], ids=["any replica", "in turns"])
+def test_one_replica_lags_and_the_other_does_not(api: str, turn_s: float) -> None:
+    name = "ideal" if api == "dropbox" else f"{api}-ideal"
+    with start(name) as running, closing(drivers.connect(ProviderSpec.parse(api), running.endpoint)) as driver:
+        driver.put("/in/a", Literal(b"old"))
+        driver.put("/in/b", Literal(b"gone"))
+        lag = {"readiness.replica_lag_s": HOUR_S, "readiness.replica_turn_s": turn_s}
+        running.control(set={"readiness.replicas": 2, **lag})
+        driver.put("/in/a", Literal(b"newer"))
+        assert two_answers(lambda: b"".join(driver.get("/in/a"))) == {b"old", b"newer"}
+        assert two_answers(lambda: listed(driver)["/in/a"]) == {3, 5}
+        driver.delete("/in/b")
+        assert two_answers(lambda: "/in/b" in listed(driver)) == {True, False}
+        running.control(set={"readiness.replicas": 0, "readiness.replica_lag_s": 0})
+        driver.put("/in/c", Literal(b"fresh"))
+        assert {b"".join(driver.get("/in/c")) for _ in range(20)} == {b"fresh"}
+
+
+def test_replicas_that_an_emulator_cannot_have_are_refused() -> None:
+    for api, replicas, message in (("mega", 2, "no such delay"), ("onedrive", 2, "no such"), ("dropbox", 1, "2 or mo")):
+        lines = f'[meta]\nname = "x"\napi = "{api}"\ndescription = "x"\n[readiness]\nreplicas = {replicas}\n'
+        with pytest.raises(ConfigError, match=message):
+            parse_profile(f"{lines}replica_lag_s = 1", "x.toml")

@@ -55,6 +55,7 @@ class Behaviour:
         self._clock = clock
         self._latency_draws = random.Random(f"{seed} latency")
         self._fault_draws = random.Random(f"{seed} faults")
+        self._replica_draws = random.Random(f"{seed} replicas")
         self._freeze_start_s = clock.now_s()
         self._held: deque[asyncio.Future[None]] = deque()
         self._let_go: WeakSet[asyncio.Task[object]] = WeakSet()
@@ -106,6 +107,15 @@ class Behaviour:
             return max(latency.min_s, latency.median_s * factor)
         spread = math.exp(latency.sigma * self._latency_draws.gauss(0.0, 1.0))
         return max(latency.min_s, latency.median_s * factor * spread)
+
+    def lead_s(self, now_s: float) -> float:
+        """Returns how far the replica that answers a read is ahead of the one that lags, seconds."""
+        readiness = self.profile.readiness
+        if not readiness.flaps:
+            return 0.0
+        count, turn_s = readiness.replicas, readiness.replica_turn_s
+        replica = int(now_s / turn_s) % count if turn_s else self._replica_draws.randrange(count)
+        return readiness.replica_lag_s if replica else 0.0
 
     def upload_s(self, size_bytes: int) -> float:
         """Returns how long a connection needs to upload the given number of bytes, seconds."""

@@ -129,11 +129,32 @@ class Readiness:
         delay_s: until any read sees an uploaded object.
         list_delay_s: until listings see it, if that is longer.
         delete_delay_s: how long reads and listings still see a removed file.
+        replicas: how many answer reads and listings; 0 or 1: there is only one state.
+        replica_lag_s: one of the replicas shows every write and removal so much later than the others.
+        replica_turn_s: how long one replica answers before the next one does; 0: each request meets any of them.
     """
 
     delay_s: float = 0.0
     list_delay_s: float = 0.0
     delete_delay_s: float = 0.0
+    replicas: int = 0
+    replica_lag_s: float = 0.0
+    replica_turn_s: float = 0.0
+
+    @property
+    def flaps(self) -> bool:
+        """Whether replicas may differ."""
+        return self.replicas > 1 and self.replica_lag_s > 0
+
+    def of_last_replica(self) -> Readiness:
+        """Returns the delays of the replica that lags."""
+        if not self.flaps:
+            return self
+        lag_s = self.replica_lag_s
+        return dataclasses.replace(
+            self, delay_s=self.delay_s + lag_s, list_delay_s=self.list_delay_s + lag_s,
+            delete_delay_s=self.delete_delay_s + lag_s,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +233,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "account": Account,
     "jobs": JobTimes,
 }
-_LATER = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s")
+_LATER = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica")
 """Settings that came after profiles were first compared."""
 
 _UPPER: Mapping[str, float] = {
@@ -228,6 +249,9 @@ _UPPER: Mapping[str, float] = {
     "readiness.delay_s": _DAY_S,
     "readiness.list_delay_s": _DAY_S,
     "readiness.delete_delay_s": _DAY_S,
+    "readiness.replicas": 1000.0,
+    "readiness.replica_lag_s": _DAY_S,
+    "readiness.replica_turn_s": _DAY_S,
     "freeze.period_s": _DAY_S,
     "freeze.duration_s": _DAY_S,
     "jobs.start_s": _DAY_S,
@@ -235,7 +259,7 @@ _UPPER: Mapping[str, float] = {
 }
 """Largest value of a number; the others end at 1e15. The smallest is 0."""
 
-_LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
+_LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})
 """Settings that only some skins offer: those that their module names in ``LAGS``."""
 
 _WORDS = ("throttle.reason", "account.type")
@@ -354,6 +378,8 @@ def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Pro
     freeze = profile.freeze
     if freeze.duration_s and freeze.duration_s >= freeze.period_s:
         raise ConfigError(source, "freeze.duration_s", "expected less than freeze.period_s")
+    if profile.readiness.replica_lag_s and profile.readiness.replicas < 2:
+        raise ConfigError(source, "readiness.replicas", "expected 2 or more: one of them lags by replica_lag_s")
     return profile
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import hmac
@@ -54,6 +55,7 @@ _SEED_STEP = 1_000_003
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
+_READS = frozenset({Kind.META, Kind.READ})
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -96,7 +98,7 @@ class Emulator:
         self.behaviour.make_faults(self._makes_faults)
         self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
-        self.skin: Skin = module.create(profile, self._clock, self._seed)
+        self.skin: Skin = module.create(_of_last_replica(profile), self._clock, self._seed)
         self._counts: Counter[tuple[str, int]] = Counter()
         self._refused = 0
         self._accepted_writes = 0
@@ -177,6 +179,8 @@ class Emulator:
             await self._turn_away(call, Answer(413, _TEXT, b"Payload Too Large"), scope, send)
             return
         now_s = call.now_s = self._clock.now_s()
+        if route.kind in _READS:
+            call.now_s += behaviour.lead_s(now_s)
         fault = None
         if behaviour.faults and route.kind is not Kind.FREE:
             fault = behaviour.fault()
@@ -262,7 +266,7 @@ class Emulator:
             except ConfigError as error:
                 return {"ok": False, "error": str(error)}
             self.behaviour.configure(profile)
-            self.skin.configure(profile)
+            self.skin.configure(_of_last_replica(profile))
             return {"ok": True, "profile": settings(profile)}
         if verb == "get" and value == "profile":
             return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": settings(profile)}
@@ -315,6 +319,11 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readline()
     except ValueError:
         return b""
+
+
+def _of_last_replica(profile: Profile) -> Profile:
+    """Returns what a skin imitates: the replica that lags. Reads that meet another one come from its future."""
+    return dataclasses.replace(profile, readiness=profile.readiness.of_last_replica())
 
 
 def _greeting(line: bytes, token: str) -> dict[str, object] | None:

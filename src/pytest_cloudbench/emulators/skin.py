@@ -125,6 +125,8 @@ class Skin(Protocol):
     The last two give the words that a profile of the API may use for ``throttle.reason`` and ``account.type``, and
     their defaults. Both omit settings that the API does not have. A skin that shows listings by ``File.listed``, and
     removed files by ``NodeStore.fading`` or the views, says so by ``LAGS``: the settings of ``readiness`` it follows.
+    ``readiness.replica_lag_s`` is among them only if no route but those of ``Kind.WRITE`` changes files, and no address
+    that one replica gives is refused by another.
     """
 
     @property

@@ -20,7 +20,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "too_many_write_operations", "account.type": "business"}
 
-LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
+LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

@@ -16,7 +16,7 @@ __all__ = ["CHOICES", "DEFAULTS", "LAGS", "create"]
 
 CHOICES: Mapping[str, tuple[str, ...]] = {"throttle.reason": ("userRateLimitExceeded", "rateLimitExceeded")}
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "userRateLimitExceeded"}
-LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
+LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+from pytest_cloudbench.load.consistency import SETTLE_S
 from pytest_cloudbench.options import Option, add_suite_options
 
 
@@ -12,4 +15,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         Option("--consistency-files", {
             "type": int, "metavar": "N", "help": "how many files each check uses (default: by grid)",
         }, "one file or more", lambda value: value >= 1),
+        Option("--consistency-settle", {
+            "type": float, "default": SETTLE_S, "metavar": "S",
+            "help": "seconds without a stale read that end a file's reading, at least (default: %(default)g)",
+        }, "a time above 0", lambda value: 0 < value < inf),
     ))  # fmt: skip

@@ -29,10 +29,15 @@ def files(pytestconfig: pytest.Config, grid: str) -> int:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_consistency(experiment: Experiment, payloads: Payloads, check: str, files: int, grid: str) -> None:
+def test_consistency(
+    experiment: Experiment, payloads: Payloads, check: str, files: int, grid: str, pytestconfig: pytest.Config
+) -> None:
     """Reads and listings after a write, an overwrite and a removal; simultaneous and repeated writes."""
     capabilities = experiment.provider.driver.capabilities
     if "overwrite" in check and not capabilities.overwrites:
         pytest.skip(f"{experiment.provider.spec}: this driver does not overwrite")
-    result = measure_consistency(experiment, payloads.random(SIZE_BYTES), check, files, deadline_s=DEADLINE_S[grid])
+    settle_s: float = pytestconfig.option.cloudbench_consistency_settle
+    result = measure_consistency(
+        experiment, payloads.random(SIZE_BYTES), check, files, deadline_s=DEADLINE_S[grid], settle_s=settle_s
+    )
     result.check()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 
-from pytest_cloudbench.judge.staleness import Glance, Trial, history_of, staleness_of, summarize_trials
+from pytest_cloudbench.judge.staleness import Glance, Settling, Trial, history_of, staleness_of, summarize_trials
 
 
 def trial(*seen: str, number: int = 0, problem: str = "") -> Trial:
@@ -16,7 +19,7 @@ def trial(*seen: str, number: int = 0, problem: str = "") -> Trial:
 def test_a_file_that_is_right_from_the_first_read_on() -> None:
     found = staleness_of(trial("", "", ""))
     assert found is not None
-    assert (found.stale, found.regressions, found.consistent_s, found.low_s) == (0, 0, 0.0, 0.0)
+    assert (found.stale, found.flips, found.consistent_s, found.low_s) == (0, 0, 0.0, 0.0)
     assert found.high_s == pytest.approx(0.01)
     assert found.resolution_s is None
 
@@ -24,7 +27,7 @@ def test_a_file_that_is_right_from_the_first_read_on() -> None:
 def test_the_truth_is_between_the_last_stale_read_and_the_first_right_one() -> None:
     found = staleness_of(trial("not there", "not there", "", "", ""))
     assert found is not None
-    assert (found.stale, found.regressions) == (2, 0)
+    assert (found.stale, found.flips) == (2, 0)
     assert (found.low_s, found.consistent_s, found.high_s) == pytest.approx((0.1, 0.2, 0.21))
     assert found.resolution_s == pytest.approx(0.1)
 
@@ -32,7 +35,7 @@ def test_the_truth_is_between_the_last_stale_read_and_the_first_right_one() -> N
 def test_who_goes_back_to_the_old_content_is_consistent_later() -> None:
     found = staleness_of(trial("", "old content", "", "", ""))
     assert found is not None
-    assert (found.stale, found.regressions) == (1, 1)
+    assert (found.stale, found.flips) == (1, 1)
     assert found.consistent_s == pytest.approx(0.2)
 
 
@@ -76,3 +79,103 @@ def test_the_history_is_that_of_violated_files() -> None:
     assert told == [
         {"file": 2, "write_s": 0.05, "reads": [[0.0, 0.01, "not there"], [0.1, pytest.approx(0.11), "right"]]}
     ]
+
+
+# --- when reading may end --------------------------------------------------------------------------
+
+LASTS_S = (0.2, 1.0, 3.0)
+EVERY_S = (0.005, 0.03, 0.3)
+FLAPPING: dict[str, Callable[[int, float, random.Random], bool]] = {
+    "by request": lambda count, now_s, draws: count % 2 == 1,
+    "two right, one stale": lambda count, now_s, draws: count % 3 == 2,
+    "by time": lambda count, now_s, draws: now_s % 0.8 < 0.4,
+    "at random": lambda count, now_s, draws: draws.random() < 0.5,
+    "one replica of three": lambda count, now_s, draws: draws.random() < 1 / 3,
+    "always": lambda count, now_s, draws: True,
+}
+"""Whether a read is stale, by its number and its time, while replicas differ."""
+
+
+def followed(
+    is_stale: Callable[[int, float], bool], every_s: float, *, fails: Callable[[int], bool] = lambda count: False,
+    limit_s: float = 60.0,
+) -> Trial:  # fmt: skip
+    """Read every ``every_s`` until ``Settling`` says that it is enough."""
+    settling, reads = Settling(2.0, lambda seen: not seen), list[Glance]()
+    while not settling.is_settled and len(reads) * every_s < limit_s:
+        start_s = len(reads) * every_s
+        seen = "? throttled" if fails(len(reads)) else "old" if is_stale(len(reads), start_s) else ""
+        reads.append(Glance(start_s, start_s + every_s / 2, seen))
+        settling.add(reads[-1])
+    return Trial(0, 0.0, reads, is_settled=settling.is_settled)
+
+
+@pytest.mark.parametrize("pattern", FLAPPING)
+@pytest.mark.parametrize(
+    ("lasts_s", "every_s"),
+    [(lasts_s, every_s) for lasts_s in LASTS_S for every_s in EVERY_S if every_s < lasts_s],
+)
+def test_the_interval_holds_the_time_at_which_replicas_agree(pattern: str, lasts_s: float, every_s: float) -> None:
+    draws = random.Random(f"{pattern} {lasts_s} {every_s}")
+    trials = [
+        followed(lambda count, now_s: now_s < lasts_s and FLAPPING[pattern](count, now_s, draws), every_s)
+        for _ in range(10)
+    ]
+    extra = summarize_trials(trials)["extra"]
+    for low_s, high_s in zip(extra["low_s"], extra["high_s"], strict=True):
+        assert low_s < lasts_s <= high_s
+
+
+def test_reading_goes_on_for_as_long_as_the_file_was_stale() -> None:
+    assert followed(lambda count, now_s: False, 0.01).reads[-1].start_s == pytest.approx(2.0, abs=0.02)
+    assert followed(lambda count, now_s: now_s < 0.5, 0.01).reads[-1].start_s == pytest.approx(2.5, abs=0.02)
+    assert followed(lambda count, now_s: now_s < 7, 0.01).reads[-1].start_s == pytest.approx(14, abs=0.1)
+    late = followed(lambda count, now_s: 5 <= now_s < 6 or now_s < 4, 0.01)
+    found = staleness_of(late)
+    assert found is not None
+    assert found.low_s == pytest.approx(5.99), "it was seen to be stale again"
+
+
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 5.0])
+def test_slow_reads_are_at_least_ten(every_s: float) -> None:
+    assert 10 <= len(followed(lambda count, now_s: False, every_s).reads) <= 12
+
+
+def test_reads_that_fail_neither_end_the_quiet_time_nor_fill_it() -> None:
+    half = followed(lambda count, now_s: now_s < 1, 0.3, fails=lambda count: count % 2 == 1)
+    assert half.is_settled
+    assert sum(not read.seen for read in half.reads) >= 10
+    silent = followed(lambda count, now_s: now_s < 1, 0.1, fails=lambda count: count > 12, limit_s=20)
+    assert not silent.is_settled
+    found = staleness_of(silent)
+    assert found is not None
+    assert (found.consistent_s, found.high_s) == (None, None), "a lower bound only"
+    assert found.low_s == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("seen", "flips"),
+    [
+        (["", ""], 0),
+        (["old", "old", ""], 0),
+        (["", "old", "", "old", "old", ""], 2),
+        (["old", "", "? throttled", "old", ""], 1),
+        (["version 1", "version 2", ""], 0),
+        (["version 1", "version 2", "version 1", ""], 1),
+        (["not there", "old", "not there", "", "old", ""], 2),
+    ],
+)
+def test_a_flip_is_a_read_that_went_back(seen: list[str], flips: int) -> None:
+    found = staleness_of(trial(*seen))
+    assert found is not None
+    assert found.flips == flips
+    assert summarize_trials([trial(*seen), trial("")])["metrics"]["flips"] == flips
+
+
+def test_where_files_flap_the_first_right_read_of_another_file_bounds_nothing() -> None:
+    lucky, flapping = trial("old", "", "", "", ""), trial("old", "", "old", "", "")
+    alone = summarize_trials([lucky])["extra"]
+    assert alone["high_s"] == pytest.approx([0.11])
+    together = summarize_trials([lucky, flapping])["extra"]
+    assert together["high_s"] == pytest.approx([0.41, 0.41])
+    assert (together["flapped"], together["low_s"]) == (1, pytest.approx([0.0, 0.2]))

@@ -43,7 +43,7 @@ def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
     for check in DELAYED[setting]:
         info = found[check]
         assert info["doubts"] == []
-        assert (info["files"], info["never"], info["regressions"]) == (3, 0, 0)
+        assert (info["files"], info["never"], info["flips"]) == (3, 0, 0)
         rows = zip(info["low_s"], info["high_s"], info["write_s"], info["stale_per_file"], strict=True)
         for low_s, high_s, write_s, stale in rows:
             if stale:  # the delay counts from a moment within the write
@@ -168,3 +168,124 @@ def test_a_service_that_keeps_both_attempts_is_found(lab: Lab) -> None:
     assert found["emulated:gdrive"]["seen"].keys() == {"2 files"}
     assert found["emulated:gdrive"]["never"] == 2
     assert found["emulated:ideal"]["violation_rate"] == 0.0
+
+
+# --- replicas that differ: what reads see goes back and forth ---------------------------------------
+
+
+def assert_holds(info: Mapping[str, Any], truth_s: float) -> None:
+    """Each file's interval holds the truth, and each file was seen to go back, unless luck hid it."""
+    assert info["doubts"] == []
+    assert (info["never"], info["files"]) == (0, len(info["low_s"]))
+    for low_s, high_s, write_s in zip(info["low_s"], info["high_s"], info["write_s"], strict=True):
+        assert low_s <= truth_s <= high_s + write_s, info["check"]
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "replicas", "turn_s", "checks"),
+    [
+        (0.2, 2, 0.0, "read_after_overwrite or list_after_delete"),
+        pytest.param(1.0, 3, 0.0, "read_after or list_after_overwrite", marks=pytest.mark.slow),
+        pytest.param(1.0, 2, 0.2, "concurrent_overwrite or list_after", marks=pytest.mark.slow),
+        pytest.param(3.0, 4, 0.0, "read_after_delete or list_after_write", marks=pytest.mark.slow),
+    ],
+)
+def test_flapping_replicas_are_found_with_the_time_at_which_they_agree(
+    lab: Lab, lag_s: float, replicas: int, turn_s: float, checks: str
+) -> None:
+    flapping = {"replicas": replicas, "replica_lag_s": lag_s, "replica_turn_s": turn_s}
+    run = run_suite(lab, "consistency", *profile(lab, readiness=flapping), "-k", checks, "--consistency-files", "5")
+    assert run.status == 0, run.text
+    for check, info in infos(run).items():
+        assert_holds(info, lag_s)
+        assert info["flips"] >= info["flapped"] > 0, check
+        text = f"{check}: {info['flapped']} of 5 files flapped: reads went back to a former state {info['flips']} times"
+        assert run.lines_with(text), run.text
+
+
+def test_a_delay_without_replicas_is_no_flapping(lab: Lab) -> None:
+    slow = profile(lab, readiness={"delay_s": 0.5, "delete_delay_s": 0.5})
+    run = run_suite(lab, "consistency", *slow, "-k", "read_after", "--consistency-files", "3")
+    assert run.status == 0, run.text
+    for info in infos(run).values():
+        assert (info["flips"], info["flapped"]) == (0, 0)
+        assert info["violated"] > 0
+    assert not run.lines_with("flapped")
+
+
+def test_replicas_that_never_agree_give_a_lower_bound(lab: Lab) -> None:
+    lab.write("""
+        from pytest_cloudbench.load.consistency import measure_consistency
+
+        def test_never(experiment, payloads):
+            measure_consistency(experiment, payloads.random(100), "read_after_write", 4, deadline_s=1.0, settle_s=0.5)
+    """)
+    run = lab.run(*profile(lab, readiness={"replicas": 2, "replica_lag_s": 3600}))
+    info = infos(run)["read_after_write"]
+    assert (info["never"], info["flapped"], info["consistency_p50"]) == (4, 4, None)
+    assert min(info["low_s"]) > 1.0
+    assert info["high_s"] == [None] * 4
+    assert run.lines_with("4 of 4 files were not consistent after 1 s"), run.text
+    assert run.lines_with("their times are lower bounds, the longest 1."), run.text
+
+
+PATTERNS = {
+    "by request": ("count % 2", "read_after_overwrite", 0.0),
+    "in bursts": ("since_s % 0.3 < 0.15", "read_after_delete", 0.0),
+    "at random, with failures": ("draws.random() < 0.4", "read_after_overwrite", 0.2),
+    "one of three, four writers": ("count % 3 == 0", "concurrent_overwrite", 0.0),
+}
+"""When a read sees what was there before, the check, and the share of reads that fail."""
+
+
+@pytest.mark.parametrize("pattern", [
+    "by request", *(pytest.param(name, marks=pytest.mark.slow) for name in PATTERNS if name != "by request")
+])  # fmt: skip
+def test_any_pattern_of_flapping_is_found(lab: Lab, pattern: str) -> None:
+    """A folder whose reads may see the former state of a file until a second after its last change."""
+    truth_s = 1.0
+    is_stale, check, failing = PATTERNS[pattern]
+    lab.write(f"""
+        import itertools, random
+        from pytest_cloudbench.drivers.folder import FolderDriver
+        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def test_flap(experiment, payloads, monkeypatch):
+            put, get, delete = FolderDriver.put, FolderDriver.get, FolderDriver.delete
+            lock, former, draws, counter = threading.Lock(), {{}}, random.Random(7), itertools.count()
+
+            def changed(self, path, change):
+                with lock:
+                    try:
+                        before = b"".join(get(self, path))
+                    except CloudError:
+                        before = None
+                    result = change()
+                    former[path] = before, time.monotonic()
+                return result
+
+            def flapping_get(self, path, offset=0):
+                before, changed_s = former.get(path, (None, 0.0))
+                since_s, count = time.monotonic() - changed_s, next(counter)
+                if draws.random() < {failing}:
+                    raise CloudError(ErrorKind.THROTTLED, "get", path, retry_after_s=0.05)
+                if since_s >= {truth_s} or not ({is_stale}):
+                    yield from get(self, path, offset)
+                elif before is None:
+                    raise CloudError(ErrorKind.NOT_FOUND, "get", path)
+                else:
+                    yield before
+
+            monkeypatch.setattr(FolderDriver, "put", lambda self, p, c: changed(self, p, lambda: put(self, p, c)))
+            monkeypatch.setattr(FolderDriver, "delete", lambda self, p: changed(self, p, lambda: delete(self, p)))
+            monkeypatch.setattr(FolderDriver, "get", flapping_get)
+            measure_consistency(experiment, payloads.random(100), "{check}", 3, settle_s=1.0)
+    """)
+    run = lab.run(*FOLDER)
+    assert run.status == 0, run.text
+    (info,) = infos(run).values()
+    assert_holds(info, truth_s)
+    assert info["flapped"] == 3
+    assert info["flips"] > 3
+    assert bool(info["unknown_reads"]) is bool(failing)

@@ -240,6 +240,7 @@ CONCLUSIONS: dict[str, Metric] = {
     "sync_delay": Metric("s"),
     **_concluded("readiness", "hash_call", "start_up", "sync_delay", "consistency"),
     "violation_rate": Metric("fraction"),
+    "flips": Metric("flips"),
     "wire_ratio": Metric("ratio"),
     "extra_bytes_per_op": Metric("bytes"),
     "extra_bytes_per_request": Metric("bytes"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Counting, Driver, Preparing
-from pytest_cloudbench.judge.staleness import UNKNOWN, Glance, Trial, history_of, summarize_trials
+from pytest_cloudbench.judge.staleness import UNKNOWN, Glance, Settling, Trial, history_of, summarize_trials
 from pytest_cloudbench.load.engine import Budget, outcome_of
 from pytest_cloudbench.load.messages import LoadShape
 from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, Op, Outcome, UsageError, Verb, chunks
@@ -27,7 +27,7 @@ from pytest_cloudbench.results.oplog import OpLog
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
 
-__all__ = ["CHECKS", "measure_consistency"]
+__all__ = ["CHECKS", "SETTLE_S", "measure_consistency"]
 
 CHECKS = (
     "read_after_write", "list_after_write", "read_after_overwrite", "list_after_overwrite", "read_after_delete",
@@ -35,30 +35,31 @@ CHECKS = (
 )  # fmt: skip
 """The checks, one per entry."""
 
+SETTLE_S = 2.0
+"""Reading goes on for so long without a stale read, at least, unless a test says otherwise."""
+
 _NEEDS_OVERWRITES = frozenset({"read_after_overwrite", "list_after_overwrite", "concurrent_overwrite"})
 
 _COLUMNS = (
-    "files", "violation_rate", "stale_reads", "regressions", "never", "consistency_p50", "consistency_max", "within_ms",
+    "files", "violation_rate", "stale_reads", "flips", "never", "consistency_p50", "consistency_max", "within_ms",
     "resolution_ms", "asked_every_ms",
 )  # fmt: skip
 
-_THREADS = 5
+_THREADS = 10
 _WRITERS = 4
-_CONFIRMING = 3
-"""Reads in a row that must see the last write before the next file's turn."""
-
-_SETTLING = 8
-"""The fewest reads after simultaneous writes. A file that changes once more does so soon; longer grids find others."""
-
 _PAUSE_S = (0.0005, 0.01)
+_SPARING = 0.05
+"""Once a file is right, reads become rarer: they wait this share of the time since the last change."""
+
 _PATIENCE_S = 1.0
 _OLD, _THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
 
 
 def measure_consistency(
-    experiment: Experiment, payload: Generator, check: str, files: int, *, deadline_s: float = 30.0
-) -> Result:
-    """Write files, read each again and again until it is consistent, and make one entry.
+    experiment: Experiment, payload: Generator, check: str, files: int, *, deadline_s: float = 30.0,
+    settle_s: float = SETTLE_S,
+) -> Result:  # fmt: skip
+    """Write files, read each again and again until it has settled, and make one entry.
 
     The first agent does it with two clients; the others wait.
 
@@ -67,13 +68,15 @@ def measure_consistency(
         payload: its size is that of the files; versions of one file differ by a byte in size.
         check: one of ``CHECKS``.
         files: how many.
-        deadline_s: how long to wait for a file; then it counts as never consistent.
+        deadline_s: a file that is stale for longer counts as never consistent: its time is a lower bound.
+        settle_s: reading goes on until nothing stale was seen for as long as the file was stale, and for this at least.
+            So it ends by ``deadline_s`` plus the longer of the two.
 
     Raises UsageError for a check that is unknown, or that needs what the provider's driver does not offer, and
     otherwise what ``Experiment.run`` raises.
     """
-    if check not in CHECKS or files < 1 or deadline_s <= 0:
-        given = f"check={check!r}, files={files}, deadline_s={deadline_s:g}"
+    if check not in CHECKS or files < 1 or deadline_s <= 0 or settle_s <= 0:
+        given = f"check={check!r}, files={files}, deadline_s={deadline_s:g}, settle_s={settle_s:g}"
         raise UsageError(f"measure_consistency: {given}; expected one of {', '.join(CHECKS)}, and numbers above 0")
     if check in _NEEDS_OVERWRITES and not experiment.provider.driver.capabilities.overwrites:
         raise UsageError(f"measure_consistency: {check}: this provider's driver does not overwrite")
@@ -92,7 +95,7 @@ def measure_consistency(
                     budget = Budget(facts.max_ops, facts.max_bytes)
                     probe = _Probe(
                         writer, reader, on.folder, key, payload.size_bytes, agent.index, log, budget, agent.stop,
-                        deadline_s,
+                        deadline_s, settle_s,
                     )  # fmt: skip
                     with agent.sign_of_life():
                         return probe.run(check, files)
@@ -101,12 +104,13 @@ def measure_consistency(
 
             told = agent.once(f"consistency:{run}", work)
     trials = [_trial_of(each) for each in told["trials"]]
-    return _concluded(experiment, check, files, trials, told["stopped"], deadline_s)
+    return _concluded(experiment, check, files, trials, told["stopped"], deadline_s, settle_s)
 
 
 def _concluded(
-    experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float
-) -> Result:
+    experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float,
+    settle_s: float,
+) -> Result:  # fmt: skip
     summary = summarize_trials(trials)
     extra, metrics = summary["extra"], summary["metrics"]
     times_s = [each for each in extra["consistent_s"] if each is not None]
@@ -114,16 +118,15 @@ def _concluded(
     if not stopped and extra["files"] < files:
         why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
         doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
-    notes = []
-    if extra["never"]:
-        notes.append(f"{check}: {extra['never']} of {extra['files']} files were not consistent after {deadline_s:g} s")
+    notes = [f"{check}: {note}" for note in _notes(metrics, extra, deadline_s)]
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(each)}\n" for each in history)
         seen = ", ".join(f"{what} {count} x" for what, count in sorted(extra["seen"].items()))
         text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({seen})"
         experiment.report(text, f"violations-{check}.jsonl", lines)
+    settings = {"check": check, "deadline_s": deadline_s, "settle_s": settle_s}
     return experiment.conclude(
-        metrics, times_s or [deadline_s], columns=_COLUMNS, extra={**extra, "check": check, "deadline_s": deadline_s},
+        metrics, times_s or [deadline_s], columns=_COLUMNS, extra={**extra, **settings},
         stats_of="time until consistent: from the answer to the last write to the first read after which none was stale"
         if times_s else "the deadline: no time is known",
         doubts=doubts, notes=notes,
@@ -132,9 +135,28 @@ def _concluded(
     )  # fmt: skip
 
 
+def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: float) -> list[str]:
+    """Returns what the numbers mean, in sentences."""
+    notes = []
+    if extra["flapped"]:
+        notes.append(
+            f"{extra['flapped']} of {extra['files']} files flapped: reads went back to a former state "
+            f"{metrics['flips']} times; the last stale one began {max(extra['low_s']):.3f} s after the write"
+        )
+    if extra["never"]:
+        rows = zip(extra["low_s"], extra["consistent_s"], strict=True)
+        longest_s = max(low_s for low_s, time_s in rows if time_s is None)
+        failed = f"; {extra['unknown_reads']} reads failed meanwhile" if extra["unknown_reads"] else ""
+        notes.append(
+            f"{extra['never']} of {extra['files']} files were not consistent after {deadline_s:g} s, as far as could "
+            f"be seen: their times are lower bounds, the longest {longest_s:.3f} s{failed}"
+        )
+    return notes
+
+
 def _trial_of(plain: Mapping[str, Any]) -> Trial:
     reads = tuple(Glance(start, end, seen) for start, end, seen in plain["reads"])
-    return Trial(plain["number"], plain["write_s"], reads, plain["problem"])
+    return Trial(plain["number"], plain["write_s"], reads, plain["problem"], plain["is_settled"])
 
 
 class _FailedWriteError(Exception):
@@ -155,6 +177,7 @@ class _Probe:
     budget: Budget
     stop: threading.Event
     deadline_s: float
+    settle_s: float
     stopped: str = ""
     _counts: dict[int, int] = field(default_factory=dict)
 
@@ -179,6 +202,7 @@ class _Probe:
             "stopped": self.stopped,
             "trials": [
                 {"number": trial.number, "write_s": trial.write_s, "problem": trial.problem,
+                 "is_settled": trial.is_settled,
                  "reads": [[read.start_s, read.end_s, read.seen] for read in trial.reads]}
                 for trial in trials
             ],
@@ -227,10 +251,10 @@ class _Probe:
         last_start_ns = max(start for start, _ in done.values())
         # A write answered before another one began is overwritten; a refused one may have arrived all the same.
         over = {f"version {version}" for version, (_, end_ns) in done.items() if end_ns < last_start_ns} | {"version 0"}
-        reads = self._polled(
+        # A missing file, or one with content that no client wrote, may still become what it should be.
+        reads, is_settled = self._polled(
             ended_ns, lambda: self._version(number, (0, *versions)),
-            # A missing file, or one with content that no client wrote, may still become what it should be.
-            lambda reads: _is_settled(reads) and reads[-1].seen.startswith("version") and reads[-1].seen not in over,
+            lambda seen: seen.startswith("version") and seen not in over,
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
         judged = [
@@ -243,7 +267,7 @@ class _Probe:
             )
             for read in reads
         ]  # fmt: skip
-        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(judged))
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(judged), is_settled=is_settled)
 
     def _repeated_write(self, number: int) -> Trial:
         """A client that repeats an upload before the first attempt is answered: there must be one file."""
@@ -258,20 +282,20 @@ class _Probe:
     # -- reading ------------------------------------------------------------------------------------
 
     def _asked(self, number: int, began_ns: int, ended_ns: int, look: Callable[[], str]) -> Trial:
-        """Read until some reads in a row are right, or until the deadline."""
-        reads = self._polled(ended_ns, look, _is_confirmed)
-        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(reads))
+        """Read until the file has settled, or until the deadline."""
+        reads, is_settled = self._polled(ended_ns, look)
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(reads), is_settled=is_settled)
 
     def _until_right(self, number: int, look: Callable[[], str]) -> None:
-        """Wait until what the check begins with is visible. Raises _FailedWriteError at the deadline."""
-        reads = self._polled(now_ns(), look, _is_confirmed)
-        if not _is_confirmed(reads):
-            raise _FailedWriteError("the initial file was not visible in time")
+        """Wait until what the check begins with has settled. Raises _FailedWriteError at the deadline."""
+        if not self._polled(now_ns(), look)[1]:
+            raise _FailedWriteError("the initial file did not settle in time")
 
     def _polled(
-        self, since_ns: int, look: Callable[[], str], is_done: Callable[[Sequence[Glance]], bool]
-    ) -> list[Glance]:
-        reads: list[Glance] = []
+        self, since_ns: int, look: Callable[[], str], is_final: Callable[[str], bool] = lambda seen: not seen
+    ) -> tuple[list[Glance], bool]:
+        """Read again and again. Returns the reads, and whether the file has settled to what ``is_final`` accepts."""
+        reads, settling = list[Glance](), Settling(self.settle_s, is_final)
         while not self.stop.is_set():
             start_ns = now_ns()
             wait_s = 0.0
@@ -280,11 +304,16 @@ class _Probe:
             except CloudError as error:
                 seen, wait_s = f"{UNKNOWN} {error.kind.value}", min(error.retry_after_s or 0.1, _PATIENCE_S)
             end_ns = now_ns()
-            reads.append(Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, seen))
-            if is_done(reads) or (end_ns - since_ns) / 1e9 > self.deadline_s:
+            read = Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, seen)
+            reads.append(read)
+            settling.add(read)
+            is_late = settling.stale_s > self.deadline_s or read.end_s > self.deadline_s + settling.needed_s
+            if settling.is_settled or is_late:
                 break
-            self.stop.wait(max(wait_s, min(max((end_ns - start_ns) / 1e9, _PAUSE_S[0]), _PAUSE_S[1])))
-        return reads
+            pause_s = min(max(read.end_s - read.start_s, _PAUSE_S[0]), _PAUSE_S[1])
+            sparing_s = _SPARING * (read.start_s - settling.changed_s) if settling.is_right else 0.0
+            self.stop.wait(max(wait_s, pause_s, sparing_s))
+        return reads, settling.is_settled
 
     def _seen(self, number: int, version: int | None) -> str:
         """Download a file. Returns an empty text if it is that version (None: if it is gone), else what was seen."""
@@ -406,15 +435,6 @@ class _Probe:
                 Op(verb, number, seq, self.agent, start_ns, start_ns, 0, now_ns(), size_bytes, outcome, kind,
                    detail=detail, requests=requests() - before if requests else None)
             )  # fmt: skip
-
-
-def _is_confirmed(reads: Sequence[Glance]) -> bool:
-    return len(reads) >= _CONFIRMING and not any(read.seen for read in reads[-_CONFIRMING:])
-
-
-def _is_settled(reads: Sequence[Glance]) -> bool:
-    last = {read.seen for read in reads[-_CONFIRMING:]}
-    return len(reads) >= _SETTLING and len(last) == 1 and not last.pop().startswith(UNKNOWN)
 
 
 def _bytes(content: Content) -> bytes:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
 
-from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise
+from pytest_cloudbench.judge.noise import Noise, allowance
 from pytest_cloudbench.judge.significance import theil_sen
 
 __all__ = ["ANCHOR_RUNS", "DriftState", "SeriesDrift"]
@@ -64,11 +64,11 @@ class SeriesDrift:
 
     Args:
         margin: the rise that matters, in the measure of the values; larger values are worse.
-        least_spread: the least standard deviation between runs to assume.
+        usual_starved: the share of the operations' time that threads waited for a CPU in the first runs, if that is known.
     """
 
-    def __init__(self, margin: float, least_spread: float = LEAST_SPREAD) -> None:
-        self._margin, self._least_spread = margin, least_spread
+    def __init__(self, margin: float, usual_starved: float | None = None) -> None:
+        self._margin, self._usual_starved = margin, usual_starved
         self._values: list[float] = []
         self._names: list[str] = []
         self._openings: list[int | None] = []  # after each run, the place of the one with which a regression opened
@@ -77,21 +77,23 @@ class SeriesDrift:
     def __len__(self) -> int:
         return len(self._values) if self._count is None else self._count
 
-    def add(self, value: float, name: str = "") -> None:
-        """Take the next run."""
+    def add(self, value: float, starved: float | None = None, name: str = "") -> None:
+        """Take the next run: its value, the share of time that threads waited for a CPU, and its name."""
+        value -= self._allowed(starved)
         self._openings.append(self._opening_after(value))
         self._values.append(value)
         self._names.append(name)
 
     def now(self) -> SeriesDrift:
         """Returns the series as it is, which runs that are added later do not change."""
-        earlier = SeriesDrift(self._margin, self._least_spread)
+        earlier = SeriesDrift(self._margin, self._usual_starved)
         earlier._values, earlier._names, earlier._openings = self._values, self._names, self._openings
         earlier._count = len(self._values)
         return earlier
 
-    def after(self, value: float) -> DriftState:
+    def after(self, value: float, starved: float | None = None) -> DriftState:
         """Returns how the series would stand after one more run, which is not taken."""
+        value -= self._allowed(starved)
         opening = self._opening_after(value)
         if opening is None:
             return DriftState(runs=len(self) + 1)
@@ -101,9 +103,12 @@ class SeriesDrift:
         since = self._names[opening] if opening < len(self) else ""
         return DriftState(True, is_worse, change, since, trend.slope, trend.low, trend.high, len(values))
 
+    def _allowed(self, starved: float | None) -> float:
+        return 0.0 if starved is None or self._usual_starved is None else allowance(starved, self._usual_starved)
+
     @cached_property
     def _anchor(self) -> Noise:
-        return Noise(tuple(self._values[:ANCHOR_RUNS]), self._least_spread)
+        return Noise(tuple(self._values[:ANCHOR_RUNS]))
 
     def _change(self, values: Sequence[float], opening: int) -> tuple[float, bool]:
         """Returns how much worse the runs since the opening are, and whether the last ones still are."""

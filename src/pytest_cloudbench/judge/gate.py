@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge.drift import DriftState, SeriesDrift
-from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, t_quantile
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, allowance, t_quantile
 from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Kind",
     "Reading",
     "Ruling",
-    "allowance",
     "amount_text",
     "answer_of",
     "backtest",
@@ -57,7 +56,6 @@ _YES_RUNS = 3
 _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
 _MOST_DISPERSED = 3.0
-_MOST_EXPLAINED = 0.999
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -157,20 +155,6 @@ class Ruling:
     is_quarantined: bool = False
     left_out: tuple[tuple[str, float], ...] = ()
     course: DriftState | None = None
-
-
-def allowance(starved: float, usual: float) -> float:
-    """Returns how much larger a time's logarithm may be because threads waited more for a CPU than usual.
-
-    Of a small share of the operations' time, half: quiet operations have waited less than the others. Of a large share,
-    nearly all of it.
-
-    Args:
-        starved: the share of the operations' time that threads waited for a CPU.
-        usual: what it was in former runs.
-    """
-    more = min(max(0.0, starved - usual), _MOST_EXPLAINED)
-    return -log1p(-more) - more / 2
 
 
 def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
@@ -376,7 +360,7 @@ def _course_of(check: Check, reading: Reading) -> DriftState | None:
     level = _level_of(check)
     if check.drift is None or level is None:
         return None
-    course = check.drift.after(level.cleaned(reading))
+    course = check.drift.after(level.log(reading.value), reading.starved)
     return course if course.is_open else None
 
 

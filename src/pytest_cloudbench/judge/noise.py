@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, log1p, sqrt
 from statistics import fmean, median
 
 from pytest_cloudbench.judge.significance import t_isf, t_sf
 
-__all__ = ["LEAST_SPREAD", "Noise", "outliers_of", "qn", "t_quantile"]
+__all__ = ["LEAST_SPREAD", "Noise", "allowance", "outliers_of", "qn", "t_quantile"]
 
 LEAST_SPREAD = 0.005
 """Runs whose logarithms seem to differ by less are taken to differ by half a percent."""
@@ -31,6 +31,7 @@ _LOST_FREEDOM = 1.5
 
 By simulation: with it, no tail from 5 % to 0.025 % of 10 to 100 normal runs is more than 2 % too large."""
 
+_MOST_EXPLAINED = 0.999
 _QN = 2.2219
 """Makes Qn the standard deviation of normal values (Rousseeuw and Croux 1993)."""
 
@@ -111,3 +112,17 @@ def qn(values: Sequence[float]) -> float:
     distances = sorted(abs(one - other) for index, one in enumerate(values) for other in values[:index])
     half = count // 2 + 1
     return _QN * distances[half * (half - 1) // 2 - 1]
+
+
+def allowance(starved: float, usual: float) -> float:
+    """Returns how much larger a time's logarithm may be because threads waited more for a CPU than usual.
+
+    Of a small share of the operations' time, half: quiet operations have waited less than the others. Of a large share,
+    nearly all of it.
+
+    Args:
+        starved: the share of the operations' time that threads waited for a CPU.
+        usual: what it was in former runs.
+    """
+    more = min(max(0.0, starved - usual), _MOST_EXPLAINED)
+    return -log1p(-more) - more / 2

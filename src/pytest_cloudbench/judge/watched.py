@@ -14,7 +14,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
-from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, allowance
+from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
@@ -190,15 +190,17 @@ class Former:
             return None
         readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
         first = next((index for index, reading in enumerate(readings) if reading is since), 0)
-        drift = self._drifts.setdefault((metric, first), SeriesDrift(log1p(margin)))
-        if len(drift) > len(readings) - first:  # fewer runs than it was asked about before
-            drift = self._drifts[metric, first] = SeriesDrift(log1p(margin))
+        anchor = readings[first : first + ANCHOR_RUNS]
+        if len(anchor) < ANCHOR_RUNS:
+            return None
+        shares = [reading.starved for reading in anchor if reading.starved is not None]
+        usual = median(shares) if len(shares) == len(anchor) else None
+        drift = self._drifts.get((metric, first))
+        if drift is None or len(drift) > len(readings) - first:  # fewer runs than it was asked about before
+            drift = self._drifts[metric, first] = SeriesDrift(log1p(margin), usual)
         sign = -1.0 if higher else 1.0
-        known = [reading.starved for reading in readings[first : first + ANCHOR_RUNS] if reading.starved is not None]
-        usual = median(known) if known else 0.0
         for reading in readings[first + len(drift) :]:
-            starved = usual if reading.starved is None else reading.starved
-            drift.add(sign * log(reading.value or 1.0) - allowance(starved, usual), reading.run)
+            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run)
         return drift.now()
 
     def _all(self, metric: str, watched: _Watched) -> list[Reading]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cloudbench.systems.savingbox import content
+from pytest_cloudbench.watching import FileMark
 from tests.systems.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
 
 
@@ -311,3 +313,57 @@ def test_nothing_is_written_through_a_link_in_the_sync_folder(pair: Pair) -> Non
     pair.settle()
     assert list(outside.iterdir()) == []
     assert pair.both()["d/b"] == "2"
+
+
+# --- no needless conflict ---
+
+
+def touch(path: Path) -> None:
+    stamp(path)
+
+
+def protect(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def save_the_same(path: Path) -> None:
+    save(path, path.read_bytes())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("act", [touch, protect, save_the_same])
+def test_quick_changes_by_the_client_alone_never_conflict(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], is_restarted: bool
+) -> None:
+    """No mark is old enough here to show a change with certainty."""
+    monkeypatch.setattr(FileMark, "is_reliable", lambda mark: False)
+    write(pair.sync / "a", "first")
+    pair.advance(1)
+    act(pair.sync / "a")
+    pair.engine.sync_changed(["a"], pair.now_ns)
+    pair.engine.pull_all(pair.now_ns)
+    if is_restarted:
+        pair.restart()
+    write(pair.sync / "a", "second")
+    pair.engine.sync_changed(["a"], pair.now_ns)
+    pair.engine.pull_all(pair.now_ns)
+    assert pair.both() == {"a": "second"}
+    assert not pair.troubles("conflict")
+
+
+def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_box(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed(pair, a="first")
+    equal = content.equal
+
+    def change_and_compare(ours: int, theirs: int) -> bool:
+        write(pair.sync / "a", "other")
+        return equal(ours, theirs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(content, "equal", change_and_compare)
+        pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
+    pair.settle()
+    assert pair.both() == {"a": "other"}
+    assert not pair.troubles("conflict")

@@ -307,7 +307,8 @@ class Mirror:
             if ranges is not None:
                 return not ranges
             with self.sync.reading(path) as theirs:
-                return content.equal(ours, theirs)
+                is_equal = content.equal(ours, theirs)
+        return is_equal or self.sync_change(path)[0] != "no"  # the client may have changed it during the comparison
 
     def ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
         """Where a file of the box may differ from the agreed content, if its writes were seen; None: anywhere."""
@@ -350,13 +351,18 @@ class Mirror:
         self._record(path, after, taken, made, push=False)
         return "pulled"
 
-    def _record(self, path: str, after: FileMark, taken: FileMark, made: FoundEntry, *, push: bool) -> None:
-        """Note that the target is now a copy of the source, which had these marks after and before it was read."""
+    def _record(
+        self, path: str, after: FileMark, taken: FileMark, made: FoundEntry, *, push: bool, is_certain: bool = False
+    ) -> None:
+        """Note that the target is now a copy of the source, which had these marks after and before it was read.
+
+        ``is_certain``: the mark shows any change, however recent it is.
+        """
         # Of the file that was read, not of its name: it may have another one by now, or its folder may have vanished.
         mark = taken
         if after != taken:
             mark = NEVER  # it was written while it was read: compare it next time
-        elif not taken.is_reliable():
+        elif not (is_certain or taken.is_reliable()):
             mark = taken._replace(changed_ns=0)
         if mark != taken:
             self.again.add(path)
@@ -438,12 +444,15 @@ class Mirror:
                 self._follow_mode(path, ours, theirs, was)
             self._record_plain(path)
             return "agreed"
-        taken, made = ours.mark, theirs
+        taken, made, was_ours = ours.mark, theirs, ours.mark
         if ours.mode != theirs.mode:
             ours, made = self._follow_mode(path, ours, theirs, was)
             taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
         now = self.box.look(path)
-        self._record(path, NEVER if now is None else now.mark, taken, made, push=True)
+        # A pulled file's mark is young, and yet shows any write: its time is the client's. Made unsure, it would
+        # conflict with the client's next change.
+        is_certain = was is not None and was.box == was_ours
+        self._record(path, NEVER if now is None else now.mark, taken, made, push=True, is_certain=is_certain)
         return "agreed"
 
     def _follow_mode(

@@ -7,16 +7,13 @@ import errno
 import mmap
 import os
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.systems.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
-from pytest_cloudbench.systems.savingbox.store import SCHEMA, AgreementStore
 from pytest_cloudbench.systems.savingbox.watcher import EventWatcher
 from tests.systems.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
 
@@ -469,60 +466,6 @@ def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) ->
     write(tmp_path / "g/e/f", "3")
     assert watcher.changed() == {"g/e/f"}
     watcher.close()
-
-
-# --- the state file ---
-
-
-def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair) -> None:
-    write(pair.box / "a", "1")
-    pair.settle()
-    pair.end()
-    pair.store.path.write_bytes(b"this is no database " * 300)
-    for more in ("-wal", "-shm"):
-        pair.store.path.with_name(pair.store.path.name + more).unlink(missing_ok=True)
-    write(pair.box / "b", "2")
-    pair.open()
-    assert "damaged" in pair.store.problem
-    pair.settle()
-    assert pair.both() == {"a": "1", "b": "2"}
-
-
-def test_two_processes_do_not_share_a_pair(pair: Pair) -> None:
-    with pytest.raises(UsageError, match="another savingbox is running"):
-        AgreementStore(pair.store.path, "pair")
-
-
-def test_the_state_of_another_pair_is_refused(pair: Pair) -> None:
-    pair.end()
-    with pytest.raises(UsageError, match="belongs to other folders"):
-        AgreementStore(pair.store.path, "another")
-    pair.open()
-
-
-def test_a_state_of_an_older_version_is_read(pair: Pair) -> None:
-    write(pair.box / "a", "1")
-    pair.settle()
-    pair.store.set_meta(schema="1")
-    pair.end()
-    with contextlib.closing(sqlite3.connect(pair.store.path)) as database, database:
-        database.executescript(
-            "DROP TABLE begun; CREATE TABLE pushing (path BLOB PRIMARY KEY,"
-            " bytes INT, modified_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;"
-            "INSERT INTO pushing VALUES (x'61', 1, 2, 0, 0);"
-        )
-    (pair.sync / "a").unlink()
-    pair.open()
-    assert pair.store.meta("schema") == str(SCHEMA)
-    pair.settle()
-    assert pair.both() == {}, "the agreements are still known"
-
-
-def test_a_state_of_a_later_version_is_refused(pair: Pair) -> None:
-    pair.store.set_meta(schema=str(SCHEMA + 1))
-    pair.end()
-    with pytest.raises(UsageError, match="to another version"):
-        pair.open()
 
 
 # --- large ---

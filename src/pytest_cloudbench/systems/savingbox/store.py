@@ -10,39 +10,25 @@ entry of ours, whole or half patched, from one that another program changed.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from os import fsdecode
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.systems.savingbox.records import DamagedError, Record, RecordFile
 from pytest_cloudbench.systems.savingbox.side import FoundEntry, Kind
 from pytest_cloudbench.watching import FileMark
 
 __all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPiece"]
 
-SCHEMA = 2
-"""1: the first one. 2: notes of links, folders and pulls, too; of an older file, the notes are dropped."""
+SCHEMA = 3
+"""1 and 2 had columns instead of records: their agreements are read, their notes of unfinished work are dropped."""
 
-_READ_SCHEMAS = ("", "1", str(SCHEMA))
 NEVER = FileMark(0, -1, 0, 0)
 """A mark that no file has: forces the file to be compared."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS agreed (
-  path BLOB PRIMARY KEY, kind TEXT, mode INT, target BLOB,
-  box_inode INT, box_bytes INT, box_modified_ns INT, box_changed_ns INT,
-  sync_inode INT, sync_bytes INT, sync_modified_ns INT, sync_changed_ns INT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS begun (
-  path BLOB PRIMARY KEY, side TEXT, kind TEXT, mode INT, target BLOB,
-  inode INT, bytes INT, modified_ns INT, changed_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS patching (path BLOB PRIMARY KEY, inode INT, was_bytes INT, to_bytes INT, pages BLOB);
-"""
-_PIECE = struct.Struct("<QIIII")
 
 
 class Agreed(NamedTuple):
@@ -158,54 +144,38 @@ class AgreementStore:
     """
 
     def __init__(self, path: Path, pair: str) -> None:
-        self.path, self.problem = path, ""
+        self.path = path
         self._pending: dict[str, Agreed | None] = {}
-        self._begun: dict[str, Intent] = {}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                self._open()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                aside = path.with_name(f"{path.name}.damaged")
-                path.replace(aside)
-                self.problem = (
-                    f"{str(path)!r}: damaged ({error}); it is now {aside.name!r}, and both folders are merged anew"
-                )
-                self._open()
-            self.entries = dict(self._read())
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
-                raise UsageError(
-                    f"{str(path)!r}: another savingbox is running on these folders; end it first"
-                ) from error
-            raise ResultsError(f"{str(path)!r}: {error}") from error
-        except OSError as error:
-            raise ResultsError(f"{str(path)!r}: {error.strerror}") from error
+        self._file = RecordFile(path, _records_of_columns)
+        found = self._file.found
+        self._meta: dict[str, str] = found.get("meta", {})
         known = self.meta("pair")
-        if known not in ("", pair) or self.meta("schema") not in _READ_SCHEMAS:
+        if known not in ("", pair) or self.meta("schema") not in ("", str(SCHEMA)):
             self.close()
             raise UsageError(f"{str(path)!r}: belongs to other folders, or to another version: {known}")
-        self._db.execute("DROP TABLE IF EXISTS pushing")  # the notes of schema 1
-        self.set_meta(pair=pair, schema=str(SCHEMA))
-
-    def _open(self) -> None:
-        self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        self.entries = {
+            path: Agreed(kind, mode, FileMark(*box), FileMark(*sync), target)
+            for path, (kind, mode, box, sync, target) in found.get("agreed", {}).items()
+        }
+        self._begun = {
+            path: Intent(side, kind, mode, target, FileMark(*source), *was)
+            for path, (side, kind, mode, target, source, *was) in found.get("begun", {}).items()
+        }
+        self._patches = {
+            path: Patching(inode, was_bytes, to_bytes, tuple(WrittenPiece(*piece) for piece in pieces))
+            for path, (inode, was_bytes, to_bytes, pieces) in found.get("patching", {}).items()
+        }
+        found.clear()
         try:
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")  # files whose agreement a power cut takes are compared again
-            self._db.executescript(_TABLES)
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.close()
-            raise
+            self.set_meta(pair=pair, schema=str(SCHEMA))
+        except OSError as error:
+            self.close()
+            raise ResultsError(f"{str(path)!r}: {error.strerror}") from error
 
-    def _read(self) -> Iterator[tuple[str, Agreed]]:
-        for path, kind, mode, target, *marks in self._db.execute("SELECT * FROM agreed"):
-            yield os.fsdecode(path), Agreed(kind, mode, FileMark(*marks[:4]), FileMark(*marks[4:]), os.fsdecode(target))
+    @property
+    def problem(self) -> str:
+        """What was wrong with the file at its opening; empty: nothing was."""
+        return self._file.problem
 
     # --- agreements ---
 
@@ -232,20 +202,14 @@ class AgreementStore:
         """Write all changes. Raises OSError, for instance if the disk is full; then they are kept for the next call."""
         if not self._pending:
             return
-        gone = [(os.fsencode(path),) for path, agreed in self._pending.items() if agreed is None]
-        here = [
-            (os.fsencode(path), each.kind, each.mode, os.fsencode(each.target), *each.box, *each.sync)
-            for path, each in self._pending.items()
-            if each is not None
-        ]
-        self._transaction([
-            ("DELETE FROM agreed WHERE path = ?", gone),
-            (f"INSERT OR REPLACE INTO agreed VALUES ({', '.join('?' * 12)})", here),
-            *((f"DELETE FROM {table} WHERE path = ?", [(os.fsencode(path),) for path in self._pending])
-              for table in ("patching", "begun")),
-        ])  # fmt: skip
+        done: list[Record] = []
+        for path, agreed in self._pending.items():
+            done.append(("agreed", path, agreed))
+            done += [(about, path, None) for about, notes in self._notes() if path in notes]
+        self._file.write(done)
         for path in self._pending:
-            self._begun.pop(path, None)
+            for _, notes in self._notes():
+                notes.pop(path, None)
         self._pending.clear()
 
     def _set(self, path: str, agreed: Agreed | None) -> None:
@@ -260,81 +224,68 @@ class AgreementStore:
     def begin(self, intents: Mapping[str, Intent]) -> None:
         """Note entries that are about to be made. Raises OSError."""
         new = {path: intent for path, intent in intents.items() if self._begun.get(path) != intent}
-        if not new:
-            return
-        rows = [
-            (os.fsencode(path), each.side, each.kind, each.mode, os.fsencode(each.target), *each.source, *each[5:])
-            for path, each in new.items()
-        ]
-        self._transaction([(f"INSERT OR REPLACE INTO begun VALUES ({', '.join('?' * 11)})", rows)])
-        self._begun |= new
+        if new:
+            self._file.write(("begun", path, intent) for path, intent in new.items())
+            self._begun |= new
 
     def begun(self) -> dict[str, Intent]:
         """Entries that have begun and were not noted as done."""
-        rows = self._db.execute("SELECT * FROM begun").fetchall()
-        return {
-            os.fsdecode(path): Intent(side, kind, mode, os.fsdecode(target), FileMark(*more[:4]), *more[4:])
-            for path, side, kind, mode, target, *more in rows
-        }
+        return dict(self._begun)
 
     def begin_patch(self, path: str, patch: Patching) -> None:
         """Note a patch that is about to be written. Raises OSError."""
-        packed = b"".join(_PIECE.pack(*piece) for piece in patch.pieces)
-        row = (os.fsencode(path), patch.inode, patch.was_bytes, patch.to_bytes, packed)
-        self._transaction([("INSERT OR REPLACE INTO patching VALUES (?, ?, ?, ?, ?)", [row])])
+        self._file.write([("patching", path, patch)])
+        self._patches[path] = patch
 
     def patches(self) -> dict[str, Patching]:
         """Patches that have begun and were not noted as done."""
-        return self._patches("")
+        return dict(self._patches)
 
     def patch_of(self, path: str) -> Patching | None:
         """The patch of one file that has begun and was not noted as done."""
-        return self._patches("WHERE path = ?", os.fsencode(path)).get(path)
-
-    def _patches(self, where: str, *values: bytes) -> dict[str, Patching]:
-        rows = self._db.execute(f"SELECT path, inode, was_bytes, to_bytes, pages FROM patching {where}", values)
-        return {
-            os.fsdecode(path): Patching(inode, was, to, tuple(map(WrittenPiece._make, _PIECE.iter_unpack(pieces))))
-            for path, inode, was, to, pieces in rows.fetchall()
-        }
+        return self._patches.get(path)
 
     def forget_begun(self) -> None:
         """Drop the notes of entries and patches that have begun. Raises OSError."""
-        self._transaction([("DELETE FROM patching", [()]), ("DELETE FROM begun", [()])])
-        self._begun.clear()
+        self._file.write((about, path, None) for about, notes in self._notes() for path in notes)
+        for _, notes in self._notes():
+            notes.clear()
+
+    def _notes(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        return ("begun", self._begun), ("patching", self._patches)
 
     # --- the pair ---
 
     def meta(self, name: str) -> str:
         """A value stored for the pair; empty: there is none."""
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else ""
+        return self._meta.get(name, "")
 
     def set_meta(self, **values: str) -> None:
         """Store values for the pair. Raises OSError."""
-        self._transaction([("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))])
+        self._file.write(("meta", name, value) for name, value in values.items())
+        self._meta |= values
 
     def forget_all(self) -> None:
         """Drop all agreements, so that both folders are merged anew. Raises OSError."""
+        self._file.write(("agreed", path, None) for path in {*self.entries, *self._pending})
         self.entries.clear()
         self._pending.clear()
-        self._transaction([("DELETE FROM agreed", [()])])
         self.forget_begun()
 
     def close(self) -> None:
         """Close the file, without writing changes that were not flushed."""
-        self._db.close()
+        self._file.close()
 
-    def _transaction(self, statements: Sequence[tuple[str, Sequence[tuple[object, ...]]]]) -> None:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for statement, rows in statements:
-                    self._db.executemany(statement, rows)
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise OSError(f"{str(self.path)!r}: {error}") from error
+
+def _records_of_columns(database: sqlite3.Connection) -> Iterator[Record]:
+    """The records of a file of schema 1 or 2. Raises sqlite3.Error or DamagedError if it is none."""
+    meta = dict(database.execute("SELECT name, value FROM meta").fetchall())
+    if meta.get("schema") not in ("1", "2"):
+        raise DamagedError("it is no state file of this or an older version")
+    for name, value in (meta | {"schema": str(SCHEMA)}).items():
+        yield "meta", str(name), str(value)
+    for path, kind, mode, target, *marks in database.execute("SELECT * FROM agreed"):
+        are_right = [isinstance(each, bytes) for each in (path, target)] + [isinstance(n, int) for n in (mode, *marks)]
+        if kind not in get_args(Kind) or len(marks) != 2 * len(FileMark._fields) or not all(are_right):
+            raise DamagedError(f"the agreement on {path!r} is none")
+        yield "agreed", fsdecode(path), (kind, mode, marks[:4], marks[4:], fsdecode(target))

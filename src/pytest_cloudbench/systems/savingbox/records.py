@@ -1,0 +1,172 @@
+"""A file of small records, each with a checksum, so that a damaged file is noticed when it is opened.
+
+What may live here: the SQLite file, its check, and what is done with a file that fails the check. What the records
+mean is ``store``.
+
+SQLite notices damage only where it happens to read, and a flipped bit in a value not at all. So all of the file is
+checked and read at its opening; afterwards it is only written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.model import CloudbenchError, ResultsError, UsageError
+
+__all__ = ["DamagedError", "Record", "RecordFile"]
+
+Record = tuple[str, str, Any]
+"""What the value is about, its path, and the value, which JSON can hold."""
+
+_CREATE = "CREATE TABLE record (about TEXT, path BLOB, value BLOB, PRIMARY KEY (about, path)) WITHOUT ROWID"
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NO_DAMAGE = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM)
+_UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+_CHECKSUM_BYTES = 4
+
+
+class DamagedError(CloudbenchError):
+    """The file does not hold what was written to it."""
+
+
+class RecordFile:
+    """JSON values by subject and path, in a file that one process has open.
+
+    Args:
+        path: the file; created with its folder.
+        convert: reads the records of a file that has other tables: one that an older version has written. Raises
+            sqlite3.Error or DamagedError if it is no such file.
+
+    Attributes:
+        path: the file.
+        found: the values that it had when it was opened, by subject and path.
+        problem: what was wrong with a damaged file, which was moved aside; empty: nothing was.
+
+    Raises UsageError if another process holds the file, and ResultsError if it cannot be opened for another reason than
+    damage.
+    """
+
+    def __init__(self, path: Path, convert: Callable[[sqlite3.Connection], Iterable[Record]]) -> None:
+        self.path, self.problem, self._convert = path, "", convert
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._open()
+            except DamagedError as damage:
+                self.move_aside(f"damaged ({damage})")
+        except sqlite3.Error as error:
+            if _code(error) in _BUSY:
+                raise UsageError(
+                    f"{str(path)!r}: another savingbox is running on these folders; end it first"
+                ) from error
+            raise ResultsError(f"{str(path)!r}: {error}") from error
+        except OSError as error:
+            raise ResultsError(f"{str(path)!r}: {error.strerror}") from error
+
+    def move_aside(self, why: str) -> None:
+        """Start with an empty file, and keep the present one under another name. Raises OSError and sqlite3.Error."""
+        self.close()
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        for ending in ("", "-wal", "-journal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + ending).replace(aside.with_name(aside.name + ending))
+        self.problem = f"{str(self.path)!r}: {why}; it is now {aside.name!r}, and both folders are merged anew"
+        self._open()
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Store records, all or none of them; a value of None removes one. Raises OSError."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._write(records)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"{error}", str(self.path)) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _write(self, records: Iterable[Record]) -> None:
+        rows = [(about, os.fsencode(path), value) for about, path, value in records]
+        gone = [(about, path) for about, path, value in rows if value is None]
+        here = [(about, path, _packed(about, path, value)) for about, path, value in rows if value is not None]
+        self._db.executemany("DELETE FROM record WHERE about = ? AND path = ?", gone)
+        self._db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", here)
+
+    def _open(self) -> None:
+        """Raises DamagedError, and sqlite3.Error for any other trouble."""
+        self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")  # files whose agreement a power cut takes are compared again
+            self._db.execute("BEGIN IMMEDIATE")
+            self.found = self._read()
+            self._db.execute("PRAGMA user_version=1")  # shows whether the file can be written
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, sqlite3.Error) and self._is_damage(error):
+                raise DamagedError(f"{error}") from error
+            raise
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """All values, of a file that is checked first. Raises DamagedError and sqlite3.Error."""
+        for (trouble,) in self._db.execute("PRAGMA integrity_check(1)"):
+            if trouble != "ok":
+                raise DamagedError(" ".join(str(trouble).split()))
+        tables = dict(self._db.execute("SELECT name, sql FROM sqlite_master").fetchall())
+        if tables != {"record": _CREATE}:
+            older = list(self._convert(self._db)) if tables else []
+            for name in tables:
+                self._db.execute(f"DROP TABLE {name}")
+            self._db.execute(_CREATE)
+            self._write(older)
+        found: dict[str, dict[str, Any]] = {}
+        for about, path, value in self._db.execute("SELECT about, path, value FROM record"):
+            found.setdefault(about, {})[os.fsdecode(path)] = _unpacked(about, path, value)
+        return found
+
+    def _is_damage(self, error: sqlite3.Error) -> bool:
+        code = _code(error)
+        if code == sqlite3.SQLITE_READONLY:  # a damaged header says so, too
+            return os.access(self.path, os.W_OK)
+        if code == sqlite3.SQLITE_IOERR:
+            return error.sqlite_errorcode in _UNREADABLE
+        return code not in (*_BUSY, *_NO_DAMAGE)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary code; 0 for an error of Python's module, such as text that is no UTF-8."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _packed(about: str, path: bytes, value: Any) -> bytes:
+    text = json.dumps(value, separators=(",", ":")).encode()  # integers of any size: times may exceed 64 bits
+    return _checksum(about, path, text) + text
+
+
+def _unpacked(about: object, path: object, value: object) -> Any:
+    """Raises DamagedError."""
+    if isinstance(about, str) and isinstance(path, bytes) and isinstance(value, bytes):
+        checksum, text = value[:_CHECKSUM_BYTES], value[_CHECKSUM_BYTES:]
+        if checksum == _checksum(about, path, text):
+            return json.loads(text)
+    raise DamagedError(f"the record of {path!r} does not have its checksum")
+
+
+def _checksum(about: str, path: bytes, text: bytes) -> bytes:
+    return zlib.crc32(b"\0".join((about.encode(), path, text))).to_bytes(_CHECKSUM_BYTES, "big")

@@ -29,7 +29,11 @@ def test_what_is_about_uploads_is_so_everywhere() -> None:
     """Runs of other operations have no such number; bench files cannot expect it of them."""
     about = {name: metric.about for name, metric in METRICS.items() if metric.about}
     assert about.pop("throughput") == (Verb.PUT, Verb.GET)
-    assert {name for name, verbs in about.items() if verbs == (Verb.PUT,)} == {"loss_rate", "silent_loss_rate"}
+    assert {name for name, verbs in about.items() if verbs == (Verb.PUT,)} == {
+        "loss_rate",
+        "silent_loss_rate",
+        "duplicate_rate",
+    }
     assert {name.rpartition("_")[0] for name, verbs in about.items() if verbs == (Verb.GET,)} == {"first_byte"}
 
 

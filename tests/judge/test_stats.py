@@ -388,4 +388,19 @@ def test_of_files_that_have_one_name_the_last_one_listed_counts() -> None:
     listing, table = Listing(), table_of(op())
     for size_bytes in (5, 4):
         listing.add("0-0", size_bytes, None)
-    assert verify(table, listing, name_of) == Verification(1, 1, 1, 1, False)
+    assert verify(table, listing, name_of) == Verification(1, 1, 1, 1, False, listed_twice=1)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_files_that_are_listed_more_than_once_are_counted_once_each(times: int) -> None:
+    table = table_of(*(op(0, seq, scheduled_ns=seq) for seq in range(10)), op(0, 9, scheduled_ns=9), op(verb=Verb.GET))
+    listing = Listing()
+    for seq in range(10):
+        for _ in range(times if seq in {2, 3, 9} else 1):
+            listing.add(name_of(0, seq), 5, DIGEST.hex())
+    for _ in range(2):
+        listing.add("somebody else's", 5, None)
+    found = verify(table, listing, name_of)
+    assert (found.listed_twice, found.lost) == (0 if times == 1 else 3, 0)
+    assert summarize(table, found).metrics["duplicate_rate"] == found.listed_twice / 11
+    assert verify(table, listing, name_of, since_ns=3).listed_twice == (0 if times == 1 else 2)

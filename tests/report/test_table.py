@@ -217,3 +217,10 @@ def test_two_experiments_may_be_told_the_same() -> None:
     members = [Finding(info(error_details=said), nodeid=f"{TEST}[{name}]") for name in ("a", "b")]
     both, one = ([line for line in lines(*found, width=80) if "wait wait" in line] for found in (members, members[:1]))
     assert len(both) == 2 * len(one) == 6, "equal lines of two remarks are not taken for one"
+
+
+def test_a_column_of_files_listed_twice_where_there_are_any() -> None:
+    none, some = Finding(info(listed_twice=0)), Finding(info(listed_twice=96), nodeid=f"{TEST}[50-2s]")
+    assert [row["twice"] for row in columns(none, some)] == ["0", "96"]
+    for finding in (none, Finding(info(listed_twice=None)), Finding(info(listed_twice=96, operation="get"))):
+        assert "twice" not in columns(finding)[0]

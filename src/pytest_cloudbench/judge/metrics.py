@@ -174,6 +174,10 @@ def _silent_loss_rate(run: Run) -> float | None:
     return _share(run.verification.silent, run.verification.checked) if run.verification else None
 
 
+def _duplicate_rate(run: Run) -> float | None:
+    return _share(run.verification.listed_twice, run.verification.checked) if run.verification else None
+
+
 def _requests_per_op(run: Run) -> float | None:
     """Returns requests per operation; None if they are unknown for any operation."""
     count = requests = 0
@@ -277,6 +281,7 @@ CONCLUSIONS: dict[str, Metric] = {
 METRICS: dict[str, Metric] = {
     "loss_rate": Metric("fraction", of=_loss_rate, column="loss rate", about=(Verb.PUT,)),
     "silent_loss_rate": Metric("fraction", of=_silent_loss_rate, about=(Verb.PUT,)),
+    "duplicate_rate": Metric("fraction", of=_duplicate_rate, about=(Verb.PUT,)),
     "ok_rate": Metric("fraction", "higher", of=lambda run: run.share(Outcome.OK)),
     "throttled_rate": Metric("fraction", of=lambda run: run.share(Outcome.THROTTLED)),
     "failed_rate": Metric("fraction", of=lambda run: run.share(Outcome.FAILED)),

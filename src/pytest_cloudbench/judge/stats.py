@@ -68,16 +68,17 @@ class Listing:
             self._is_ordered = True
 
     def find(self, name: int, size_bytes: int, digest: bytes) -> int:
-        """Returns what is listed of a file by the hash of its name: bits of ``_THERE``, ``_RIGHT`` and ``_DIGEST``."""
+        """Returns what is listed of a file by the hash of its name: the bits ``_THERE`` and those after it."""
         row = bisect_right(self._names, name) - 1
         if row < 0 or self._names[row] != name:
             return 0
         has_digest = self._has_digest[row]
         written = _hash(_content(size_bytes, digest.hex() if has_digest else None))
-        return _THERE | _DIGEST * has_digest | _RIGHT * (written == self._contents[row])
+        is_twice = row > 0 and self._names[row - 1] == name
+        return _THERE | _DIGEST * has_digest | _RIGHT * (written == self._contents[row]) | _TWICE * is_twice
 
 
-_THERE, _RIGHT, _DIGEST = 1, 2, 4
+_THERE, _RIGHT, _DIGEST, _TWICE = 1, 2, 4, 8
 _RUN = 1 << 16
 
 
@@ -108,6 +109,7 @@ class Verification:
         silent: of these, files whose upload was answered with success.
         wrong: of these, files that are listed with a wrong size or digest.
         digest_checked: whether the provider lists a digest, so that content was compared.
+        listed_twice: files whose name is listed more than once, as by services that store each upload as a new file.
     """
 
     checked: int
@@ -115,6 +117,7 @@ class Verification:
     silent: int
     wrong: int
     digest_checked: bool
+    listed_twice: int = 0
 
 
 def verify(
@@ -137,6 +140,7 @@ def verify(
     overwritten = _overwritten(table, verbs, outcomes, names, found)
     checked = lost = silent = wrong = 0
     digest_checked = True
+    twice = set[int]()
     for row, verb in enumerate(verbs):
         if verb not in _VERIFIED:
             continue
@@ -147,6 +151,8 @@ def verify(
             continue
         counts = since_ns is None or due_ns[row] >= since_ns
         checked += counts
+        if counts and listed & _TWICE:
+            twice.add(names[row])
         if overwritten[row]:
             continue
         if listed and not listed & _DIGEST:
@@ -159,7 +165,7 @@ def verify(
         if answered:
             outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
     table.correct(outcomes, kinds)
-    return Verification(checked, lost, silent, wrong, digest_checked)
+    return Verification(checked, lost, silent, wrong, digest_checked, len(twice))
 
 
 def _looked_up(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> tuple[array[int], bytearray]:

@@ -247,6 +247,7 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         "files": verification.checked if verification else None,
         "lost": verification.lost if verification else None,
         "silently_lost": verification.silent if verification else None,
+        "listed_twice": verification.listed_twice if verification else None,
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
         **summary.errors(),
         "digest_checked": verification.digest_checked if verification else None,

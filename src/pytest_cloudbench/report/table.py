@@ -88,7 +88,7 @@ def column(key: str) -> _Column:
 _NONE = ["no expectation"]
 
 _OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
-_OF_UPLOADS = ("files", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
+_OF_UPLOADS = ("files", "listed_twice", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
 _COLUMNS: tuple[_Column, ...] = (
     ("files", "files", _if_number(_count)),
@@ -103,6 +103,7 @@ _COLUMNS: tuple[_Column, ...] = (
     ("failed", "failed", _if_number(_count)),
     ("corrupt", "corrupt", _if_number(_count)),
     ("silent", "silently_lost", _if_number(_count)),
+    ("twice", "listed_twice", _if_number(_count)),
     *(_measured(name) for name, metric in METRICS.items() if metric.column and name != "loss_rate"),
 )
 
@@ -188,6 +189,8 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
         hidden ^= {"threads", "sensors", "interval_s"} if "threads" in hidden else {"sensors", "interval_s"}
     if not any(finding.info["published"] for finding in members):
         hidden.add("published_loss_rate")
+    if not any(finding.info.get("listed_twice") for finding in members):
+        hidden.add("listed_twice")  # few services list a name more than once
     measured = {"published_loss_rate"}.union(*({*finding.params, *finding.info} for finding in members))
     shown = [column for column in _COLUMNS if column[1] in measured - hidden]
     return [*_varied(members, {key for _, key, _ in shown}), *shown]

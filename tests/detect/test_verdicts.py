@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.detect import CAPABILITIES, KINDS, Observation, first_steps, judge, more_steps
+from pytest_cloudbench.detect.sent import EditCosts, blocks_of
+from pytest_cloudbench.detect.values import Step
 from tests.detect.synthetic import KIB, MIB, Made
 
 SETTINGS = list(itertools.product([False, True], repeat=5))
@@ -79,10 +83,8 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
         (Made(dedup="content"), "chunking", "cut by content"),
         (Made(dedup="file"), "deduplication", "whole files"),
         (Made(dedup="file", delta="rolling"), "deduplication", "whole files; also after"),
-        (Made(dedup="content", block_bytes=2 * MIB), "deduplication", "in 10 edits, about 2.86 MiB each"),
-        (Made(dedup="block", block_bytes=128 * KIB), "deduplication", "blocks of about 128 KiB;"),
-        (Made(dedup="block", block_bytes=128 * KIB, inflation=1.34), "deduplication", "blocks of about 128 KiB;"),
-        (Made(dedup="block"), "deduplication", "blocks of about 1 MiB;"),
+        (Made(dedup="content", block_bytes=2 * MIB), "deduplication", "blocks cut by content, 1.19 MiB to"),
+        (Made(dedup="block"), "deduplication", "blocks, 806 KiB to 2.13 MiB each;"),
         (Made(dedup="block", forgets_deleted=True), "deduplication", "not after all copies were deleted"),
         (Made(delta="fixed"), "delta", "if it is at its old place"),
         (Made(delta="rolling"), "delta", "even if it has moved"),
@@ -424,7 +426,77 @@ def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> 
         replace(each, up_bytes=each.up_bytes + 300_000) if each.kind not in ("idle", "few", "many") else each
         for each in Made(dedup="block", block_bytes=256 * KIB).measured()
     ]
-    assert "blocks of about 25" in judge(seen)["deduplication"].detail
+    blocks = blocks_of(EditCosts.of(seen))
+    assert blocks is not None
+    assert blocks.bounds_bytes is not None
+    assert blocks.bounds_bytes[0] < 256 * KIB < blocks.bounds_bytes[1] < 700 * KIB
+
+
+@pytest.mark.parametrize("is_cut_by_content", [False, True], ids=["fixed", "by content"])
+@pytest.mark.parametrize("mean_bytes", [16 * KIB, 64 * KIB, 100_000, 128 * KIB, 700_000, MIB, 2_500_000])
+def test_the_bounds_of_block_sizes_hold_the_true_size(mean_bytes: int, is_cut_by_content: bool) -> None:
+    known = 0
+    for seed in range(40):
+        client = Cutting(mean_bytes, is_cut_by_content, random.Random(seed))
+        blocks = blocks_of(EditCosts.of(client.measured()))
+        if blocks is not None and blocks.bounds_bytes is not None:
+            known += 1
+            least, most = blocks.bounds_bytes
+            assert least < mean_bytes < most, (seed, blocks)
+            assert is_cut_by_content or most < 2.5 * mean_bytes + 100 * KIB
+    assert known >= (30 if is_cut_by_content else 40), "few may be left away"
+
+
+class Cutting:
+    """A client that deduplicates blocks, and whose other traffic varies by 30 kB for each file that it sends.
+
+    Blocks that are cut by content have a least size, and beyond it a geometric distribution, as rolling hashes give it.
+    """
+
+    def __init__(self, mean_bytes: int, is_cut_by_content: bool, noise: random.Random) -> None:
+        self.noise, self.is_cut_by_content = noise, is_cut_by_content
+        least = mean_bytes / 4
+        self.ends: list[float] = [0.0]
+        while self.ends[-1] < 48 * MIB:
+            drawn = least + noise.expovariate(1 / (mean_bytes - least))
+            self.ends.append(self.ends[-1] + (drawn if is_cut_by_content else mean_bytes))
+
+    def measured(self) -> list[Observation]:
+        seen: list[Observation] = []
+        base_bytes = 0
+        steps = first_steps()
+        while steps:
+            for step in steps:
+                base_bytes = step.size_bytes if step.kind == "new" else base_bytes
+                seen.append(self.observe(step, base_bytes))
+            steps = more_steps(seen)
+        return seen
+
+    def observe(self, step: Step, base_bytes: int) -> Observation:
+        sent = self.sent(step, base_bytes)
+        made = Made().observe(step, base_bytes)
+        if sent is None:
+            return made
+        return replace(made, up_bytes=round(sent * 1.04 + 40_000 + self.noise.uniform(-15_000, 15_000)))
+
+    def sent(self, step: Step, base_bytes: int) -> float | None:
+        last = base_bytes - self.block(base_bytes)[0]
+        edit = step.kind.removeprefix("twin_")
+        if edit in ("copy", "restore", "delete"):
+            return 0.0
+        if edit == "append":
+            return last + step.size_bytes
+        if edit == "change":
+            begin, end = self.block(0.4 * base_bytes)
+            return end - begin + last
+        if edit in ("insert", "spliced"):
+            begin, end = self.block(0.5 * base_bytes if edit == "insert" else self.noise.uniform(0, base_bytes))
+            return end - begin if self.is_cut_by_content else base_bytes - begin
+        return None
+
+    def block(self, at: float) -> tuple[float, float]:
+        index = bisect.bisect_left(self.ends, at)
+        return self.ends[max(0, index - 1)], self.ends[max(1, index)]
 
 
 def test_blocks_that_may_be_fixed_or_not_have_no_size() -> None:
@@ -439,5 +511,5 @@ def test_blocks_that_may_be_fixed_or_not_have_no_size() -> None:
 def test_a_size_that_few_edits_of_blocks_cut_by_content_show_is_left_away() -> None:
     seen = [each for each in Made(dedup="content").measured() if each.kind != "spliced"]
     verdict = judge(seen)["deduplication"]
-    assert verdict.detail == "blocks; also after all copies were deleted"
+    assert verdict.detail == "blocks cut by content; also after all copies were deleted"
     assert "spliced" in verdict.wants

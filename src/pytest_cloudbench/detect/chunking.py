@@ -147,16 +147,17 @@ def _deduplicated(
     """
     new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
     size = blocks.size_bytes
-    about = "" if size is None else f", about {size_text(size)} each"
+    if blocks.bounds_bytes is not None:
+        numbers |= dict(zip(("least_block_bytes", "most_block_bytes"), map(round, blocks.bounds_bytes), strict=True))
     if size is not None:
         asked = (new.down_bytes - copy.down_bytes) / max(1.0, new.size_bytes / size)
-        numbers |= {"block_bytes": round(size), "asked_bytes_per_block": round(asked, 2)}
+        numbers["asked_bytes_per_block"] = round(asked, 2)
         if asked >= ASKED_BYTES and new.size_bytes >= 4 * _LEAST_CHUNKS * size:
-            detail = f"blocks of about {size_text(size)}, each requested by the server"
+            detail = f"{blocks.text}, and requested by the server"
             return Verdict("chunking", "yes", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
     moved = sent.last("twin_insert")
     if moved is not None and blocks.is_cut_by_content and blocks.least_bytes >= _LEAST_CUT_BYTES:
-        detail = f"cut by content{about}; sent together, so no pauses show"
+        detail = f"{blocks.text}; sent together, so no pauses show"
         evidence += sent.evidence("twin_insert", "spliced")
         return Verdict("chunking", "yes", detail, round(1 - moved / CUT_BY_CONTENT, 4), tuple(evidence), numbers)
     why = "content is deduplicated by block, but no pieces are seen on the wire"

@@ -34,6 +34,9 @@ above the second, nothing more is."""
 _FINE_BYTES = 48 << 10
 CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
 """With fixed blocks, at least half of a file is sent again when its middle has moved."""
+_TALK_BYTES, _LAST_TOO, _SPREAD = 32 << 10, 0.4, 1.05
+"""What bounds a block's size by the cost of an edit: so much may be talk, or be missing; the last block may be sent,
+too, which halves the rest; and the costs of a new file, by which all are divided, vary."""
 _LEAST_EDITS, _ALIKE = 6, 1.1
 """How many edits it takes to know the mean size of content-defined blocks; fixed ones are all alike."""
 _POLICY = {
@@ -168,7 +171,8 @@ def deduplication(sent: EditCosts) -> Verdict:
     elif twin >= _WHOLE:
         parts.append("whole files")
     else:
-        parts.append(_blocks_text(sent))
+        blocks = blocks_of(sent)
+        parts.append("blocks" if blocks is None else blocks.text)
         wants += _lacking_edits(sent)
     restored = sent.last("restore")
     if restored is None:
@@ -186,16 +190,41 @@ class Blocks:
     Attributes:
         is_cut_by_content, is_fixed: whether they are found again behind an insertion, or lie at fixed places; neither
             if that is unclear.
-        seen_bytes: of each block that an edit touched: what it cost, less what an unchanged copy costs.
+        seen_bytes: of each block that an edit touched: an estimate of its size.
+        costs_bytes: of each edit: what it cost, less what an unchanged copy costs. At least the block that it touched.
     """
 
     is_cut_by_content: bool
     is_fixed: bool
     seen_bytes: tuple[float, ...]
+    costs_bytes: tuple[float, ...]
+
+    @property
+    def bounds_bytes(self) -> tuple[float, float] | None:
+        """Bounds of their mean size; None if too few were touched to tell.
+
+        An edit at a random place hits a large block more often than a small one. Blocks that are cut by content vary as
+        random numbers do: of six that are hit, one in 200 times all have more than twice the mean size.
+        """
+        costs = self.costs_bytes
+        if not costs or not (self.is_fixed or (self.is_cut_by_content and len(costs) >= _LEAST_EDITS)):
+            return None
+        largest = min(costs) if self.is_fixed else max(costs)
+        return _LAST_TOO * max(0.0, min(costs) - _TALK_BYTES), _SPREAD * largest + _TALK_BYTES
+
+    @property
+    def text(self) -> str:
+        """How they are cut, and the bounds of their size, as far as these are known."""
+        name = "blocks cut by content" if self.is_cut_by_content else "blocks"
+        if self.bounds_bytes is None:
+            return name
+        least, most = self.bounds_bytes
+        average = " on average" if self.is_cut_by_content else ""
+        return f"{name}, {f'{size_text(least)} to' if least else 'up to'} {size_text(most)} each{average}"
 
     @property
     def size_bytes(self) -> float | None:
-        """Their mean size; None if too few were touched to tell.
+        """An estimate of their mean size, which may be off by half; None if too few were touched to tell.
 
         An edit at a random place hits a large block more often than a small one; the harmonic mean corrects for that.
         """
@@ -218,29 +247,21 @@ def blocks_of(sent: EditCosts) -> Blocks | None:
     copy, twin, moved = sent.last("copy"), sent.last("twin_change"), sent.last("twin_insert")
     if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
         return None
-    is_cut, seen = moved is not None and moved <= CUT_BY_CONTENT, []
+    is_cut = moved is not None and moved <= CUT_BY_CONTENT
+    seen, costs = [], []
     for ratios, size in zip(sent.groups, sent.sizes_bytes, strict=True):
         if "copy" in ratios and "twin_change" in ratios:
             end = max(ratios["copy"], min(ratios.get("append", 0.0), ratios["twin_change"]))
             seen.append((ratios["twin_change"] - end) * size)
+            costs.append((ratios["twin_change"] - ratios["copy"]) * size)
         if is_cut and "copy" in ratios and "twin_insert" in ratios:
-            seen.append((ratios["twin_insert"] - ratios["copy"]) * size)
-    is_fixed = moved is not None and moved >= _AT_FIXED_PLACES
-    return Blocks(
-        is_cut, is_fixed, tuple(each for each in (*seen, *(sent.spliced_bytes if is_cut else ())) if each > 0)
-    )
-
-
-def _blocks_text(sent: EditCosts) -> str:
-    blocks = blocks_of(sent)
-    size = None if blocks is None else blocks.size_bytes
-    if size is None or blocks is None:
-        return "blocks"
-    if not blocks.is_cut_by_content:
-        return f"blocks of about {size_text(size)}"
-    low, high, edits = min(blocks.seen_bytes), max(blocks.seen_bytes), len(blocks.seen_bytes)
-    seen = f"of {size_text(low)} to {size_text(high)} in {edits} edits"
-    return f"blocks cut by content, {seen}, about {size_text(size)} each"
+            for each in (seen, costs):
+                each.append((ratios["twin_insert"] - ratios["copy"]) * size)
+    # One block cut by content may be more than half of the file, and is sent for any edit inside it.
+    is_fixed = moved is not None and moved >= _AT_FIXED_PLACES and twin <= CUT_BY_CONTENT
+    for each in (seen, costs):
+        each.extend(sent.spliced_bytes if is_cut else ())
+    return Blocks(is_cut, is_fixed, *(tuple(size for size in each if size > 0) for each in (seen, costs)))
 
 
 def _lacking_edits(sent: EditCosts) -> list[str]:
@@ -313,9 +334,9 @@ def _delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: d
         return unknown("delta", why, evidence, numbers, wants=again)
     fine = max(0.0, min(pair[2] for pair in pairs.values()) - (sent.cost("copy") or 0.0))
     if fine < _FINE_BYTES:
-        why = f"blocks of {size_text(fine)} or less are deduplicated, which saves as much as delta encoding"
+        why = "small blocks are deduplicated, which saves as much as delta encoding"
         return unknown("delta", why, evidence, numbers)
-    detail = f"edits cost as much in a file of another name: deduplicated blocks of at least {size_text(fine)}"
+    detail = "edits cost as much in a file of another name: blocks are deduplicated"
     return Verdict("delta", "no", detail, _margin(min(shares.values()), _DELTA), tuple(evidence), numbers)
 
 

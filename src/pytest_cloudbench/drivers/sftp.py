@@ -11,13 +11,13 @@ What the library does on its own, and how this driver handles it:
   for without end: files are closed here, also after a failure.
 - Its pipelined writes lose the last refusals, and its prefetch leaves a thread behind when a download is abandoned:
   both are replaced by a window of requests over its own messages.
-- It sends nothing again. Keys of an agent or of the home folder are not tried; host keys are always checked.
+- It sends nothing again. Keys of an agent or of the home folder are not tried.
+- Its reader of ``known_hosts`` fails on markers and knows no patterns: ``_sftp_login`` decides which host is trusted.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +29,8 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench import opening, redact
+from pytest_cloudbench.drivers._sftp_known_hosts import known_keys
+from pytest_cloudbench.drivers._sftp_login import HostKeys, Untrusted, open_client, private_key
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     RequestCount,
@@ -44,7 +46,6 @@ from pytest_cloudbench.model import (
     CloudError,
     Conflict,
     Content,
-    CredentialsError,
     Endpoint,
     Entry,
     ErrorKind,
@@ -70,9 +71,6 @@ _CAPABILITIES = Capabilities(
 )
 
 _PORT = 22
-# paramiko raises what it logs; a server that dies would fill the report with a traceback for each connection.
-_LOG = logging.getLogger(f"{__name__}.paramiko")
-_LOG.setLevel(logging.CRITICAL)
 # A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
@@ -97,10 +95,6 @@ _WORD_KINDS: Mapping[str, ErrorKind] = {
     "read only": ErrorKind.AUTH,
     "read-only": ErrorKind.AUTH,
 }
-
-
-class _Untrusted(Exception):
-    """The server's host key is not among the known ones."""
 
 
 # --- pipelining -----------------------------------------------------------------------------------
@@ -189,7 +183,7 @@ class SftpDriver:
         self._called = f"{host}:{port}"
         self._idle: deque[_Connection] = deque()
         self._sent, self._handshakes = RequestCount(), BoundedSemaphore(_HANDSHAKES)
-        self._refused = (paramiko.AuthenticationException, paramiko.BadHostKeyException, _Untrusted)
+        self._refused = (paramiko.AuthenticationException, Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
 
     @classmethod
@@ -207,19 +201,22 @@ class SftpDriver:
         known = secrets.get("known_hosts") or spec.params.get("known_hosts") or "~/.ssh/known_hosts"
         if host_key and not host_key.startswith("SHA256:"):
             raise SpecError(f"provider {spec.text!r}: host_key is SHA256:... as ssh-keygen -l prints it")
-        known_hosts = "" if host_key else str(Path(known).expanduser())
+        known_hosts = "" if host_key else known
+        texts = {}
         for name in filter(None, (known_hosts, secrets.get("key_file"))):
             try:
-                opening.read_file(Path(name).expanduser())
+                texts[name] = opening.read_file(Path(name).expanduser())
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
                 told = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
                 raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){told}") from error
         timeout_s = timeout_of(spec)
-        key = _key_of(secrets["key_file"], secrets.get("passphrase")) if "key_file" in secrets else None
-        return cls(
-            host, port, base, lambda: _opened(host, port, secrets, key, known_hosts, host_key, timeout_s), timeout_s
-        )
+        key = None
+        if "key_file" in secrets:
+            key = private_key(secrets["key_file"], texts[secrets["key_file"]], secrets.get("passphrase"))
+        text = texts[known_hosts].decode(errors="replace") if known_hosts else ""
+        keys = HostKeys(host_key, known_keys(text, host, port))
+        return cls(host, port, base, lambda: open_client(host, port, secrets, key, keys, timeout_s), timeout_s)
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
@@ -510,51 +507,3 @@ def _place(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
     if path == "/~" or path.startswith("/~/"):
         return host, port, f".{path[2:]}"
     return host, port, path
-
-
-def _key_of(name: str, passphrase: str | None) -> Any:
-    """Returns the user's private key, read once for all connections. Raises CredentialsError."""
-    import paramiko
-
-    path = str(Path(name).expanduser())
-    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
-        try:
-            key = kind.from_private_key_file(path, passphrase)
-        except paramiko.PasswordRequiredException as error:
-            raise CredentialsError(f"sftp: {name} is encrypted: give its passphrase") from error
-        except (paramiko.SSHException, ValueError):
-            continue  # it is of another kind
-        if Path(certificate := f"{path}-cert.pub").exists():
-            key.load_certificate(certificate)
-        return key
-    raise CredentialsError(f"sftp: {name} is not a private key, or its passphrase is wrong")
-
-
-def _opened(
-    host: str, port: int, secrets: Mapping[str, str], key: Any, known_hosts: str, host_key: str, timeout_s: float
-) -> Any:
-    """Connect and authenticate. Raises paramiko's errors, OSError and _Untrusted."""
-    import paramiko
-
-    class Known:
-        def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-            if key.fingerprint != host_key:
-                found = f"{hostname} has the unknown host key {key.fingerprint} ({key.get_name()})"
-                what = "if it is the server's, name it as the spec's host_key or add it to known_hosts"
-                raise _Untrusted(f"{found}; {what}")
-
-    client = paramiko.SSHClient()
-    client.set_log_channel(_LOG.name)
-    client.set_missing_host_key_policy(Known())
-    if known_hosts:
-        client.load_system_host_keys(known_hosts)
-    try:
-        client.connect(
-            host, port, secrets["user"], secrets.get("password"), pkey=key,
-            timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s, channel_timeout=timeout_s,
-            allow_agent=False, look_for_keys=False,
-        )  # fmt: skip
-    except BaseException:
-        client.close()
-        raise
-    return client

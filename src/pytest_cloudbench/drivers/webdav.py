@@ -10,13 +10,19 @@ What the library does on its own, and how this driver handles it:
   GET through the same HTTP client instead.
 - Its ``get_props`` sends no ``Depth``, which means a whole tree: ``stat`` sends ``Depth: 0``.
 - It takes a path that contains ``%41`` as encoded already, and would write another file: paths are encoded here.
+- It names a folder as it names a file, which many servers refuse. This driver names it with a final slash (RFC 4918,
+  section 5.2) as soon as it knows that it is one.
+
+Servers refuse the same thing with different statuses: a put below a missing folder gets 409, 404 or, from nginx, 500.
+After a refusal that may mean several things, the driver asks what is there (PROPFIND) and decides by the answer. It
+repeats a request only after it has made a missing folder, or with the final slash that was missing.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.metadata import version
@@ -79,7 +85,12 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
     423: ErrorKind.CONFLICT,
     509: ErrorKind.THROTTLED,
 }
-_NO_PARENT = (404, 409)
+_NO_PARENT = frozenset({404, 409})
+# What servers answer if a folder is missing, or is named as a file, or if something is in the way.
+_UNCLEAR = _NO_PARENT | {400, 403, 405, 415}
+# The same from some servers. It counts only below a folder that this driver has not seen, or else each failure of a
+# server would cost two requests.
+_BROKEN = 500
 _UNSPOKEN = frozenset({"Digest", "Negotiate", "NTLM"})
 _WORDS = re.compile(r"<s:message[^>]*>([^<]+)</s:message>")
 _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
@@ -102,7 +113,32 @@ class _Last(LastResponse):
         said = _WORDS.search(body.decode(errors="replace"))
         wanted = str(self.response.headers.get("www-authenticate", "")).partition(" ")[0]
         more = f"; the server wants {wanted}, which this driver does not speak" if wanted in _UNSPOKEN else ""
+        if self.moved_on_the_same_host():
+            more = (
+                f"; the server names {self.response.headers['location']} instead: if it is right, put it into the spec"
+            )
         return status, f"{status} {said[1] if said else self.response.reason_phrase}{more}"
+
+    def names_a_folder(self) -> bool:
+        """Returns whether the last answer was a redirect to the same name with a final slash, which folders have.
+
+        Only the name counts: behind a proxy, a server may believe in another host, port or beginning of the path.
+        """
+        if self.response is None or not self.response.has_redirect_location:
+            return False
+        asked, named = (unquote(urlsplit(url).path).split("/") for url in self._redirect())
+        return len(named) > 1 and named[-1] == "" and named[-2] == asked[-1] != ""
+
+    def moved_on_the_same_host(self) -> bool:
+        """Returns whether the last answer was a redirect to another place on the same host."""
+        if self.response is None or not self.response.has_redirect_location:
+            return False
+        asked, named = map(urlsplit, self._redirect())
+        return named.netloc in {"", asked.netloc}
+
+    def _redirect(self) -> tuple[str, str]:
+        """Returns what was asked for, and where the answer leads."""
+        return str(self.response.request.url), str(self.response.headers["location"])
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -125,6 +161,7 @@ class WebdavDriver:
         parts = urlsplit(url)
         self._base = unquote(parts.path).rstrip("/")
         self._last = _Last()
+        self._folders = set[str]()
         verify: ssl.SSLContext | bool = True
         if endpoint is not None and endpoint.ca_file:
             verify = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -185,9 +222,10 @@ class WebdavDriver:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
 
     @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[None]:
-        """Turns every error into CloudError."""
-        self._last.response = None
+    def _calling(self, verb: str, path: str, *, is_new: bool = True) -> Iterator[None]:
+        """Turns every error into CloudError: those of a new request, or of reading the answer to the last one."""
+        if is_new:
+            self._last.response = None
         try:
             yield
         except CloudError:
@@ -204,19 +242,31 @@ class WebdavDriver:
         if isinstance(error, self._unsendable):
             return ErrorKind.INVALID, str(error)
         if isinstance(error, self._refused) or getattr(error, "response", None) is not None:
-            return kind_of_status(status, _STATUS_KINDS), words
+            if self._last.names_a_folder():
+                return ErrorKind.CONFLICT, f"{status}: it is a folder"
+            kind = ErrorKind.INVALID if self._last.moved_on_the_same_host() else kind_of_status(status, _STATUS_KINDS)
+            return kind, words
         if isinstance(error, self._failed):
             return ErrorKind.NETWORK, str(error) or type(error).__name__
         if status:  # an answer, but neither the library nor this file can read it
             return ErrorKind.SERVER, "the answer cannot be read"
         raise error
 
-    def _found(self, verb: str, path: str, depth: int) -> list[Entry]:
-        """Returns what a path is, and at depth 1 what is directly below it."""
+    def _send(self, method: str, verb: str, path: str, *, is_folder: bool, headers: Mapping[str, str]) -> Any:
+        """Send one request about a path, which is named as a folder or as a file."""
         remote = self._remote(verb, path)
         with self._calling(verb, path):
-            answers = self._client.propfind(remote, headers={"Depth": str(depth)}).responses.values()
-            return [self._entry(answer) for answer in answers]
+            return self._client.request(method, remote, add_trailing_slash=is_folder and remote != "/", headers=headers)
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def _found(self, verb: str, path: str, depth: int, *, is_folder: bool) -> list[Entry]:
+        """Returns what a path is, and at depth 1 what is directly below it."""
+        from webdav4.multistatus import parse_multistatus_response
+
+        answer = self._send("PROPFIND", verb, path, is_folder=is_folder, headers={"Depth": str(depth)})
+        with self._calling(verb, path, is_new=False):
+            return [self._entry(each) for each in parse_multistatus_response(answer).responses.values()]
 
     def _entry(self, answer: Any) -> Entry:
         on_server = str(answer.path).rstrip("/")
@@ -228,59 +278,81 @@ class WebdavDriver:
         return Entry(path, size_bytes=int(answer.properties.content_length))
 
     def _one(self, verb: str, path: str) -> Entry:
-        found = self._found(verb, path, 0)
+        """Returns what a path is. It is named as a file, unless it is the root or the server wants a folder's name."""
+        is_root = not path.strip("/")
+        try:
+            found = self._found(verb, path, 0, is_folder=is_root)
+        except CloudError:
+            if is_root or not self._last.names_a_folder():
+                raise
+            found = self._found(verb, path, 0, is_folder=True)
         if not found:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer says nothing of it")
         return found[0]
 
-    def _make(self, verb: str, path: str) -> None:
-        """Create a folder and those above it, trying the innermost first, since the others usually exist."""
+    def _is_folder(self, verb: str, path: str) -> bool | None:
+        """Returns whether a path is a folder or a file; None if it is neither, or nobody can say."""
         try:
-            self._make_one(verb, path)
+            return self._one(verb, path).is_folder
         except CloudError:
-            parent = path.rstrip("/").rpartition("/")[0]
-            if not self._lacks_parent(verb, parent):
-                raise
-            self._make(verb, parent)
-            self._make_one(verb, path)
+            return None
 
-    def _lacks_parent(self, verb: str, parent: str) -> bool:
-        """Returns whether the last refusal may mean that the folder above does not exist, and it may be made.
+    # --- folders that are missing -----------------------------------------------------------------
+
+    def _is_unclear(self, parent: str) -> bool:
+        """Returns whether the last refusal may be due to what is at its path or, if missing, at the folder above."""
+        status = self._last.refusal()[0]
+        is_new = bool(parent) and parent not in self._folders
+        if status == _BROKEN:
+            self._folders.discard(parent)  # somebody else may have removed it
+        return status in _UNCLEAR or (status == _BROKEN and is_new) or self._last.names_a_folder()
+
+    def _may_lack(self, verb: str, parent: str) -> bool:
+        """Returns whether the last refusal, an unclear one, may mean that the folder above has to be made.
 
         The folder that the spec names is not made, since a mistyped one would stay for good: NOT_FOUND.
         """
-        if self._last.refusal()[0] not in _NO_PARENT:
-            return False
-        if not parent:
+        is_usual = self._last.refusal()[0] in _NO_PARENT
+        if not parent and is_usual:
             self._one(verb, "/")
-        return bool(parent)
+        return bool(parent) and (is_usual or parent not in self._folders)
 
-    def _make_one(self, verb: str, path: str) -> None:
-        remote = self._remote(verb, path)
-        try:
-            with self._calling(verb, path):
-                self._client.mkdir(remote)
-        except CloudError:
-            if self._last.refusal()[0] != 405 or not self._one(verb, path).is_folder:
-                raise
-
-    def _placed(self, verb: str, path: str, action: Any, source: str = "") -> None:
-        """Do something that may need the folder above ``path``; if that is missing, create it and repeat.
-
-        If a source does not exist, no folder is left behind.
-        """
-        try:
-            with self._calling(verb, path):
-                action()
-        except CloudError:
-            parent = path.rpartition("/")[0]
-            if not self._lacks_parent(verb, parent):
-                raise
-            if source:
-                self._one(verb, source)
+    def _make(self, verb: str, path: str) -> None:
+        """Create a folder and those above it, trying the innermost first, since the others usually exist."""
+        remote, parent = self._remote(verb, path), path.rstrip("/").rpartition("/")[0]
+        for has_parent in (not parent, True):
+            try:
+                with self._calling(verb, path):
+                    self._client.mkdir(remote)
+                break
+            except CloudError as refusal:
+                if not self._is_unclear(parent):
+                    raise
+                lacks_parent = self._may_lack(verb, parent) and not has_parent
+                is_folder = (
+                    None if lacks_parent and self._last.refusal()[0] in _NO_PARENT else self._is_folder(verb, path)
+                )
+                if is_folder:
+                    break
+                if is_folder is False:
+                    detail = "no folder can be where a file is"
+                    raise CloudError(ErrorKind.CONFLICT, verb, path, detail=detail) from refusal
+                if not lacks_parent:
+                    raise
             self._make(verb, parent)
-            with self._calling(verb, path):
-                action()
+        self._folders.add(path.rstrip("/"))
+
+    def _placed(self, verb: str, path: str, act: Callable[[], object]) -> None:
+        """Do something that may need the folder above ``path``; if that is missing, create it and repeat."""
+        parent = path.rpartition("/")[0]
+        try:
+            act()
+        except CloudError:
+            if not self._is_unclear(parent) or not self._may_lack(verb, parent):
+                raise
+            self._make(verb, parent)
+            act()
+        self._folders.add(parent)
 
     # --- required verbs ---------------------------------------------------------------------------
 
@@ -289,9 +361,16 @@ class WebdavDriver:
         remote, size_bytes = self._remote("put", path), content.size_bytes
 
         def upload() -> None:
-            self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=size_bytes)
+            with self._calling("put", path):
+                self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=size_bytes)
 
-        self._placed("put", path, upload)
+        try:
+            self._placed("put", path, upload)
+        except CloudError as refusal:
+            is_known = refusal.kind is ErrorKind.CONFLICT or self._last.refusal()[0] not in _UNCLEAR
+            if is_known or not self._is_folder("put", path):
+                raise
+            raise CloudError(ErrorKind.CONFLICT, "put", path, detail="it is a folder") from refusal
         return Entry(path, size_bytes=size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
@@ -321,15 +400,21 @@ class WebdavDriver:
 
     def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         own = "/" + "/".join(part for part in folder.split("/") if part)
-        return ((entry, entry.path) for entry in self._found("list", folder, 1) if entry.path != own)
+        return ((entry, entry.path) for entry in self._found("list", folder, 1, is_folder=True) if entry.path != own)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
-        remote = self._remote("delete", path)
+        self._remote("delete", path)
         if not path.strip("/"):
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
-        with self._calling("delete", path):
-            self._client.remove(remote)
+        try:
+            self._send("DELETE", "delete", path, is_folder=False, headers={})
+        except CloudError as refusal:
+            is_clear = refusal.kind is ErrorKind.NOT_FOUND or not self._is_unclear("")
+            if is_clear or not self._is_folder("delete", path):
+                raise
+            self._send("DELETE", "delete", path, is_folder=True, headers={})
+        self._folders -= {each for each in self._folders.copy() if f"{each}/".startswith(f"{path.rstrip('/')}/")}
 
     def mkdir(self, path: str) -> None:
         """Create a folder and its parents; no error if it exists."""
@@ -340,15 +425,33 @@ class WebdavDriver:
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder; an existing target is a conflict."""
-        return self._transfer("copy", self._client.copy, source, target)
+        return self._transfer("copy", source, target)
 
     def move(self, source: str, target: str) -> Entry:
         """Rename a file or folder; an existing target is a conflict."""
-        return self._transfer("move", self._client.move, source, target)
+        return self._transfer("move", source, target)
 
-    def _transfer(self, verb: str, transfer: Any, source: str, target: str) -> Entry:
-        old, new = self._remote(verb, source), self._remote(verb, target)
-        self._placed(verb, target, lambda: transfer(old, new, overwrite=False), source)
+    def _transfer(self, verb: str, source: str, target: str) -> Entry:
+        self._remote(verb, source)
+        new, parent = f"{self._site}{self._remote(verb, target)}", target.rpartition("/")[0]
+
+        def transfer(*, is_folder: bool) -> None:
+            headers = {"Destination": f"{new}/" if is_folder else new, "Overwrite": "F", "Depth": "infinity"}
+            self._send(verb.upper(), verb, source, is_folder=is_folder, headers=headers)
+
+        try:
+            transfer(is_folder=False)
+        except CloudError:
+            if not self._is_unclear(parent):
+                raise
+            lacks_parent = self._may_lack(verb, parent)
+            if self._one(verb, source).is_folder:  # if it does not exist, no folder is left behind
+                self._placed(verb, target, lambda: transfer(is_folder=True))
+            elif lacks_parent:
+                self._make(verb, parent)
+                transfer(is_folder=False)
+            else:
+                raise
         return self._one(verb, target)
 
 

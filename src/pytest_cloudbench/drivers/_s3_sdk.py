@@ -5,6 +5,8 @@ What may live here: what ``s3`` and the cleaning of ``s3+fast``, whose own clien
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ REGION = "us-east-1"
 
 _CONNECTIONS = 256
 _DELETED_AT_ONCE = 1000
+_NOT_IMPLEMENTED = 501
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 _CODE_KINDS: Mapping[str, ErrorKind] = {
@@ -72,6 +75,7 @@ class S3Bucket:
         self._client, self._bucket = client, bucket
         self._has_versions = True
         client.meta.events.register("before-call.s3", _never_redirect)
+        client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
 
     def close(self) -> None:
         """Close all connections."""
@@ -168,8 +172,17 @@ class S3Bucket:
         yield from ({"Key": row["Key"]} for row in self._rows("delete", path, prefix))
 
     def _delete_batch(self, path: str, batch: Sequence[Mapping[str, str]]) -> None:
-        with self._calling("delete", path):
-            answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
+        """Remove many objects with one request; one by one if the service refuses that."""
+        try:
+            with self._calling("delete", path):
+                answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
+        except CloudError as refusal:
+            if not _is_refused_batch(refusal):
+                raise
+            for row in batch:
+                with self._calling("delete", path_of(row["Key"])):
+                    self._client.delete_object(Bucket=self._bucket, **row)
+            return
         for refused in answer.get("Errors", ()):
             code = str(refused.get("Code", ""))
             told = detail_of(f"{code} {refused.get('Message', '')}", refused.get("Key", ""))
@@ -258,6 +271,22 @@ def addressing_of(spec: ProviderSpec) -> str:
 def _never_redirect(context: dict[str, Any], **_: object) -> None:
     """Set the mark that the SDK puts on a request it has sent to another region, so that it never redirects one."""
     context.setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _add_content_md5(params: dict[str, Any], **_: object) -> None:
+    """Add the digest that many services want with DeleteObjects; the SDK sends only newer ones, which they ignore."""
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _is_refused_batch(error: CloudError) -> bool:
+    """Returns whether a service may take single deletions although it has refused many at once.
+
+    Not if it has not answered, is in trouble or wants to be left alone.
+    """
+    response: Mapping[str, Any] = getattr(error.__cause__, "response", {})
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return error.kind is not ErrorKind.THROTTLED and (400 <= status < 500 or status == _NOT_IMPLEMENTED)
 
 
 def _refusal(error: Any, verb: str, path: str) -> CloudError:

@@ -464,6 +464,13 @@ class Providers:
         ]  # fmt: skip
         return "; ".join(dead)
 
+    def real_servers(self, text: str) -> str:
+        """Returns which real servers run for a provider, other than emulators, which fail only as they are told."""
+        from pytest_cloudbench.services import MakesFaults
+
+        names = [name for name, service in self._services.get(text, ()) if not isinstance(service, MakesFaults)]
+        return " and ".join(f"the server of {name}" for name in names)
+
     def close(self) -> None:
         """Stop all services. Raises ServiceError if one had died before."""
         services = [each for all_of_one in self._services.values() for each in all_of_one]

@@ -311,7 +311,9 @@ class Conductor:
             run.counter.close()
         if run.sampler is not None:  # it did not come to its end
             run.sampler.stop()
-        merged = merge(run, self.entries, doubts, self._providers.died(run.asked.subject.provider), offsets_ns)
+        provider = run.asked.subject.provider
+        died, servers = self._providers.died(provider), self._providers.real_servers(provider)
+        merged = merge(run, self.entries, doubts, died, servers, offsets_ns)
         self.is_incomplete |= run.is_incomplete
         return merged
 

@@ -24,7 +24,7 @@ from pytest_cloudbench.load import wire
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.messages import Merged, Start, Subject
 from pytest_cloudbench.load.stopping import Decider, End, drift_of, end_of
-from pytest_cloudbench.model import Outcome, ResultsError, Verb
+from pytest_cloudbench.model import ErrorKind, Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
 from pytest_cloudbench.results.machine import CpuTicks
@@ -97,7 +97,9 @@ class OpenRun:
     steal_share: float | None = None
 
 
-def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offsets_ns: Mapping[str, int]) -> Merged:
+def merge(
+    run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, servers: str, offsets_ns: Mapping[str, int]
+) -> Merged:
     """Merge, verify, judge and store one run.
 
     Args:
@@ -105,6 +107,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         entries: where its entry goes, if it becomes one.
         doubts: reasons to distrust its numbers that are known before they are computed.
         died: why its emulator has died, or an empty text.
+        servers: the real servers that were started for it, or an empty text.
         offsets_ns: agent to the offset to add to its times.
     """
     asked, facts = run.asked, entries.facts
@@ -131,6 +134,8 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []
+    if servers and (failed := summary.kinds.get(ErrorKind.SERVER, 0)):
+        doubts.append(f"{failed} of {summary.ops} operations failed by an error of {servers}, which this run started")
     run.notes += [*_warm_up_notes(run, table, left_out), *ending.notes]
     if moved := ending.drift if asked.until else _drift(run, summary):
         (run.notes if asked.may_drift else doubts).append(moved)

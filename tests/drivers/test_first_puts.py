@@ -1,0 +1,42 @@
+"""A server that a run starts loses nothing by itself: simultaneous first puts into folders that nobody has made."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pytest_cloudbench.model import CloudError
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.services.command import load_recipe
+
+from .real import connected, served
+
+THREADS = 16
+FOLDERS = ("", "/x", "/x/y")
+"""What may be above a file, in turn."""
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(625, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["s3", "webdav"])
+def test_simultaneous_first_puts_all_succeed(name: str, rounds: int) -> None:
+    """In each round all threads put into one new folder at the same moment; the long run has 10,000 puts."""
+    target = load_recipe(name).target
+    with served(name) as service, connected(service.endpoint, f"{name}:{target}") as driver:
+        barrier = threading.Barrier(THREADS)
+
+        def put(thread: int) -> list[CloudError]:
+            errors = []
+            for number in range(rounds):
+                barrier.wait()
+                try:
+                    driver.put(f"/round-{number}{FOLDERS[number % 3]}/{thread}", Literal(b"1"))
+                except CloudError as error:
+                    errors.append(error)
+            return errors
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            assert [error for errors in pool.map(put, range(THREADS)) for error in errors] == []
+        listed = {entry.path for entry in driver.list("/") if not entry.is_folder}
+    assert len(listed) == rounds * THREADS

@@ -64,7 +64,7 @@ class SeriesDrift:
 
     Args:
         margin: the rise that matters, in the measure of the values; larger values are worse.
-        usual_starved: the share of the operations' time that threads waited for a CPU in the first runs, if that is known.
+        usual_starved: the share of the operations' time that threads waited for a CPU in the first runs, if known.
     """
 
     def __init__(self, margin: float, usual_starved: float | None = None) -> None:

@@ -131,6 +131,59 @@ def test_connections_that_a_browser_does_not_use_or_aborts_hold_nothing_up(
     assert capsys.readouterr().err == ""
 
 
+STRANGERS = {
+    "no query": b"GET / HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "an error": b"GET /?error=access_denied&error_description=call+1-800-EVIL HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "another state": b"GET /?code=theirs&state=wrong HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "an empty state": b"GET /?code=theirs&state= HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "a state of other characters": b"GET /?code=theirs&state=%ff%F0 HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "the right state, wrong last": b"GET /?code=theirs&state=STATE&state=wrong HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "another host": b"GET /?code=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "another host's error": b"GET /?error=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "no host": b"GET /?code=theirs&state=STATE HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /?code=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\nHost: HERE\r\n\r\n",
+    "another method": b"POST /?code=theirs&state=STATE HTTP/1.1\r\nHost: HERE\r\nContent-Length: 0\r\n\r\n",
+    "no address": b"GET http://[ HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    "a long line": b"GET /?" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: HERE\r\n\r\n",
+}
+
+
+def test_requests_of_others_end_no_login(
+    app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: dict[str, bytes] = {}
+
+    def go(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        place = urlsplit(asked["redirect_uri"])
+        for who, request in STRANGERS.items():
+            said = request.replace(b"HERE", place.netloc.encode()).replace(b"STATE", asked["state"].encode())
+            with socket.create_connection((str(place.hostname), place.port or 0), HANG_S) as connection:
+                connection.sendall(said)
+                answers[who] = b""
+                with suppress(ConnectionResetError):  # the long line is not read to its end
+                    answers[who] = connection.recv(65536)
+        visit(app)(address)
+
+    assert works(by_browser(app, lambda _line: None, go), emulator)
+    assert answers.keys() == STRANGERS.keys()
+    assert [who for who, answer in answers.items() if b"logged in" in answer or b"theirs" in answer] == []
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_provider_says_is_one_line(app: Application) -> None:
+    def come_back(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": asked["state"]}
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S)
+        refused.value.close()
+
+    with pytest.raises(CredentialsError, match=r"^login: refused: no such user$"):
+        by_browser(app, lambda _line: None, come_back)
+
+
 def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.login._AGREE_S", 0.05)
     opened: list[socket.socket] = []
@@ -147,7 +200,6 @@ def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda query: query.update(state="another"), "belongs to another login"),
         (lambda query: query.pop("code"), "has no code"),
         (lambda query: query.update(error="access_denied", error_description="The user said no"), "The user said no"),
         (lambda query: query.update(code="invalid-code"), "gave no tokens: code is .* or revoked"),
@@ -261,8 +313,14 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
 
     assert works(by_pasted_code(box_app, shown.append, paste), box)
     assert pasted[0].startswith(f"http://127.0.0.1:{box_app.oauth.port}/?")
-    with pytest.raises(CredentialsError, match="belongs to another login"):
-        by_pasted_code(box_app, shown.append, lambda _question: pasted[0])
+    for address, reason in (
+        (pasted[0], "belongs to another login"),
+        (pasted[0].partition("&state")[0], "copy all of it"),
+        ("http://[", "copy all of it"),
+        ("\udcff?state=\udcff", "belongs to another login"),
+    ):
+        with pytest.raises(CredentialsError, match=reason):
+            by_pasted_code(box_app, shown.append, {"address: ": address}.__getitem__)
 
 
 @pytest.fixture

@@ -109,7 +109,12 @@ def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callabl
         code = ask("code: ").strip()
     else:
         show("when you have agreed, the browser shows an error, because nothing listens there: copy its address")
-        code = _code_in(ask("address: ").strip(), state)
+        address = ask("address: ").strip()
+        if "state" not in _query(address):
+            raise CredentialsError("login: the address has no code; copy all of it")
+        if not _belongs(address, state):
+            raise CredentialsError("login: the address belongs to another login; begin again")
+        code = _code_in(address)
     if not code:
         raise CredentialsError("login: no code was given")
     redirect = {name: value for name, value in back.items() if name == "redirect_uri"}
@@ -123,7 +128,8 @@ def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[s
         raise CredentialsError(f"login: no device code: {_words(told, status)}")
     redact.learn([told["device_code"]])
     show(f"visit {told.get('verification_uri')} and type {told.get('user_code')}")
-    pause_s, until_ns = float(told.get("interval", 5)), due_ns(min(float(told.get("expires_in", 900)), _AGREE_S))
+    pause_s, lasts_s = _seconds(told.get("interval"), 5), _seconds(told.get("expires_in"), 900)
+    until_ns = due_ns(min(lasts_s, _AGREE_S))
     form = {"grant_type": _DEVICE_GRANT, "device_code": told["device_code"], "client_id": app.client_id}
     while now_ns() < until_ns:
         wait_for(lambda: False, pause_s, poll_s=pause_s)
@@ -151,8 +157,7 @@ def renewed(app: Application, refresh_token: str) -> tuple[Mapping[str, str], fl
     status, answer = _post(app, app.oauth.token_url, form)
     if status != 200:
         raise CredentialsError(f"login: the provider renewed no token: {_words(answer, status)}")
-    lasts_s = answer.get("expires_in")
-    return _checked(answer), float(lasts_s) if isinstance(lasts_s, int | float) else 0.0
+    return _checked(answer), _seconds(answer.get("expires_in"), 0)
 
 
 class _Server(ThreadingHTTPServer):
@@ -176,12 +181,15 @@ class _Return:
             timeout = _ANSWER_S
 
             def do_GET(self) -> None:
-                if urlsplit(self.path).path != "/":  # browsers also ask for an icon
-                    self.send_error(404)
+                """Take the answer to this login; any other request changes nothing, whoever sends it."""
+                own_host = f"127.0.0.1:{self.connection.getsockname()[1]}"
+                # Other users, and pages whose name leads to loopback, can send requests; browsers ask for an icon.
+                if self.headers.get_all("host") != [own_host] or not _belongs(self.path, state):
+                    self.send_error(404, "Not the login that waits here")
                     return
                 answer: str | CredentialsError
                 try:
-                    answer, status, page = _code_in(self.path, state), 200, _DONE
+                    answer, status, page = _code_in(self.path), 200, _DONE
                 except CredentialsError as error:
                     answer, status, page = error, 400, _FAILED
                 try:
@@ -227,17 +235,28 @@ def _loopback(port: int) -> str:
     return f"http://127.0.0.1:{port}/"
 
 
-def _code_in(address: str, state: str) -> str:
-    """Returns the code in an address to which a browser came back. Raises CredentialsError."""
-    given = dict(parse_qsl(urlsplit(address).query))
+def _belongs(address: str, state: str) -> bool:
+    """Returns whether an address carries the state of this login, which only who began it and the provider have."""
+    return secrets.compare_digest(_query(address).get("state", "").encode(errors="replace"), state.encode())
+
+
+def _code_in(address: str) -> str:
+    """Returns the code in an address that belongs to this login. Raises CredentialsError."""
+    given = _query(address)
     if "error" in given:
-        raise CredentialsError(f"login: refused: {redact.clean(given.get('error_description') or given['error'])}")
+        raise CredentialsError(f"login: refused: {_words(given, 400)}")
     if not given.get("code"):
         raise CredentialsError("login: the address has no code; copy all of it")
-    if not secrets.compare_digest(given.get("state", "").encode(), state.encode()):
-        raise CredentialsError("login: the address belongs to another login; begin again")
     redact.learn([given["code"]])
     return given["code"]
+
+
+def _query(address: str) -> dict[str, str]:
+    """Returns the parameters of an address; none if it is not an address."""
+    try:
+        return dict(parse_qsl(urlsplit(address).query))
+    except ValueError:
+        return {}
 
 
 def _address(app: Application, verifier: str, back: Mapping[str, str]) -> str:
@@ -289,4 +308,13 @@ def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dic
 
 def _words(answer: Mapping[str, Any], status: int) -> str:
     said = answer.get("error_description") or answer.get("error") or f"status {status}"
-    return redact.clean(str(said)).splitlines()[0][:300]
+    return redact.clean(" ".join(str(said).split()))[:300]
+
+
+def _seconds(given: Any, usual: float) -> float:
+    """Returns a time that a provider gives, or the usual one if that is no time."""
+    try:
+        value = float(given)
+    except (TypeError, ValueError, OverflowError):
+        return usual
+    return value if 0 < value < float("inf") else usual

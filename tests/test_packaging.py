@@ -352,6 +352,14 @@ def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
     assert "failed" not in printed
 
 
+def test_a_checkout_checks_a_driver_by_the_same_command(tmp_path: Path) -> None:
+    named = ("--pyargs", "pytest_cloudbench.suites.conformance", "-k", "test_any_order", "-p", "no:cacheprovider")
+    for folder in (ROOT, tmp_path):
+        provider = ("--provider", f"folder:{tmp_path / 'objects'}")
+        printed = run(sys.executable, "-m", "pytest", *named, *provider, cwd=folder)
+        assert re.search(r"\b[1-9]\d* passed", printed), printed
+
+
 def test_published_tables_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     shown = run(installed.with_name("cloudbench"), "published", "thesis-2014-table-4.2", cwd=tmp_path)
     assert "55.33 %" in shown

@@ -7,11 +7,12 @@ below the storage, of bounded size.
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO
@@ -30,7 +31,16 @@ _TAKEN = re.compile(
     rf"|{re.escape(ACCEPTED_FOLDER)}/[0-9a-f]+{re.escape(ACCEPTED_SUFFIX)}"
 )
 _MOST_BYTES = 1 << 30
-"""The most that an archive may unpack to."""
+"""The most that an archive may have, and unpack to."""
+_MOST_TIMES = 200
+"""How many times its own size an archive may unpack to: text deflates to about a tenth, a bomb to a thousandth."""
+_LONGEST_NAME_BYTES = 210
+"""The longest name of a file in an archive: file systems hold 255 bytes, and a little is added to it."""
+_DAMAGE = (
+    OSError, ValueError, LookupError, OverflowError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+    struct.error,
+)  # fmt: skip
+"""What zipfile raises for bytes that are no archive; no class is common to them."""
 
 
 def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
@@ -55,47 +65,77 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
     """Take in the runs of an archive. What is there is never overwritten.
 
     Returns how many files are new, how many were there already, and the names of files that are not runs. Raises
-    ResultsError; then nothing was taken in.
+    ResultsError; if the archive is at fault, nothing was taken in.
     """
-    new, known, strange = list[tuple[Path, bytes]](), 0, list[str]()
+    planned, known = dict[Path, tuple[zipfile.ZipInfo, str]](), 0
     try:
-        with zipfile.ZipFile(source) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
-            if sum(member.file_size for member in members) > _MOST_BYTES:
-                raise ResultsError(f"{source}: unpacks to more than {_MOST_BYTES:,} bytes; expected stored runs")
-            for member in members:
-                if not _TAKEN.fullmatch(member.filename) or member.file_size > stored.LARGEST_BYTES:
-                    strange.append(member.filename)
-                    continue
+        with opening.regular_file(source, _MOST_BYTES) as file, zipfile.ZipFile(file) as archive:
+            runs, strange = _sorted_out(archive, source)
+            for member in runs:  # all are read once before the first is written, and never two at a time
                 content = archive.read(member)
-                path = _place_for(storage / member.filename, content)
-                if path is None:
-                    known += 1
-                else:
-                    new.append((path, content))
-    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+                digest = blake2b(content, digest_size=16).hexdigest()
+                path = _place_for(storage / member.filename, content, digest, planned)
+                known += path is None
+                if path is not None:
+                    planned[path] = member, digest
+            for path, (member, _) in planned.items():
+                _put(path, archive.read(member))
+    except _DAMAGE as error:
         raise ResultsError(f"{source}: not an archive of runs, or damaged: {error}") from error
-    for path, content in new:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            opening.write_whole(path, partial(_put, content))
-        except OSError as error:
-            raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
-    return len(new), known, strange
+    return len(planned), known, strange
 
 
-def _put(content: bytes, file: IO[bytes]) -> None:
-    file.write(content)
+def _sorted_out(archive: zipfile.ZipFile, source: Path) -> tuple[list[zipfile.ZipInfo], list[str]]:
+    """Returns the members that are runs, and the names of the others. Raises ResultsError for what no export writes."""
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    size_bytes, packed_bytes = sum(member.file_size for member in members), source.stat().st_size
+    if size_bytes > _MOST_BYTES:
+        raise ResultsError(f"{source}: unpacks to more than {_MOST_BYTES:,} bytes; expected stored runs")
+    if size_bytes > _MOST_TIMES * packed_bytes + opening.MIB:
+        times = size_bytes // packed_bytes
+        raise ResultsError(f"{source}: unpacks to {times:,} times its size; stored runs stay below {_MOST_TIMES}")
+    for member in members:
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            name = ascii(member.filename)
+            raise ResultsError(f"{source}: {name} is compressed in a way that cloudbench baseline export does not use")
+    runs = [member for member in members if _is_run(member)]
+    return runs, [member.filename for member in members if not _is_run(member)]
 
 
-def _place_for(path: Path, content: bytes) -> Path | None:
+def _is_run(member: zipfile.ZipInfo) -> bool:
+    name_bytes = len(member.filename.rpartition("/")[2].encode())
+    is_named = _TAKEN.fullmatch(member.filename) is not None and name_bytes <= _LONGEST_NAME_BYTES
+    return is_named and member.file_size <= stored.LARGEST_BYTES
+
+
+def _put(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opening.write_whole(path, lambda file: file.write(content))
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _place_for(
+    path: Path, content: bytes, digest: str, planned: Mapping[Path, tuple[zipfile.ZipInfo, str]]
+) -> Path | None:
     """Returns where to put a file, beside another one of its name if need be; None if it is there."""
-    for candidate in (path, path.with_stem(f"{path.stem}-{blake2b(content, digest_size=4).hexdigest()}")):
-        if not candidate.exists():
+    for candidate in (path, path.with_stem(f"{path.stem}-{digest[:8]}")):
+        if candidate in planned:
+            if planned[candidate][1] == digest:
+                return None
+        elif not os.path.lexists(candidate):
             return candidate
-        if candidate.read_bytes() == content:
+        elif _holds(candidate, content):
             return None
     return None
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return opening.read_file(path, stored.LARGEST_BYTES) == content
+    except OSError:  # a folder, or what only another user may read
+        return False
 
 
 def drop(index: Index, run: str) -> int:

@@ -1,0 +1,106 @@
+"""Archives of stored runs that somebody, or a broken download, has changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import cli
+from tests.results.stored_runs import store_series
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def run(storage: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str, status: int = 0) -> tuple[str, str]:
+        assert cli.main([*argv, "--storage", str(storage)]) == status, capfd.readouterr()
+        found = capfd.readouterr()
+        return found.out, found.err
+
+    return run
+
+
+def flipped(data: bytes, start: int, end: int) -> bytes:
+    return data[:start] + bytes(byte ^ 0x55 for byte in data[start:end]) + data[end:]
+
+
+def archive_of(content: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "x", count: int = 1) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for number in range(count):
+            archive.writestr(f"a/{number:04}_{name}.json", content)
+    return file.getvalue()
+
+
+RUN = json.dumps(list(range(2000))).encode()
+DAMAGED = {
+    "LZMA, damaged": flipped(archive_of(RUN, zipfile.ZIP_LZMA), 80, 140),
+    "LZMA": archive_of(RUN, zipfile.ZIP_LZMA),
+    "bzip2, damaged": flipped(archive_of(RUN, zipfile.ZIP_BZIP2), 80, 140),
+    "deflated, damaged": flipped(archive_of(RUN), 80, 140),
+    "stored, damaged": flipped(archive_of(RUN, zipfile.ZIP_STORED), 80, 140),
+    "a name of no UTF-8": archive_of(RUN, name="\u00e9").replace("\u00e9".encode(), b"\xff\xfe"),
+    "the end is gone": archive_of(RUN)[:-30],
+    "the beginning is gone": archive_of(RUN)[100:],
+    "its list, damaged": flipped(archive_of(RUN), len(archive_of(RUN)) - 60, len(archive_of(RUN)) - 40),
+    "a bomb": archive_of(b"[" + b" " * (8 << 20) + b"]", count=4),
+    "empty": b"",
+    "a run": RUN,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_archive_is_one_line_and_changes_nothing(
+    storage: Path, tmp_path: Path, run: Any, content: bytes
+) -> None:
+    bundle = tmp_path / "runs.zip"
+    bundle.write_bytes(content)
+    out, err = run("baseline", "import", str(bundle), status=1)
+    assert out == ""
+    assert err.startswith(f"cloudbench: {bundle}: ")
+    assert err.count("\n") == 1
+    assert list(storage.iterdir()) == []
+
+
+def test_any_flipped_byte_of_an_archive_is_no_traceback(storage: Path, tmp_path: Path, capfd: Any) -> None:
+    store_series(storage, [0.1, 0.2])
+    bundle, there = tmp_path / "runs.zip", str(tmp_path / "there")
+    assert cli.main(["baseline", "export", str(bundle), "--storage", str(storage)]) == 0
+    whole = bundle.read_bytes()
+    statuses = set()
+    for place in [*range(0, len(whole), 97), *range(len(whole) - 160, len(whole))]:
+        bundle.write_bytes(flipped(whole, place, place + 1))
+        statuses.add(cli.main(["baseline", "import", str(bundle), "--storage", there]))
+        assert capfd.readouterr().err.count("\n") <= 2
+    assert statuses == {0, 1}
+
+
+def test_what_is_no_file_is_no_archive(storage: Path, tmp_path: Path, run: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", tmp_path, tmp_path / "missing", "/dev/zero"):
+        _, err = run("baseline", "import", str(name), status=1)
+        assert err.count("\n") == 1
+
+
+def test_files_of_one_name_in_an_archive_are_all_taken_in(storage: Path, tmp_path: Path, run: Any) -> None:
+    bundle = tmp_path / "twice.zip"
+    with zipfile.ZipFile(bundle, "w") as archive, warnings.catch_warnings(action="ignore"):
+        for content in ("[1]", "[2]", "[1]"):
+            archive.writestr("a/0001_x.json", content)
+        archive.writestr("a/0002_" + "\u00e9" * 150 + ".json", "[3]")
+    out, err = run("baseline", "import", str(bundle), status=1)
+    assert "2 files are new, 1 were there already" in out
+    assert "not taken in: a/0002_" in err
+    assert sorted(path.read_text() for path in (storage / "a").iterdir()) == ["[1]", "[2]"]

@@ -8,8 +8,8 @@ import pytest
 
 __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 
-LEAN = "-p no:anyio"
-"""For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU."""
+LEAN = "-p no:anyio -Wignore:assertions"
+"""For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, and `python -O` is a warning."""
 QUIET = f"{LEAN} --cloudbench-max-lateness=60"
 """The same for tests that are not about a busy machine."""
 

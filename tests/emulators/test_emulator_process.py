@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -18,7 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench import emulators
-from pytest_cloudbench.emulators import EmulatorService, serve_foreground, start
+from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.emulators import SKINS, EmulatorService, serve_foreground, start
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.child import answers_http
 from tests.limits import HANG_S
@@ -172,6 +174,43 @@ def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, 
         for connection in waiting:
             connection.close()
     assert (tmp_path / "log.txt").read_text() == ""
+
+
+@pytest.mark.parametrize("api", SKINS)
+def test_python_may_leave_out_docstrings_and_asserts(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    with start("ideal", api=api) as running:
+        assert running.endpoint.api == api
+        assert running.cpu_s() > 0
+
+
+def test_a_clean_up_of_temporary_files_takes_nothing_away() -> None:
+    """By name: files or their folder are removed. By age: they must stay new."""
+    with start("ideal") as running:
+        folder = Path(running.endpoint.ca_file).parent
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        shutil.rmtree(folder)
+        running.control(set={"latency.median_s": 0.0})
+        assert wait_for(lambda: folder.exists() and {*os.listdir(folder)} == before.keys(), HANG_S, poll_s=0.02)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        assert folder.stat().st_mode & 0o777 == 0o700
+        for path in folder.iterdir():
+            assert path.stat().st_mode & 0o777 == 0o600
+            os.utime(path, (0, 0))
+        assert wait_for(lambda: all(path.stat().st_mtime > 0 for path in folder.iterdir()), HANG_S, poll_s=0.02)
+    assert not folder.exists()
+
+
+def test_control_says_who_is_gone() -> None:
+    with start("ideal") as ended, start("ideal") as stopped:
+        os.kill(ended.child.pid, signal.SIGKILL)
+        with pytest.raises(ServiceError, match=rf"process {ended.child.pid}\) has ended: killed by signal 9"):
+            ended.control(get="stats")
+        os.kill(stopped.child.pid, signal.SIGTERM)
+        with pytest.raises(ServiceError, match=rf"process {stopped.child.pid}\) has ended: exit status 0"):
+            wait_for(lambda: stopped.control(get="stats") is None, HANG_S, poll_s=0.02)
+    with pytest.raises(ServiceError, match=rf"process {stopped.child.pid}\) has ended: exit status 0"):
+        stopped.control(get="stats")
 
 
 @pytest.mark.usefixtures("ctrl_c")

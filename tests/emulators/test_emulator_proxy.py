@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -49,10 +51,24 @@ def test_no_other_name_leads_anywhere(emulator: EmulatorService, host: str, port
 
 @pytest.mark.parametrize("head", [b"GET http://example.com/ HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"CONNECT \r\n\r\n"])
 def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) -> None:
-    import socket
-
     proxy = urlsplit(emulator.endpoint.proxy)
     with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
         connection.sendall(head)
         told = b"".join(iter(lambda: connection.recv(4096), b""))
     assert told.startswith((b"HTTP/1.1 405 ", b"HTTP/1.1 403 "))
+
+
+@pytest.mark.parametrize("head", [
+    b"CONNECT " + b"x" * 20_000, b"CONNECT " + b"x" * 20_000 + b":443 HTTP/1.1\r\n\r\n",
+    b"CONNECT api.dropboxapi.com:443 HTTP/1.1\r\n" + b"a: b\r\n" * 3_000,
+], ids=["a line without an end", "a long line", "many headers"])  # fmt: skip
+def test_a_head_that_is_too_large_is_refused_without_a_word_in_the_log(head: bytes, tmp_path: Path) -> None:
+    with start("ideal", log_path=tmp_path / "log.txt") as running:
+        proxy = urlsplit(running.endpoint.proxy)
+        with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
+            connection.sendall(head)
+            connection.shutdown(socket.SHUT_WR)
+            told = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert ask(running, "api.dropboxapi.com").status == 200
+    assert told.startswith(b"HTTP/1.1 431 ")
+    assert (tmp_path / "log.txt").read_text() == ""

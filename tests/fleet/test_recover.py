@@ -200,6 +200,7 @@ def test_a_process_with_the_owners_number_is_not_the_owner() -> None:
     assert owner.lives(json.dumps([*described[:4], described[4] + 1])) is False
     assert owner.lives(json.dumps([described[0], "another boot", *described[2:]])) is False
     assert [owner.lives(text) for text in ("", "7", "[]", "[" * 100_000)] == [None] * 4
+    assert owner.lives(json.dumps([*described[:4], 0])) is None, "the system did not say when it started"
 
 
 def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ libraries.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = ["SKINS", "EmulatorService", "serve_foreground", "start"]
 
 _START_S = 60.0
 _CONTROL_S = 30.0
+_ENDING_S = 1.0
 _ROOT = str(Path(__file__).parents[2])
 _BOOT = (
     "import sys; sys.path.append(sys.argv.pop(1)); "
@@ -68,7 +71,7 @@ class EmulatorService(ChildService):
         child = Child([sys.executable, "-P", "-c", _BOOT, _ROOT, *self._options], log_path=self._log_path)
         try:
             ready = json.loads(child.readline(_START_S))
-            self._token_path = Path(ready["control_token_file"])
+            self._token = Path(ready["control_token_file"]).read_text("ascii")
             self._started = (child, Endpoint.from_plain(ready))
         except BaseException as error:
             if not isinstance(error, (ValueError, TypeError, KeyError)):
@@ -89,18 +92,23 @@ class EmulatorService(ChildService):
         child, endpoint = self._running
         host, _, port = endpoint.control.rpartition(":")
         try:
-            token = self._token_path.read_text("ascii")
             with (
                 socket.create_connection((host, int(port)), timeout=_CONTROL_S) as connection,
                 connection.makefile("rwb") as stream,
             ):
-                for line in ({"token": token}, request):
+                for line in ({"token": self._token}, request):
                     stream.write(json.dumps(line).encode() + b"\n")
                 stream.flush()
                 stream.readline()  # the answer to the token; a wrong one ends the connection
                 answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
         except (OSError, ValueError) as error:
-            raise ServiceError(f"the emulator does not answer: {child.exit_reason() or error}") from error
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_ENDING_S)  # one that ends closes its port a moment earlier
+            reason = child.exit_reason()
+            raise ServiceError(
+                f"{self.called} (process {child.pid}) has ended: {reason}" if reason else
+                f"{self.called} (process {child.pid}) runs, but does not answer at {endpoint.control}: {error}"
+            ) from error  # fmt: skip
         if not answer.get("ok"):
             raise ServiceError(f"the emulator refused: {answer.get('error', 'no answer')}")
         return answer

@@ -25,9 +25,7 @@ async def serve_proxy(host_names: Collection[str], port: int) -> str:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, ValueError, TimeoutError):
-            async with asyncio.timeout(_HEAD_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            refusal = _refusal(head, host_names)
+            refusal = await _refusal(reader, host_names)
             if refusal:
                 writer.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % refusal)
                 await writer.drain()
@@ -41,8 +39,13 @@ async def serve_proxy(host_names: Collection[str], port: int) -> str:
     return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def _refusal(head: bytes, host_names: Collection[str]) -> bytes:
-    """Returns the status line's end for a request that goes nowhere; empty if it may pass."""
+async def _refusal(reader: asyncio.StreamReader, host_names: Collection[str]) -> bytes:
+    """Read a request's head. Returns the status line's end for one that goes nowhere; empty if it may pass."""
+    try:
+        async with asyncio.timeout(_HEAD_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return b"431 Request Header Fields Too Large"
     method, _, rest = head.partition(b" ")
     if method != b"CONNECT":
         return b"405 Only CONNECT"

@@ -38,7 +38,7 @@ from pytest_cloudbench.emulators.profile import Profile, apply, find_profile, se
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
-from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token
+from pytest_cloudbench.emulators.tls import forget_key, keeper_of, make_certificate, make_control_token
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
 __all__ = ["Emulator", "main"]
@@ -50,6 +50,7 @@ _MOST_UNSTREAMED_BYTES = 32 * 1024 * 1024
 """The largest body for a route that has no sink: JSON and forms."""
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROL_GREETING_S = 10.0
+_KEEP_FILES_S = 1.0
 _CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}'
 _SEED_STEP = 1_000_003
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
@@ -393,6 +394,7 @@ async def _run(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             forget_key(folder)
             await super().startup(sockets)
+            _call_often(keeper_of(folder))
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)
@@ -422,6 +424,11 @@ async def _run(
         # uvicorn raises the signal again once it has shut down; by then there is nothing left to do.
         signal.signal(number, lambda *_: None)
     await Server(config).serve(sockets=[listener])
+
+
+def _call_often(work: Callable[[], None]) -> None:
+    work()
+    asyncio.get_running_loop().call_later(_KEEP_FILES_S, _call_often, work)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -508,7 +515,7 @@ def _number_above_zero(text: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one emulator in this process until it is told to stop; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="cloudbench emulate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="cloudbench emulate", description="Run one emulated provider on loopback.")
     parser.add_argument("api", nargs="?", default="", help="which API: " + ", ".join(SKINS))
     parser.add_argument("--profile", default="", help="name of a shipped profile, or a .toml file")
     parser.add_argument("--port", type=int, default=0, help="TLS port on 127.0.0.1; 0 takes a free one")

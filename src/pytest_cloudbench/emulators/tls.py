@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_cloudbench.results.owner import make_private_folder
 
-__all__ = ["forget_key", "make_certificate", "make_control_token"]
+__all__ = ["forget_key", "keeper_of", "make_certificate", "make_control_token"]
 
 _KEY = "server.pem"
 
@@ -42,6 +42,35 @@ def forget_key(folder: str) -> None:
 def make_control_token(folder: str) -> tuple[str, str]:
     """Write a new token to a file in the folder that only its owner can read; returns the token and the file's path."""
     token, path = secrets.token_urlsafe(32), os.path.join(folder, "control.token")
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(token)
+    _write_new(path, token.encode())
     return token, path
+
+
+def keeper_of(folder: str) -> Callable[[], None]:
+    """Returns what keeps the folder's files from clean-ups of temporary files, by age or by name, when called often.
+
+    It gives the files a new date, and writes again what is gone, since clients may read the certificate at any time.
+    """
+    contents = {}
+    for name in os.listdir(folder):
+        with open(path := os.path.join(folder, name), "rb") as file:
+            contents[path] = file.read()
+
+    def keep() -> None:
+        with contextlib.suppress(OSError):  # such as a full disk: the next call may succeed
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            if os.name == "posix" and os.lstat(folder).st_uid != os.geteuid():
+                return  # another user was quicker
+            for path, content in contents.items():
+                try:
+                    os.utime(path)
+                except FileNotFoundError:
+                    _write_new(path, content)
+
+    return keep
+
+
+def _write_new(path: str, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

@@ -22,7 +22,7 @@ _OWNER = "owner.json"
 @cache
 def owner_text() -> str:
     """Describe this process, so that another one can tell whether it still lives: host, boot, namespace, pid, start."""
-    return json.dumps([platform.node(), _boot(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid())])
+    return json.dumps([platform.node(), _boot(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid()) or 0])
 
 
 def _boot() -> str:
@@ -39,13 +39,15 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _start_ticks(pid: int) -> int:
-    """Returns when a process started, in clock ticks since boot; 0 if there is none, or the system does not say."""
+def _start_ticks(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since boot; 0 if there is none, None if that cannot be told."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return 0 if fields[0] in "ZX" else int(fields[19])
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
         return 0
+    except (OSError, ValueError, IndexError):  # such as too many open files
+        return None
 
 
 def lives(owner: str) -> bool | None:
@@ -54,13 +56,17 @@ def lives(owner: str) -> bool | None:
         node, boot, namespace, pid, start_ticks = json.loads(owner)
     except (ValueError, TypeError, RecursionError):
         return None
-    if node != platform.node() or not isinstance(pid, int) or not boot:
+    boot_now = _boot()
+    if node != platform.node() or not isinstance(pid, int) or not boot or not boot_now:
         return None
-    if boot != _boot():
+    if boot != boot_now:
         return False
     if namespace != _pid_namespace():
         return None
-    return bool(start_ticks != 0 and _start_ticks(pid) == start_ticks)
+    now_ticks = _start_ticks(pid)
+    if not start_ticks or now_ticks is None:  # not known then, or not now
+        return None
+    return bool(now_ticks == start_ticks)
 
 
 def make_private_folder(prefix: str) -> Path:

@@ -49,6 +49,7 @@ __all__ = [
     "ResultsError",
     "ServiceError",
     "SpecError",
+    "UnknownMetric",
     "UsageError",
     "Verb",
     "chunks",
@@ -417,6 +418,14 @@ class ConfigError(UsageError):
     def __init__(self, source: str, key: str, expected: str) -> None:
         super().__init__(f"{source}: {key}: {expected}" if key else f"{source}: {expected}")
         self.source, self.key, self.expected = source, key, expected
+
+
+class UnknownMetric(UsageError, KeyError):
+    """A run has no metric or extra value of this name; the message says which it has."""
+
+    def __str__(self) -> str:
+        """Returns the message as it is, and not in quotes as a KeyError does."""
+        return str(self.args[0])
 
 
 class CredentialsError(UsageError):

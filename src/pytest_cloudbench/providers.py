@@ -27,6 +27,7 @@ from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, Service
 from pytest_cloudbench.provided import Provided
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
+from pytest_cloudbench.results.places import make_results_folder
 
 if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
@@ -550,7 +551,7 @@ class Providers:
     def _log(self, name: str) -> Path | None:
         if self._logs is None:
             return None
-        self._logs.mkdir(parents=True, exist_ok=True)
+        make_results_folder(self._logs)
         return self._logs / name
 
 

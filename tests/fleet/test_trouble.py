@@ -179,3 +179,37 @@ def test_entries_that_cannot_be_saved_are_one_line(lab: Lab) -> None:
     assert "INTERNALERROR" not in run.text
     assert len(run.lines_with("cannot save the entries")) == 1, run.text
     assert len(list(Path(lab.folder).rglob("*.parquet"))) == 1
+
+
+@SPREAD
+@pytest.mark.parametrize("provider", [FOLDER, IDEAL], ids=["folder", "emulated"])
+def test_a_project_that_cannot_be_written_is_one_line_with_advice(
+    lab: Lab, provider: tuple[str, ...], spread: Spread
+) -> None:
+    run = lab.write(ONE).run(*provider, *spread, "--cloudbench-results", "test_it.py/results")
+    assert run.status == 1, run.text
+    said = run.lines_with("choose another place with --cloudbench-results")
+    assert said
+    assert [line for line in said if "test_it.py/results" not in line] == []
+    assert "Traceback" not in run.text
+    assert "NotADirectoryError" not in run.text
+
+
+def test_a_metric_that_is_not_there_is_named_with_one_that_is(lab: Lab) -> None:
+    lab.write("""
+        def test_one(experiment, payloads):
+            result = experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=2, ops_per_sensor=2)
+            for name in ("response_p9", "respons_p99", "p99", "no such thing"):
+                with pytest.raises(KeyError) as caught:
+                    result[name]
+                print(caught.value)
+            result["throughputs"]
+    """)
+    run = lab.run(*FOLDER, "-s")
+    assert "response_p9: this run has no such metric; did you mean response_p9" in run.text
+    assert "respons_p99: this run has no such metric; did you mean response_p99?" in run.text
+    assert "p99: this run has no such metric; did you mean " in run.text
+    assert "no such thing: this run has no such metric; docs/method.md lists all" in run.text
+    assert run.lines_with("FAILED test_it.py::test_one")[0].endswith(
+        "throughputs: this run has no such metric; did you mean throughput?"
+    )

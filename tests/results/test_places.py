@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import cli
-from pytest_cloudbench.results.places import USUAL, configured, in_order
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results.places import USUAL, configured, in_order, make_results_folder
 from tests.results.stored_runs import store_series
 
 OPTION = "--benchmark-storage=file://stored"
@@ -96,3 +97,10 @@ def test_without_any_configuration_the_usual_folders_are_named(capfd: pytest.Cap
     assert configured() is None
     assert cli.main(["history"]) != 0
     assert "there are no stored runs in results or .benchmarks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["/proc/results", "file/results", "file", "a" * 300])
+def test_a_place_that_cannot_be_written_is_named_with_advice(place: str, folder: Path) -> None:
+    (folder / "file").touch()
+    with pytest.raises(ResultsError, match="; choose another place with --cloudbench-results"):
+        make_results_folder(folder / place)

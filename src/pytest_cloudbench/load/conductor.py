@@ -49,6 +49,7 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.results import benchmarks, recovery
 from pytest_cloudbench.results.machine import cpu_ticks, reference_cpu_s
+from pytest_cloudbench.results.places import make_results_folder
 
 if TYPE_CHECKING:
     from pytest_cloudbench.cpu_wait import WaitSampler
@@ -179,7 +180,7 @@ class Conductor:
     def _records(self, agent: str, told: LogPiece) -> None:
         """Keep a piece of the log of an agent on another host."""
         run = self._runs[told.run]
-        run.folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(run.folder)
         with (run.folder / f"{agent}.oplog").open("ab") as file:
             file.write(told.piece)
 
@@ -200,7 +201,7 @@ class Conductor:
         """Keep a text for the end, and its file beside the records."""
         path = Path(told.path) if told.path else None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_results_folder(path.parent)
             path.write_text(told.content, encoding="utf-8", errors="backslashreplace", newline="\n")
         self.reports.append((told.text, path))
 
@@ -221,7 +222,7 @@ class Conductor:
         self._providers.refill(subject.provider)
         self._providers.faults(subject.provider, True)
         folder = Path(self.facts.results) / subject.folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(folder)
         is_gated = self.entries.gate is not None and subject.turn is None  # two sides are their own reference
         reference_s = (reference_cpu_s(),) if is_gated else ()
         counter = wire.begin(payloads.values())

@@ -52,8 +52,10 @@ from pytest_cloudbench.model import (
     CloudError,
     FleetError,
     ServiceError,
+    UnknownMetric,
     UsageError,
     Verb,
+    did_you_mean,
 )
 from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.providers import Provider
@@ -113,6 +115,10 @@ class Result:
     tried: bytes = field(default=b"", repr=False)
 
     def __getitem__(self, metric: str) -> Any:
+        """Returns a metric or extra value; None if it is not known. Raises UnknownMetric."""
+        if metric not in self.info:
+            meant = did_you_mean(metric, [*METRICS.keys() & self.info.keys(), *self.info])
+            raise UnknownMetric(f"{metric}: this run has no such metric{meant or '; docs/method.md lists all'}")
         return self.info[metric]
 
     @property

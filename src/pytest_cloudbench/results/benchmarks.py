@@ -199,7 +199,9 @@ def save(config: pytest.Config, default_name: str | None) -> bool:
             for torn in set(query()) - former:
                 torn.unlink()
             where = error.filename or session.storage
-            raise ResultsError(f"{where}: cannot save the entries: {error.strerror}; free some space") from error
+            raise ResultsError(
+                f"{where}: cannot save the entries: {error.strerror}; free some space, or choose another place"
+            ) from error
         finally:
             session.save = session.autosave = session.json = None
     return is_stored

@@ -15,10 +15,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 
 __all__ = [
-    "USUAL", "configured", "find_storage", "in_order", "record_folders", "results_folder", "where_killed_runs_are",
+    "USUAL", "configured", "find_storage", "in_order", "make_results_folder", "record_folders", "results_folder",
+    "where_killed_runs_are",
 ]  # fmt: skip
 
 USUAL = (Path("results"), Path(".benchmarks"))
@@ -82,6 +84,17 @@ def configured() -> Path | None:
     """Returns the folder that pytest is told to store runs in; None if it is told of none, or it is not a folder."""
     value = _given(_OPTION)
     return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
+
+
+def make_results_folder(folder: Path) -> None:
+    """Make a folder into which a run writes, unless it is there. Raises ResultsError, which says what to do."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "it may not be written into"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise ResultsError(f"{folder}: {reason}; choose another place with --cloudbench-results")
 
 
 def _given(option: str) -> str | None:

@@ -33,6 +33,7 @@ from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.verdicts import failing_gates, properties, unmet_gates
 from pytest_cloudbench.model import ClientError, Content, UsageError
+from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.sync import activity
 from pytest_cloudbench.sync.activity import Act, Activity, Window
 from pytest_cloudbench.sync.changes import Workload, move_in, write
@@ -79,7 +80,7 @@ class _Bench:
         """Store what was measured since the last call. Packets hold what was sent: they are stored only on request."""
         new, self._kept_captures = self.lab.captures[self._kept_captures :], len(self.lab.captures)
         if folder is not None and new and self.session is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_results_folder(folder)
             _write(folder / "lab.json", self.lab.record())
             rows = self.session.observations[self._kept_observations :]
             self._kept_observations += len(rows)

@@ -70,7 +70,12 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     for test in ("test_second", "test_third", "test_fourth"):
         assert keys(run.records()[test]) == grid(6, 2)
         assert run.info(f"{test}[folder:objects]")["missing_agents"] == {}
-    assert run.info("test_second[folder:objects]")["agents"] == 2
+    second = run.info("test_second[folder:objects]")
+    assert second["agents"] == 2
+    begun_with = "began with 2 of 3 agents: 1 had been lost before, and not been replaced yet"
+    assert begun_with in second["doubts"]
+    assert any(begun_with in line for line in run.text.splitlines())
+    assert begun_with not in run.info("test_fourth[folder:objects]")["doubts"]
     assert run.info("test_fourth[folder:objects]")["agents"] == 3, "the worker that replaces the lost one takes part"
     assert run.logs() == []
 

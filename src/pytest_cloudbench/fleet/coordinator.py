@@ -55,6 +55,7 @@ class Item:
         members: agents that take part, in order; the first one leads. Fixed when the item is entered.
         entered: agents that took part at the beginning.
         missing: agent that was lost at this item to the reason.
+        expected: how many agents would have taken part if none had been lost before; 0 if that is not known.
         left: agents that are done with it.
         busy_until_s: time until which all agents are known to be busy, on the monotonic clock; none is late before it.
     """
@@ -63,6 +64,7 @@ class Item:
     members: list[str] = field(default_factory=list)
     entered: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    expected: int = 0
     left: set[str] = field(default_factory=set)
     meetings: dict[str, _Meeting] = field(default_factory=dict)
     answers: dict[str, Reply] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Coordinator:
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
         again: answers what round of an item begins, given how often it was left before; None: it is not run.
+        size: answers how many agents the session is to have.
     """
 
     def __init__(
@@ -96,10 +99,11 @@ class Coordinator:
         stop: Callable[[], str] = lambda: "",
         maxfail: int = 0,
         again: Callable[[str, int], int | None] = lambda nodeid, before: 0,
+        size: Callable[[], int] = lambda: 1,
     ) -> None:
         self._handlers, self._answers, self._patience_s = dict(handlers), dict(answers), patience_s
         self._kill, self._ask, self._apart, self._stop, self._maxfail = kill, ask, apart, stop, maxfail
-        self._again = again
+        self._again, self._size = again, size
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dismissed = False
@@ -315,6 +319,7 @@ class Coordinator:
         item.meetings.pop("enter")
         item.members.sort(key=_natural)
         item.entered = list(item.members)
+        item.expected = self._size()
         stop = self._stop()
         if not stop and self._maxfail and self._failed_items >= self._maxfail:
             stop = f"stopping after {self._failed_items} failures"

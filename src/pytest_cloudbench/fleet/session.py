@@ -163,6 +163,10 @@ class ControllerSession:
         """Returns whether an agent is at an item that only it runs."""
         return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
+    def size(self) -> int:
+        """Returns how many agents run an item for the whole fleet, if none is lost."""
+        return 1 if self._scheduler is None else int(self._scheduler.numnodes)
+
     def collected(self, nodeids: list[str]) -> None:
         """A worker has collected items that all of them run."""
         self._fleet_items.update(nodeids)

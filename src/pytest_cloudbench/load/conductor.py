@@ -307,7 +307,7 @@ class Conductor:
         return [f"{option} {given[option]} is used up" for option in sorted(used)]
 
     def _conclude(self, run: OpenRun, stopped: list[str], offsets_ns: Mapping[str, int]) -> Merged:
-        doubts = [*self.doubts, *missing_lines(run.item.missing), *stopped]
+        doubts = [*self.doubts, *_lost(run.item), *stopped]
         if run.counter is not None:
             run.counter.close()
         if run.sampler is not None:  # it did not come to its end
@@ -323,7 +323,7 @@ class Conductor:
         from pytest_cloudbench.judge.watched import capabilities  # imports what judges a history
 
         asked = next(iter(payloads.values()))
-        doubts = list(dict.fromkeys([*self.doubts, *missing_lines(item.missing), *asked.doubts]))
+        doubts = list(dict.fromkeys([*self.doubts, *_lost(item), *asked.doubts]))
         digest = self._providers.digest(asked.subject.provider)
         info = {
             **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
@@ -380,6 +380,14 @@ class Conductor:
             self.coordinator.close()
         self._series.close()
         self._providers.close()
+
+
+def _lost(item: Item) -> list[str]:
+    """Returns a doubt for agents that an item has lost, and one for those that had been lost before it began."""
+    absent = item.expected - len({*item.entered, *item.missing})
+    began = f"began with {len(item.entered)} of {item.expected} agents"
+    began += f": {absent} had been lost before, and not been replaced yet"
+    return [*missing_lines(item.missing), *([began] if absent > 0 else [])]
 
 
 def _line(subject: Subject) -> str:

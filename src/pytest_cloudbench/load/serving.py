@@ -48,6 +48,9 @@ class Workers(Protocol):
     def apart(self, agent: str) -> bool:
         """Returns whether an agent is at a different item from the one where others wait for it."""
 
+    def size(self) -> int:
+        """Returns how many agents run an item for the whole fleet, if none is lost."""
+
     def collected(self, nodeids: list[str]) -> None:
         """Workers have collected items that all of them run."""
 
@@ -108,6 +111,7 @@ class Serving:
             kill=self._end,
             ask=workers.ask,
             apart=workers.apart,
+            size=workers.size,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,
             **({"again": gate.round_of} if gate else {}),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +35,7 @@ __all__ = [
 ]
 
 _TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
+_NAMES = ("arrival", "client", "loop", "machine", "operation", "outcome", "profile", "run_id", "verdict")
 _TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread", "gate")
 
 
@@ -244,9 +244,13 @@ def _measurement(
         clean[key] = [str(each) for each in value] if isinstance(value, list) else []
     for key in _TABLES:
         clean[key] = clean[key] if isinstance(clean.get(key), dict) else {}
-    clean.setdefault("emulated", None)
+    if not isinstance(clean.get("emulated"), (bool, str)):
+        clean["emulated"] = None
     if isinstance(clean.get("versus"), dict):
         clean |= {"profile": ", ".join(_of_sides(clean.get("profile"))), "versions": _versions_of(clean["versions"])}
+    for key in _NAMES:
+        if clean.get(key) is not None and not isinstance(clean[key], str):
+            clean[key] = str(clean[key])
     scale = clean.get("time_scale")
     clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
     names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
@@ -258,8 +262,8 @@ def _measurement(
         for key, values in clean["spread"].items() if isinstance(values, list)
     }  # fmt: skip
     return Measurement(
-        nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
-        clean, tuple(clean["columns"]), spread, run, records, series,
+        nodeid, str(clean.get("provider") or ""), experiment, _clean(params), clean, tuple(clean["columns"]), spread,
+        run, records, series,
     )  # fmt: skip
 
 
@@ -296,10 +300,10 @@ def _named(folders: Sequence[Path], name: str) -> Path | None:
 
 
 def _clean(value: Any) -> Any:
-    """Returns a value in which NaN and infinities are unknown (None)."""
-    if isinstance(value, float) and not isfinite(value):
+    """Returns a value in which numbers that no float can hold, NaN and infinities are unknown (None)."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not finite(value):
         return None
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): _clean(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_clean(each) for each in value]

@@ -235,7 +235,7 @@ def sides_history(index: Index, rows: Sequence[SidesRow], metric: str | None, wi
 def _apart(found: Mapping[str, Any], metric: str | None) -> str:
     """Returns how far two sides are apart in a metric, or in those that were to decide."""
     deciding = found.get("deciding")
-    wanted = [metric] if metric else deciding if isinstance(deciding, list) else []
+    wanted = [metric] if metric else [str(each) for each in deciding] if isinstance(deciding, list) else []
     cells = {name: f"{name} {change}: {answer}" for name, _, _, change, answer in versus.cells(found)}
     told = [cells[name] for name in wanted if name in cells]
     return printable("; ".join(told or ([] if metric else cells.values()))) or "-"

@@ -1,0 +1,103 @@
+"""Stored runs in which somebody, or another program, has changed a value: commands read them, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import cli
+from tests.report.stored import entry, operations, store
+from tests.results.stored_runs import info
+
+ODD: dict[str, Any] = {
+    "a table": {"a": 1}, "a deep list": [[{}], None], "a text": "\udcff\x1b[31m<b>", "nothing": None,
+    "no number": float("nan"), "a huge number": 10**400,
+}  # fmt: skip
+COMMANDS = (
+    ["report", "last", "-o", "page.html"], ["show", "last"], ["compare", "1", "2"], ["history"], ["baseline", "list"],
+    ["baseline", "show"], ["export", "last", "--format", "csv"], ["export", "last", "--format", "openmetrics"],
+    ["gate", "power"], ["gate", "backtest"], ["published", "--run", "results/Linux/0001_run.json"],
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "Linux").mkdir(parents=True)
+    return tmp_path / "results" / "Linux"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """Entries of a load, of one with a gate's answer, and of two sides."""
+    sides = {
+             "A": "emulated:ideal", "B": "emulated:dropbox", "deciding": ["response_p50"], "stopped": "pairs",
+             "minutes": 1.0, "pairs": 9, "emulated": {"A": True, "B": True},
+             "differences": {"response_p50": {"difference": 0.1, "low": 0.0, "high": 0.2, "answer": "slower"}},
+    }  # fmt: skip
+    more = {name: value for name, value in info().items() if name not in ("ops", "ops_file")}
+    more |= {"gate": {"answer": "broken", "lines": ["slower"], "runs": 9}}
+    return [
+        entry(folder, "test_it.py::test_put", "emulated:ideal", list(operations(20, 10)), {"count": 20}),
+        entry(folder, "test_it.py::test_more", params={"count": 3}, **more),
+        entry(folder, "test_it.py::test_two", "", versus=sides, versions={"A": {"x": "1"}, "B": {"x": "2"}}),
+    ]
+
+
+def ways(told: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Where a value can be odd: in what an entry says, and one step below."""
+    for name, value in told.items():
+        yield (name,)
+        yield from ((name, inner) for inner in (value if isinstance(value, dict) else ()))
+
+
+def changed(original: dict[str, Any], odd: Any) -> Iterator[dict[str, Any]]:
+    """Copies of an entry, each with one odd value. Without a known schema, a whole file would be left out."""
+    for number, (*above, last) in enumerate(ways(original["extra_info"])):
+        made = copy.deepcopy(original)
+        place = made["extra_info"]
+        for name in above:
+            place = place[name]
+        place[last] = odd
+        made["extra_info"]["schema"] = 2
+        yield {**made, "fullname": f"{made['fullname']}-{number}", "name": f"{made['name']}-{number}"}
+
+
+def run_all(capfd: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        storage = [] if command[0] == "published" else ["--storage", "results"]
+        assert cli.main([*command, *storage]) in {0, 1, 4}, command
+        assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_no_odd_value_of_an_entry_is_a_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = [each for original in entries(folder) for each in changed(original, odd)]
+    made += [{**entries(folder)[0], name: odd} for name in ("params", "stats", "group", "name")]
+    for number in (1, 2):
+        store(folder / f"{number:04}_run.json", made)
+    run_all(capfd)
+    assert "test_more" in Path("page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_no_odd_value_around_entries_is_a_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ways: list[tuple[Any, ...]] = [
+        ("benchmarks",), ("commit_info",), ("datetime",), ("machine_info",), ("version",), ("commit_info", "id"),
+        ("commit_info", "branch"), ("benchmarks", 0), ("benchmarks", 0, "extra_info"), ("benchmarks", 0, "fullname"),
+        ("benchmarks", 0, "extra_info", "schema"),
+    ]  # fmt: skip
+    for number, (*above, last) in enumerate(ways, 2):
+        path = store(folder / f"{number:04}_run.json", entries(folder))
+        document = place = json.loads(path.read_text())
+        for name in above:
+            place = place[name]
+        place[last] = odd
+        path.write_text(json.dumps(document))
+    store(folder / "0001_run.json", entries(folder))
+    run_all(capfd)
+    assert cli.main(["report", "results", "-o", "page.html"]) == 0

@@ -49,7 +49,7 @@ class _Run:
     @property
     def is_usable(self) -> bool:
         """Whether later runs are compared with it, at least in part; its numbers say in which."""
-        return self.point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES)
+        return self.point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) and not self.point.is_superseded
 
 
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:

@@ -51,7 +51,8 @@ class WaitSeries:
 def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], beside: WaitSeries) -> array[float]:
     """Returns how long each operation waited for a CPU, in nanoseconds: its own thread, and those that worked for it.
 
-    What other threads waited is shared equally by the operations that were in flight meanwhile.
+    What other threads waited is shared equally by the operations that were in flight meanwhile. No operation waits longer
+    than it takes, although several threads may work for it.
 
     Args:
         start_ns: when each operation began.
@@ -62,11 +63,9 @@ def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], besid
     own = array("d", (max(0, waited_ns) for waited_ns in own_ns))
     if len(beside.time_ns) < 2 or beside.waited_ns[-1] == beside.waited_ns[0]:
         return own
-    starts = _Interpolated(beside.time_ns, _waits_per_operation(start_ns, end_ns, beside))
-    return array(
-        "d",
-        (waited + starts.at(end) - starts.at(start) for waited, start, end in zip(own, start_ns, end_ns, strict=True)),
-    )
+    waits = _Interpolated(beside.time_ns, _waits_per_operation(start_ns, end_ns, beside))
+    rows = zip(own, start_ns, end_ns, strict=True)
+    return array("d", (min(waited + waits.at(end) - waits.at(start), end - start) for waited, start, end in rows))
 
 
 def _waits_per_operation(start_ns: array[int], end_ns: array[int], beside: WaitSeries) -> list[float]:

@@ -95,7 +95,8 @@ class GateHistory:
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
         """Returns why a run does not count, or an empty text."""
-        reason = "" if point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) else point.fit
+        is_usable = point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) and not point.is_superseded
+        reason = "" if is_usable else point.fit
         if reason := reason or differing(point.fingerprint, info):
             return reason
         if not point.commit or not self.commits.base:

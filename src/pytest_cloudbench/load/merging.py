@@ -42,8 +42,8 @@ NOT_TRIED = "operations were not tried"
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 
 _NOT_ENDED = Carried(why="its operations did not all end")
-_MOST_STARVED, _MOST_WAIT_S = 0.5, 0.02
-"""Threads that wait for a CPU for half of the operations' time make these doubtful, if that is 20 ms of each."""
+_MOST_STARVED = 0.5
+"""Threads that wait for a CPU for half of the operations' time make these doubtful, if that is long."""
 _NOT_SAMPLED = WaitSeries(why="its operations did not all end")
 
 
@@ -231,8 +231,8 @@ def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float
     late_s = summary.metrics["lateness_p99"]
     if late_s is not None and late_s > max_lateness_s:
         doubts.append(f"{SATURATED}lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
-    starved, elapsed_s = summary.metrics["starved_share"] or 0.0, summary.metrics["service_p50"] or 0.0
-    if starved > _MOST_STARVED and starved * elapsed_s > _MOST_WAIT_S:
+    starved, usual_s = summary.metrics["starved_share"] or 0.0, summary.metrics["service_p50"] or 0.0
+    if starved > _MOST_STARVED and starved * usual_s > max_lateness_s:
         doubts.append(f"{STARVED}{starved:.0%} of the operations' time")
     tried = summary.ops + left_out
     if tried < planned and run.end_ns is None:

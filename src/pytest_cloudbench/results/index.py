@@ -289,7 +289,7 @@ class Index:
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),
-                               newer or fit, bool(newer), self._faults[row]))  # fmt: skip
+                               fit or newer, bool(newer), self._faults[row]))  # fmt: skip
         return found
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:

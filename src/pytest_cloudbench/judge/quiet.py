@@ -51,8 +51,8 @@ class WaitSeries:
 def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], beside: WaitSeries) -> array[float]:
     """Returns how long each operation waited for a CPU, in nanoseconds: its own thread, and those that worked for it.
 
-    What other threads waited is shared equally by the operations that were in flight meanwhile. No operation waits longer
-    than it takes, although several threads may work for it.
+    What other threads waited is shared equally by the operations that were in flight meanwhile. No operation waits
+    longer than it takes, although several threads may work for it.
 
     Args:
         start_ns: when each operation began.

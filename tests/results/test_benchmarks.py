@@ -218,7 +218,8 @@ def test_a_full_disk_is_one_line(pytester: pytest.Pytester) -> None:
     with pytest.raises(ResultsError) as caught:
         benchmarks.save(config, None)
     store = pytester.path / "store"
-    assert str(caught.value) == f"{store}: cannot save the entries: No space left on device; free some space"
+    told = "cannot save the entries: No space left on device; free some space, or choose another place"
+    assert str(caught.value) == f"{store}: {told}"
     session_of(config).handle_saving()  # pytest-benchmark's own attempt at the end of the run: nothing is left to do
 
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.outside import GUARD
 from tests.truths import Truths, summary
@@ -50,6 +51,15 @@ def can_link() -> None:
         with Link():
             pass
     except LinkUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def can_capture() -> None:
+    """Skips where this user may not capture packets; the reason says what would let it."""
+    try:
+        check()
+    except CaptureUnavailable as error:
         pytest.skip(str(error))
 
 

@@ -36,6 +36,8 @@ def plugin_folder() -> Callable[[str], Path]:
 
 def _installed(name: str, wanted: list[str]) -> Path:
     folder = INSTALLED / "-".join([name, *(each.partition("==")[2] for each in wanted)])
+    if folder.exists():  # so that another user can use it, too
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _only_one(folder.with_suffix(".lock")):
         if not folder.exists():

@@ -187,7 +187,7 @@ def test_files_that_are_tests(lab: Lab, name: str, spread: Spread) -> None:
     assert len(broken_lines(run)) == (2 if name.endswith(".toml") else 1)
 
 
-@pytest.mark.usefixtures("can_link")
+@pytest.mark.usefixtures("can_link", "can_capture")
 @SPREAD
 def test_conclusions_about_sync_clients(lab: Lab, spread: Spread) -> None:
     lab.write("""

@@ -17,6 +17,7 @@ from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import UsageError
 from tests.limits import HANG_S
 from tests.link.peers import PATTERN
+from tests.link.ways import open_or_skip
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
@@ -55,7 +56,7 @@ def pattern_digest(size_bytes: int) -> str:
 @pytest.mark.parametrize("mode", ["tun", "packet"])
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 def test_reset_at_a_byte(mode: str, ipv6: bool) -> None:
-    with Link(Way(delay_ms=2), mode=mode) as link:
+    with open_or_skip(up=Way(delay_ms=2), mode=mode) as link:
         link.interrupt("reset", at_byte=100_000)
         sent, got = Transfer(link, ipv6=ipv6).end()
         (record,) = link.interruptions()

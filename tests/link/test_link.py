@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +16,7 @@ from pytest_cloudbench.link import Delivered, Link, LinkError, LinkUnavailable, 
 from pytest_cloudbench.link.delivered import DeliveredWay
 from pytest_cloudbench.model import UsageError
 from tests.limits import HANG_S
+from tests.link.ways import open_or_skip
 from tests.nobody import needs_root, said_by_nobody
 
 pytestmark = [
@@ -26,17 +25,6 @@ pytestmark = [
 ]
 
 MODES = ["netem", "tun", "packet"]
-
-
-@contextlib.contextmanager
-def open_or_skip(**options: Any) -> Iterator[Link]:
-    """A link made in one particular way, which this machine may not offer."""
-    try:
-        link = Link(**options).__enter__()
-    except LinkUnavailable as error:
-        pytest.skip(str(error))
-    with contextlib.closing(link):
-        yield link
 
 
 def measured(link: Link, stream_s: float = 0, rel: float = math.inf) -> Delivered:

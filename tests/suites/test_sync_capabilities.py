@@ -12,7 +12,7 @@ from tests.fleet.harness import Ended, Lab
 
 from .harness import SUITES
 
-pytestmark = pytest.mark.usefixtures("can_link")
+pytestmark = pytest.mark.usefixtures("can_link", "can_capture")
 
 ROOT = SUITES.parent
 FILE = SUITES / "sync_capabilities/test_sync_capabilities.py"

@@ -43,7 +43,7 @@ def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("can_link")
+@pytest.mark.usefixtures("can_link", "can_capture")
 def test_it_is_measured(followed: Followed, tmp_path: Path) -> None:
     done = followed.run(
         "test_photos.py", "--client", "tarpipe", "--cloudbench-fail", "tue:2.5", f"--basetemp={tmp_path / 'b'}"

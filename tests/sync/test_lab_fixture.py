@@ -11,7 +11,7 @@ from pytest_cloudbench.capture import read_comment, walk
 from tests.fleet.harness import Ended, Lab, lab_in
 from tests.runs import ALONE, FLEET
 
-pytestmark = pytest.mark.usefixtures("can_link")
+pytestmark = pytest.mark.usefixtures("can_link", "can_capture")
 
 TEST = """
 from pytest_cloudbench.detect import Step

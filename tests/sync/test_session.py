@@ -39,7 +39,7 @@ folder = "{stored}"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, can_capture: None) -> Iterator[Start]:
     """Starts sessions, and ends them; skips with the reason where this machine cannot."""
     made: list[Lab] = []
 

@@ -51,8 +51,8 @@ def own_file_system(home: Path, kind: str) -> Iterator[Path]:
     for argv in commands:
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True)
-        except FileNotFoundError:
-            pytest.skip(f"{argv[0]} is not installed")
+        except (FileNotFoundError, PermissionError):
+            pytest.skip(f"{argv[0]} is not installed, or not for this user")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no {kind} of one's own here: {error.stderr.strip()}")
     try:

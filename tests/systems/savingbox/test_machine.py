@@ -33,6 +33,11 @@ def words(data: bytes) -> set[bytes]:
     return {data[at : at + PAGE].strip(b"\0")[:8] for at in range(0, len(data), PAGE)} - {b""}
 
 
+def may_write(path: Path) -> bool:
+    """Returns whether a program of this user can write into a file: only root can where its mode forbids it."""
+    return path.is_file() and not path.is_symlink() and os.access(path, os.W_OK)
+
+
 class Folders(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -83,6 +88,8 @@ class Folders(RuleBasedStateMachine):
         path = self.path(side, name)
         if path.is_symlink() or path.is_dir():
             self.remove(path)
+        if path.exists() and not by_rename and not may_write(path):
+            return
         self.touch(path)
         target = path.with_name("new") if by_rename else path
         target.write_bytes(b"".join(self.page() for _ in range(pages)))
@@ -92,7 +99,7 @@ class Folders(RuleBasedStateMachine):
     @rule(side=SIDES, name=NAMES, at=st.integers(0, 3))
     def patch(self, side: str, name: str, at: int) -> None:
         path = self.root(side) / name
-        if path.is_file() and not path.is_symlink():
+        if may_write(path):
             with path.open("r+b") as file:
                 file.seek(at * PAGE)
                 self.untouched -= words(file.read(PAGE))
@@ -103,7 +110,7 @@ class Folders(RuleBasedStateMachine):
     @rule(side=SIDES, name=NAMES)
     def append(self, side: str, name: str) -> None:
         path = self.root(side) / name
-        if path.is_file() and not path.is_symlink():
+        if may_write(path):
             with path.open("ab") as file:
                 file.write(self.page())
             stamp(path)
@@ -111,7 +118,7 @@ class Folders(RuleBasedStateMachine):
     @rule(side=SIDES, name=NAMES)
     def cut(self, side: str, name: str) -> None:
         path = self.root(side) / name
-        if path.is_file() and not path.is_symlink():
+        if may_write(path):
             self.untouched -= words(path.read_bytes()[PAGE:])
             os.truncate(path, PAGE)
             stamp(path)
@@ -154,7 +161,7 @@ class Folders(RuleBasedStateMachine):
     @rule(side=SIDES, name=NAMES, pages=st.integers(1, 300))
     def leave_hole(self, side: str, name: str, pages: int) -> None:
         path = self.root(side) / name
-        if path.is_file() and not path.is_symlink():
+        if may_write(path):
             os.truncate(path, path.stat().st_size + pages * PAGE)
             stamp(path)
 

@@ -8,3 +8,10 @@ For example a budget for all runs against real accounts::
 
 The suites' own policy is in suites/conftest.py, the project's tests have theirs in tests/.
 """
+
+from __future__ import annotations
+
+import pytest
+
+# Under `python -O`, only what pytest rewrites still asserts: by itself these are test modules, and not their helpers.
+pytest.register_assert_rewrite("tests", "suites")

@@ -264,7 +264,7 @@ def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_pa
 
 def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str], tmp_path: Path) -> None:
     suite = str(ROOT / "suites" / "conformance" / "test_any_order.py")
-    given = ("-p", "no:hypothesispytest", "--provider", "folder:objects")
+    given = ("-p", "no:hypothesispytest", "--provider", "folder:objects", "-Wignore:ASSERTIONS")
     # pytest's own importer, which rewrites assertions in plugins, stands before what hides the module.
     done = bare_run(bare, "-m", "pytest", suite, "-rs", "--assert=plain", *given, cwd=tmp_path)
     assert "1 skipped" in done.stdout
@@ -419,3 +419,20 @@ def test_a_suite_that_runs_in_the_checkout_is_not_ended_as_a_test_that_hangs() -
     asked = "pytest -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
     told = run("make", "-n", "test", cwd=ROOT)
     assert [line for line in told.splitlines() if " -m pytest" in line and asked not in line] == [], told
+
+
+def test_helpers_assert_in_a_python_without_asserts() -> None:
+    """What pytest does not rewrite, `python -O` leaves out: a helper's assertion could no longer fail."""
+    loaders = {
+        name: type(getattr(module.__spec__, "loader", None)).__name__
+        for name, module in sys.modules.items() if name.startswith("tests.")
+    }  # fmt: skip
+    assert loaders["tests.outside"] == "AssertionRewritingHook"
+    assert [name for name, loader in loaders.items() if loader != "AssertionRewritingHook"] == []
+
+
+def test_the_slow_part_repeats_the_quick_tests_in_other_surroundings() -> None:
+    told = run("make", "-n", "test-all", cwd=ROOT).splitlines()
+    quick = [line for line in told if "not slow and not truth" in line]
+    assert any(line.startswith("PYTHONOPTIMIZE=2 ") for line in quick), told
+    assert any(line.startswith("sh tools/as_ordinary_user.sh ") for line in quick), told

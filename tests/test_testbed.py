@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,36 @@ def test_a_module_with_a_sum_is_built_only_if_it_has_that_sum(monkeypatch: pytes
     assert build == [
         "/bin/go", "build", "-C", "/cache/warp", "-mod=readonly", "-o", str(tmp_path / "bin" / "warp"), "."
     ]  # fmt: skip
+
+
+def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """dpkg-deb unpacks a package that it has made itself, in place of one that is downloaded."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("this system has no dpkg-deb")
+    made = tmp_path / "made"
+    (made / "DEBIAN").mkdir(parents=True)
+    (made / "DEBIAN" / "control").write_text(
+        "Package: serv\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y.example>\nDescription: x\n"
+    )
+    (made / "DEBIAN" / "postinst").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (made / "DEBIAN" / "postinst").chmod(0o755)
+    (made / "usr" / "sbin").mkdir(parents=True)
+    (made / "usr" / "sbin" / "serv").write_text("#!/bin/sh\n")
+    (made / "usr" / "sbin" / "serv").chmod(0o755)
+    run = testbed._run
+
+    def local_run(argv: list[str], *, cwd: str | None = None, **environment: str) -> str:
+        if argv[:3] == ["apt-get", "-q", "download"]:
+            argv = ["dpkg-deb", "--build", str(made), f"{cwd}/{argv[3]}_1_all.deb"]
+        return str(run(argv, cwd=cwd, **environment))
+
+    program = tmp_path / "brought" / "bin" / "serv"
+    monkeypatch.setattr(testbed, "_run", local_run)
+    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path / "brought")
+    monkeypatch.setattr(testbed, "_find", lambda name: str(program) if program.exists() else None)
+    testbed.install([testbed.TestbedRow("serv", ("serv",), unpacked=("serv",))])
+    assert program.resolve() == tmp_path / "brought" / "unpacked" / "serv" / "usr" / "sbin" / "serv"
+    assert not (tmp_path / "started").exists()
 
 
 def test_what_brings_many_packages_gets_an_environment_of_its_own(

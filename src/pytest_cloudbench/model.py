@@ -183,17 +183,21 @@ class NameRules:
         max_chars: the longest name, in characters; None means not known.
         max_bytes: the longest name, in bytes of UTF-8; None means not known.
         refused: characters that no name can have.
+        dotfiles: a name may begin with a dot.
     """
 
     case_sensitive: bool = True
     max_chars: int | None = None
     max_bytes: int | None = None
     refused: str = ""
+    dotfiles: bool = True
 
     def problem(self, name: str) -> str:
         """Returns why the provider does not accept this name; empty if no reason is known."""
         if found := next((character for character in name if character in self.refused), ""):
             return f"no name may hold {found!r}"
+        if name.startswith(".") and not self.dotfiles:
+            return "no name may begin with a dot"
         if self.max_chars is not None and len(name) > self.max_chars:
             return f"a name has at most {self.max_chars} characters"
         if self.max_bytes is not None and len(name.encode(errors="surrogatepass")) > self.max_bytes:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -293,13 +294,15 @@ def _server(spec: ProviderSpec, place: str) -> _Part:
         expected = known if spec.scheme == _LOCAL else f"{_SERVED}:RECIPE.toml"
         raise SpecError(f"provider {spec.text!r}: expected {expected}")
     recipe = load_recipe(spec.target)
-    driven = _driven(spec, recipe.driver, recipe.api, recipe.target)
+    driven = _driven(spec, recipe.driver, recipe.api, recipe.target, recipe.params)
     if told := recipe.absent():
         raise SpecError(f"provider {spec.text!r}: {told}")
     return _Part(spec, driven, place, recipe=recipe)
 
 
-def _driven(spec: ProviderSpec, driver: str, api: str, target: str = "") -> ProviderSpec:
+def _driven(
+    spec: ProviderSpec, driver: str, api: str, target: str = "", params: Mapping[str, str] = MappingProxyType({})
+) -> ProviderSpec:
     """Returns what the driver reads if a service stands in for its provider.
 
     ``driver`` among the parameters names another driver that speaks the API; those that are not for the service are
@@ -310,6 +313,8 @@ def _driven(spec: ProviderSpec, driver: str, api: str, target: str = "") -> Prov
     rest = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
     if "profile" in spec.params and not spec.is_emulated:
         raise SpecError(f"provider {spec.text!r}: unknown parameter 'profile'; only emulators have profiles")
+    if driver == spec.params.get("driver", driver):
+        rest = {**params, **rest}
     if "driver" in spec.params:
         driver = spec.params["driver"].lower().replace(" ", "+")  # which a plus sign in a query stands for
         if api not in getattr(drivers.driver_class(driver), "apis", ()) and driver != api:

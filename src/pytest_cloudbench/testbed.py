@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ __all__ = ["TestbedError", "TestbedRow", "add_options", "chosen", "install", "qu
 
 _TABLE = Path(__file__).parent / "data" / "testbed.toml"
 _QUICK_S = 60
-_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "folders")
+_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "unpacked", "folders")
 
 
 class TestbedError(UsageError):
@@ -51,6 +52,7 @@ class TestbedRow:
     go: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    unpacked: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
         """Returns the programs and modules that are not there, and the folders."""
@@ -151,6 +153,9 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
     for row in (row for row in lacking if row.apart):
         say(f"pip, in an environment of its own: {' '.join(row.apart)}")
         _install_apart(row)
+    for row in (row for row in lacking if row.unpacked):
+        say(f"apt-get, without installing: {' '.join(row.unpacked)}")
+        _unpack(row)
     for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
         _run([*_as_root(), "mkdir", "-p", "-m", "0755", folder])
     still = {row.name: row.missing() for row in rows if row.missing()}
@@ -184,6 +189,19 @@ def _install_apart(row: TestbedRow) -> None:
         (programs / name).symlink_to(environment / "bin" / name)
 
 
+def _unpack(row: TestbedRow) -> None:
+    """Unpack Debian packages into a folder of the user's: their servers are not started, now or at the next boot."""
+    root, programs = _made(brought_folder() / "unpacked" / row.name), _made(brought_folder() / "bin")
+    with tempfile.TemporaryDirectory() as downloads:
+        for package in row.unpacked:
+            _run(["apt-get", "-q", "download", package], cwd=downloads)
+        for archive in Path(downloads).glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(archive), str(root)])
+    for name in row.programs:
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(root / "usr" / "sbin" / name)
+
+
 def _tool(name: str, brought_by: str) -> str:
     found = shutil.which(name)
     if found is None:
@@ -207,11 +225,12 @@ def _as_root() -> list[str]:
     raise TestbedError("packages are installed by root: run it as root, or where sudo asks for no password")
 
 
-def _run(argv: Sequence[str], **environment: str) -> str:
+def _run(argv: Sequence[str], *, cwd: str | None = None, **environment: str) -> str:
     """Run quietly; returns its output. Raises TestbedError with the last line it said."""
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=cwd,
+        env={**os.environ, **environment},
+    )  # fmt: skip
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
         raise TestbedError(f"{argv[0]} ended with {done.returncode}: {said}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["ALSO", "TABLE"]
+__all__ = ["ALSO", "TABLE", "WEBDAV_SERVERS"]
 
 TABLE: Mapping[str, str] = {
     "azure": "local:azure",
@@ -37,3 +37,6 @@ ALSO = (
     *(f"local:{name}?driver=opendal" for name in ("azure", "s3")),
 )
 """Drivers for many services, each in front of further ones: their endpoints reach these services, too."""
+
+WEBDAV_SERVERS = ("apache", "lighttpd", "nginx", "rclone-webdav", "sabre")
+"""Recipes of other WebDAV servers than that of the table: they refuse the same thing in different ways."""

@@ -15,7 +15,7 @@ from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
 from tests.fleet.harness import Ended, Lab, lab_in
 from tests.suites.harness import profile
 
-from .conformance_table import ALSO, TABLE
+from .conformance_table import ALSO, TABLE, WEBDAV_SERVERS
 
 ALWAYS = frozenset(
     "is_a_driver_and_says_what_it_is capabilities_make_sense_together unknown_parameter_is_refused round_trip names "
@@ -87,6 +87,16 @@ def test_conformance_of_a_driver_for_many_services(spec: str, lab: Lab) -> None:
     run = conform(lab, "--provider", at_hand(spec), "-n", "2", "-k", "not any_order", timeout_s=500)
     assert (run.status, run.leftovers) == (0, []), run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS - {"any_order"}
+    assert_nothing_is_left(run)
+
+
+@pytest.mark.parametrize("name", WEBDAV_SERVERS)
+def test_conformance_on_other_webdav_servers(name: str, lab: Lab) -> None:
+    if name == "sabre" and not Path("/usr/share/php/Sabre").is_dir():
+        pytest.skip("sabre/dav is not installed: run cloudbench testbed install sabre")
+    run = conform(lab, "--provider", at_hand(f"local:{name}"), "-n", "0")
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS
     assert_nothing_is_left(run)
 
 

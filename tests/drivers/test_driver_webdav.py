@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import webdav
-from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
 
@@ -82,8 +82,61 @@ def test_each_refusal_is_one_request_of_its_kind(status: int, kind: str, odd: tu
     for action in actions:
         before, sent = len(told.asked), driver.requests()
         error = refusal(ErrorKind(kind), action)
-        assert len(told.asked) - before == driver.requests() - sent == 1, told.asked[before:]
+        others = [method for method, _ in told.asked[before + 1 :]]
+        assert len(told.asked) - before == driver.requests() - sent
+        assert others in ([], ["PROPFIND"] if status in {400, 403} else []), "it may ask once what is there"
         assert (error.retry_after_s, error.detail) == (7.0, f"{status} In words")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "place", ["/d/", "{url}/d/", "https://cloud.example/inside/d/", "http://127.0.0.1:1/d/"], ids=range(4)
+)
+def test_a_redirect_to_the_final_slash_means_a_folder(status: int, place: str, odd: tuple[Answering, Any]) -> None:
+    """Whatever host and prefix a server behind a proxy believes to have; only its own address is asked again."""
+    told, driver = odd
+    told.status, told.headers = status, {"Location": place.replace("{url}", told.url)}
+    told.others = {"/d/": (207, listing_of("/d/")), "/f": (207, b"")}
+    for action in (lambda: driver.put("/d", Literal(b"1")), lambda: content_of(driver, "/d")):
+        assert refusal(ErrorKind.CONFLICT, action).detail == f"{status}: it is a folder"
+    assert driver.stat("/d").is_folder
+    told.asked.clear()
+    driver.delete("/d")
+    assert told.asked == [("DELETE", "/d"), ("PROPFIND", "/d"), ("PROPFIND", "/d/"), ("DELETE", "/d/")]
+
+
+@pytest.mark.parametrize("place", ["/elsewhere", "{url}/elsewhere/", "elsewhere?login=1"])
+def test_another_redirect_within_the_server_says_where_it_leads(place: str, odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.status, told.headers = 302, {"Location": place.replace("{url}", told.url)}
+    for action in (lambda: driver.put("/a", Literal(b"1")), lambda: driver.stat("/a"), lambda: list(driver.list("/a"))):
+        told.asked.clear()
+        error = refusal(ErrorKind.INVALID, action)
+        assert "elsewhere" in error.detail
+        assert "put it into the spec" in error.detail
+        assert len(told.asked) == 1
+
+
+def listing_of(path: str) -> bytes:
+    return (
+        f'<D:multistatus xmlns:D="DAV:"><D:response><D:href>{path}</D:href><D:propstat><D:prop><D:resourcetype>'
+        "<D:collection/></D:resourcetype></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+        "</D:multistatus>"
+    ).encode()
+
+
+def test_what_a_server_lacks_is_not_offered(server: Any) -> None:
+    with connected(server.endpoint, "webdav?lacks=copy,dotfiles") as driver:
+        assert Verb.COPY not in driver.capabilities.verbs
+        assert driver.capabilities.names.problem(".x") == "no name may begin with a dot"
+        for path in ("/.x", "/.x/y", "/y/.x"):
+            refusal(ErrorKind.INVALID, lambda path=path: driver.put(path, Literal(b"1")))
+        driver.put("/x.", Literal(b"1"))
+        driver.delete("/x.")
+    with connected(server.endpoint, "webdav") as driver:
+        assert Verb.COPY in driver.capabilities.verbs
+    with pytest.raises(SpecError, match="lacks is a list of copy and dotfiles, not 'slash'"):
+        drivers.connect(ProviderSpec.parse("webdav://cloud.example?lacks=copy,slash"), None, KEYS)
 
 
 def test_answers_that_nobody_understands_are_the_servers_fault(odd: tuple[Answering, Any]) -> None:

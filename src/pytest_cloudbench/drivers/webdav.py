@@ -24,6 +24,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.metadata import version
 from typing import Any, ClassVar
@@ -50,6 +51,7 @@ from pytest_cloudbench.model import (
     Endpoint,
     Entry,
     ErrorKind,
+    NameRules,
     ProviderSpec,
     SpecError,
     Verb,
@@ -114,9 +116,9 @@ class _Last(LastResponse):
         wanted = str(self.response.headers.get("www-authenticate", "")).partition(" ")[0]
         more = f"; the server wants {wanted}, which this driver does not speak" if wanted in _UNSPOKEN else ""
         if self.moved_on_the_same_host():
-            more = (
-                f"; the server names {self.response.headers['location']} instead: if it is right, put it into the spec"
-            )
+            named = urlsplit(self._redirect()[1])
+            more = f"; the server names {named.path} {named.scheme and f'by {named.scheme} '}instead"
+            more += ": if it is right, put it into the spec"
         return status, f"{status} {said[1] if said else self.response.reason_phrase}{more}"
 
     def names_a_folder(self) -> bool:
@@ -147,7 +149,7 @@ class _Last(LastResponse):
 class WebdavDriver:
     """One client with a pool of kept-alive connections, shared by all threads; it keeps no cookie."""
 
-    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    capabilities: Capabilities = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("user", "password"), public=("user",), free=("user", "password")),
         CredentialSet(("token",)),
@@ -185,13 +187,17 @@ class WebdavDriver:
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WebdavDriver:
         """Returns the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
 
-        ``?tls=0`` means plain HTTP. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
+        ``?tls=0`` means plain HTTP. ``?lacks=copy,dotfiles`` lists what the server cannot do: make a copy of its own,
+        list names that begin with a dot. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
         """
-        check_params(spec, {"timeout_s", "tls", "token_env"})
+        check_params(spec, {"lacks", "timeout_s", "tls", "token_env"})
+        capabilities = _capabilities_of(spec)
         url = endpoint.url if endpoint else _url_of(spec)
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        return cls(url, endpoint, secrets, timeout_of(spec))
+        driver = cls(url, endpoint, secrets, timeout_of(spec))
+        driver.capabilities = capabilities
+        return driver
 
     @property
     def clock_url(self) -> str:
@@ -216,6 +222,8 @@ class WebdavDriver:
         parts = path.split("/")
         if not path.startswith("/") or "." in parts or ".." in parts or "\0" in path:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+        if verb != "list" and not self.capabilities.names.dotfiles and any(part.startswith(".") for part in parts):
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="the server lists no name that begins with a dot")
         try:
             return quote("/".join([self._base, *filter(None, parts)])) or "/"
         except UnicodeEncodeError as error:
@@ -453,6 +461,21 @@ class WebdavDriver:
             else:
                 raise
         return self._one(verb, target)
+
+
+def _capabilities_of(spec: ProviderSpec) -> Capabilities:
+    """Returns what the driver can do on a server that lacks what the spec's ``lacks`` lists. Raises SpecError."""
+    lacks = set(spec.params["lacks"].split(",")) if "lacks" in spec.params else set()
+    if unknown := lacks - {"copy", "dotfiles"}:
+        raise SpecError(f"provider {spec.text!r}: lacks is a list of copy and dotfiles, not {min(unknown)!r}")
+    capabilities = _CAPABILITIES
+    if "copy" in lacks:
+        capabilities = replace(
+            capabilities, copies_folders=False, server_side_copy=False,
+            verbs=capabilities.verbs - {Verb.COPY}, conflicts=capabilities.conflicts - {Conflict.COPY_ON_EXISTING},
+            requests={verb: number for verb, number in capabilities.requests.items() if verb is not Verb.COPY},
+        )  # fmt: skip
+    return replace(capabilities, names=NameRules(dotfiles="dotfiles" not in lacks))
 
 
 def _url_of(spec: ProviderSpec) -> str:

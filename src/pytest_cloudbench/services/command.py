@@ -10,6 +10,7 @@ the interpreter, and ``{here}`` for the folder of the recipe. Recipes that ship 
     ready = "listening on"                   # part of an output line; if omitted, it is ready once it listens
     setup = ["make-bucket", "{port}"]        # a command to run once it is ready, before it is used; may be omitted
     folders = ["bench"]                      # what to create in {folder} first, such as a bucket; may be omitted
+    params = { lacks = "dotfiles" }          # parameters of the driver's spec, for what this server cannot do
     target = "bench"                         # the target in the driver's spec, such as a bucket; may be omitted
     api = "webdav"                           # for drivers that speak several; if omitted, the driver's name
     programs = ["dav-tool"]                  # what else must be installed; may be omitted
@@ -65,6 +66,7 @@ _KEYS = (
     "folders",
     "credentials",
     "environment",
+    "params",
 )
 _PORTS = ("{port}", *(f"{{port{number}}}" for number in range(2, 10)))
 
@@ -88,6 +90,7 @@ class Recipe:
         here: the folder of the recipe.
         programs: what must be installed besides the command's own program.
         modules: the same of Python's, for a wheel that installs no program.
+        params: parameters of the driver's spec, for what this server cannot do; those of the user's spec come first.
         setup: a command to run when it accepts requests, before it is used; empty if there is none.
     """
 
@@ -106,6 +109,7 @@ class Recipe:
     setup: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
 
     def absent(self) -> str:
         """Returns what is not installed and how to get it, in one line; empty if nothing is missing."""
@@ -157,13 +161,14 @@ def load_recipe(name_or_path: str) -> Recipe:
     url = table.get("url")
     urls = {"": url} if isinstance(url, str) else url
     _expect(path, "url", urls, lambda value: _is_table(value) and bool(value), "a URL, or a table of URLs")
-    for key in ("credentials", "environment"):
+    for key in ("credentials", "environment", "params"):
         _expect(path, key, table.get(key, {}), _is_table, "a table of texts")
     return Recipe(table["name"], table["driver"], tuple(table["command"]), urls or {}, table.get("ready", ""),
                   table.get("credentials", {}), table.get("environment", {}), table.get("target", ""),
                   table.get("api", "") or table["driver"], table.get("needs", ""), tuple(table.get("folders", ())),
                   str(Path(path).resolve().parent), tuple(table.get("setup", ())),
-                  tuple(table.get("programs", ())), tuple(table.get("modules", ())))  # fmt: skip
+                  tuple(table.get("programs", ())), tuple(table.get("modules", ())),
+                  table.get("params", {}))  # fmt: skip
 
 
 def _is_text(value: object) -> bool:

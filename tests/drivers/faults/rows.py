@@ -40,6 +40,7 @@ class Row:
         unread: operations that read no body, because the answer to them has none; an unread one cannot be broken.
         raw: operations whose answer is content itself, so that no body is garbage.
         silent: operations that send nothing.
+        asks_why: operations that ask once more, by another request, what a status of 500 is due to.
         tells_wait: Retry-After means something to it.
         follows: its library follows redirects, which cannot be switched off: then no secret may go with it.
         is_plain: it speaks HTTP without TLS, so that no certificate can be wrong.
@@ -57,6 +58,7 @@ class Row:
     unread: frozenset[str] = frozenset()
     raw: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
+    asks_why: frozenset[str] = frozenset()
     tells_wait: bool = True
     is_plain: bool = False
     follows: bool = False
@@ -196,6 +198,7 @@ ROWS: Mapping[str, Row] = {
         secrets={"password": "secret-word-of-the-matrix-4711"},
         public={"user": "someone"},
         raw=frozenset({"put", "get", "delete", "mkdir", "copy", "move"}),  # a status is all that is said to most
+        asks_why=frozenset({"put", "copy", "move"}),  # some servers answer 500 below a folder that does not exist
     ),
 }
 """Scheme to its row, in alphabetical order."""

@@ -245,9 +245,12 @@ def problems_of(row: Row, fault: Fault, attempt: Attempt, server: FaultServer) -
         if error.__cause__ is None and fault.breaks != "sense" and not 300 <= (fault.answer.status or 0) < 400:
             yield "has no cause"
     is_followed = row.follows and any(asked.door == "elsewhere" for asked in server.asked)
-    if len(server.asked) != fault.requests and not is_followed:
-        yield f"{len(server.asked)} requests arrived, not {fault.requests}: {[asked.line for asked in server.asked]}"
-    if len(server.connections) > 1 and not is_followed:
+    expected = fault.requests + (fault.answer.status == 500 and attempt.verb in row.asks_why)
+    if len(server.asked) != expected and not is_followed:
+        yield f"{len(server.asked)} requests arrived, not {expected}: {[asked.line for asked in server.asked]}"
+    if len({asked.line for asked in server.asked}) < len(server.asked) and not is_followed:
+        yield f"a request was repeated: {[asked.line for asked in server.asked]}"
+    if len(server.connections) > max(1, expected) and not is_followed:
         yield f"it connected {len(server.connections)} times: {server.connections}"
     if fault.requests and attempt.counted not in (None, len(server.asked)):
         yield f"it counted {attempt.counted} requests, and {len(server.asked)} arrived"

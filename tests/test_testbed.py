@@ -147,6 +147,7 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
     """dpkg-deb unpacks a package that it has made itself, in place of one that is downloaded."""
     if shutil.which("dpkg-deb") is None:
         pytest.skip("this system has no dpkg-deb")
+    updates: list[list[str]] = []
     made = tmp_path / "made"
     (made / "DEBIAN").mkdir(parents=True)
     (made / "DEBIAN" / "control").write_text(
@@ -160,17 +161,24 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
     run = testbed._run
 
     def local_run(argv: list[str], *, cwd: str | None = None, **environment: str) -> str:
+        if argv[-1] == "update":
+            updates.append(argv)
+            return ""
         if argv[:3] == ["apt-get", "-q", "download"]:
+            if not updates:  # as on a fresh machine
+                raise testbed.TestbedError("Unable to locate package serv")
             argv = ["dpkg-deb", "--build", str(made), f"{cwd}/{argv[3]}_1_all.deb"]
         return str(run(argv, cwd=cwd, **environment))
 
     program = tmp_path / "brought" / "bin" / "serv"
     monkeypatch.setattr(testbed, "_run", local_run)
     monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path / "brought")
+    monkeypatch.setattr(testbed, "_as_root", list)
     monkeypatch.setattr(testbed, "_find", lambda name: str(program) if program.exists() else None)
     testbed.install([testbed.TestbedRow("serv", ("serv",), unpacked=("serv",))])
     assert program.resolve() == tmp_path / "brought" / "unpacked" / "serv" / "usr" / "sbin" / "serv"
     assert not (tmp_path / "started").exists()
+    assert len(updates) == 1
 
 
 def test_what_brings_many_packages_gets_an_environment_of_its_own(

@@ -193,8 +193,7 @@ def _unpack(row: TestbedRow) -> None:
     """Unpack Debian packages into a folder of the user's: their servers are not started, now or at the next boot."""
     root, programs = _made(brought_folder() / "unpacked" / row.name), _made(brought_folder() / "bin")
     with tempfile.TemporaryDirectory() as downloads:
-        for package in row.unpacked:
-            _run(["apt-get", "-q", "download", package], cwd=downloads)
+        _with_package_lists(["apt-get", "-q", "download", *row.unpacked], row.unpacked, downloads)
         for archive in Path(downloads).glob("*.deb"):
             _run(["dpkg-deb", "-x", str(archive), str(root)])
     for name in row.programs:
@@ -238,14 +237,19 @@ def _run(argv: Sequence[str], *, cwd: str | None = None, **environment: str) -> 
 
 
 def _apt_get(packages: Sequence[str]) -> None:
-    """Install Debian packages, with fresh lists only where the first attempt fails."""
+    """Install Debian packages. A minute or two of another apt-get is waited for."""
+    options = ["-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends"]
+    _with_package_lists(
+        [*_as_root(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *options, *packages], packages
+    )
+
+
+def _with_package_lists(argv: Sequence[str], packages: Sequence[str], cwd: str | None = None) -> None:
+    """Run a command of apt, with fresh lists of packages only where the first attempt fails."""
     if shutil.which("apt-get") is None:
         raise TestbedError(f"there is no apt-get here; install by other means: {', '.join(packages)}")
-    # A minute or two of another apt-get is waited for.
-    apt = [*_as_root(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]
-    install = [*apt, "install", "-y", "--no-install-recommends", *packages]
     try:
-        _run(install)
+        _run(argv, cwd=cwd)
     except TestbedError:
-        _run([*apt, "update"])
-        _run(install)
+        _run([*_as_root(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", "update"])
+        _run(argv, cwd=cwd)

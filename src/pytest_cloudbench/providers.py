@@ -470,11 +470,12 @@ class Providers:
         ]  # fmt: skip
         return "; ".join(dead)
 
-    def real_servers(self, text: str) -> str:
-        """Returns which real servers run for a provider, other than emulators, which fail only as they are told."""
-        from pytest_cloudbench.services import MakesFaults
+    def own_servers(self, text: str) -> str:
+        """Returns which servers run for a provider that this package has chosen (``local:``): it is not they who are tested.
 
-        names = [name for name, service in self._services.get(text, ()) if not isinstance(service, MakesFaults)]
+        An emulator fails as it is told to, and the server of a user's recipe is what the user wants to know about.
+        """
+        names = [name for name, _ in self._services.get(text, ()) if name.startswith(f"{_LOCAL}:")]
         return " and ".join(f"the server of {name}" for name in names)
 
     def close(self) -> None:

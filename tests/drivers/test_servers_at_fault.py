@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_cloudbench.load.merging import server_doubts
 from pytest_cloudbench.model import ErrorKind, Outcome
+from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.services.command import load_recipe
@@ -166,9 +168,9 @@ password = "{secret}"
 """
 
 
-@pytest.mark.parametrize(("status", "is_doubtful"), [(500, True), (503, True), (507, False)])
-def test_an_error_of_a_server_that_the_run_has_started_is_a_doubt(status: int, is_doubtful: bool, lab: Lab) -> None:
-    """Nothing is known then: no gate is broken by it."""
+@pytest.mark.parametrize("status", [500, 503, 507])
+def test_an_error_of_a_users_own_server_is_a_result(status: int, lab: Lab) -> None:
+    """It is what is tested, and a gate must be broken by it."""
     (lab.folder / "faulty.py").write_text(FAULTY)
     (lab.folder / "faulty.toml").write_text(RECIPE.replace("STATUS", str(status)))
     lab.write("""
@@ -177,6 +179,29 @@ def test_an_error_of_a_server_that_the_run_has_started_is_a_doubt(status: int, i
     """)
     run = lab.run("--provider", "served:faulty.toml", "--cloudbench-fail", "failed_rate:0.1")
     (entry,) = run.entries.values()
-    doubt = "2 of 8 operations failed by an error of the server of served:faulty.toml, which this run started"
-    assert (doubt in entry["extra_info"]["doubts"]) is is_doubtful, entry["extra_info"]["doubts"]
-    assert run.lines_with("gate failed_rate:0.1: unknown" if is_doubtful else "0.25 breaks the bound"), run.text
+    assert not [doubt for doubt in entry["extra_info"]["doubts"] if "this run started" in doubt]
+    assert run.lines_with("0.25 breaks the bound"), run.text
+
+
+def test_servers_that_this_package_has_chosen_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their errors are doubts, others' are results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    (tmp_path / "faulty.toml").write_text(RECIPE.replace("STATUS", "500"))
+    providers = Providers("seed")
+    try:
+        for text, chosen in (
+            ("local:webdav", "the server of local:webdav"), ("emulated:ideal", ""), ("served:faulty.toml", ""),
+        ):  # fmt: skip
+            providers.provide("", text)
+            assert providers.own_servers(text) == chosen
+    finally:
+        providers.close()
+
+
+def test_an_error_of_a_chosen_server_is_a_doubt() -> None:
+    assert server_doubts("", {ErrorKind.SERVER: 2}, 8) == []
+    assert server_doubts("the server of local:s3", {ErrorKind.QUOTA: 2}, 8) == []
+    assert server_doubts("the server of local:s3", {ErrorKind.SERVER: 2}, 8) == [
+        "2 of 8 operations failed by an error of the server of local:s3, which this run started"
+    ]

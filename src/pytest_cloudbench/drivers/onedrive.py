@@ -96,6 +96,8 @@ _PIECE_BYTES = 1 * MIB
 _PAGE_ENTRIES = 1000
 _FIELDS = "id,name,size,eTag,file,folder"
 _MOST_LOOKS = 100_000
+_NO_LINK = "The sharing link no longer exists"
+"""How the service begins to refuse a link that was removed, with the status and code of a missing right."""
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -366,7 +368,12 @@ class OneDriveDriver:
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
         share_id = "u!" + _base64url(url)
-        item = self._json("revoke", url, "GET", f"{self._api}/v1.0/shares/{share_id}/driveItem?$select=id")
+        try:
+            item = self._json("revoke", url, "GET", f"{self._api}/v1.0/shares/{share_id}/driveItem?$select=id")
+        except CloudError as error:
+            if error.kind is ErrorKind.AUTH and _NO_LINK in error.detail:
+                raise _wrong("revoke", url, error.detail, ErrorKind.NOT_FOUND) from error
+            raise
         try:
             permissions = f"{self._drive}/items/{quote(item['id'], '!')}/permissions"
             known = self._json("revoke", url, "GET", permissions)["value"]

@@ -313,7 +313,7 @@ class Conductor:
         if run.sampler is not None:  # it did not come to its end
             run.sampler.stop()
         provider = run.asked.subject.provider
-        died, servers = self._providers.died(provider), self._providers.real_servers(provider)
+        died, servers = self._providers.died(provider), self._providers.own_servers(provider)
         merged = merge(run, self.entries, doubts, died, servers, offsets_ns)
         self.is_incomplete |= run.is_incomplete
         return merged

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.cpu_wait import WaitSampler
     from pytest_cloudbench.sockets.counter import TcpCounter
 
-__all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "warm_up_info"]
+__all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "server_doubts", "warm_up_info"]
 
 NOT_TRIED = "operations were not tried"
 """The end of the doubt about a run that did less than planned, other than by stopping early."""
@@ -107,7 +107,7 @@ def merge(
         entries: where its entry goes, if it becomes one.
         doubts: reasons to distrust its numbers that are known before they are computed.
         died: why its emulator has died, or an empty text.
-        servers: the real servers that were started for it, or an empty text.
+        servers: the servers that were chosen and started for it, or an empty text.
         offsets_ns: agent to the offset to add to its times.
     """
     asked, facts = run.asked, entries.facts
@@ -134,8 +134,7 @@ def merge(
     ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []
-    if servers and (failed := summary.kinds.get(ErrorKind.SERVER, 0)):
-        doubts.append(f"{failed} of {summary.ops} operations failed by an error of {servers}, which this run started")
+    doubts += server_doubts(servers, summary.kinds, summary.ops)
     run.notes += [*_warm_up_notes(run, table, left_out), *ending.notes]
     if moved := ending.drift if asked.until else _drift(run, summary):
         (run.notes if asked.may_drift else doubts).append(moved)
@@ -176,6 +175,20 @@ def merge(
             data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
         entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=asked.gate)
     return answer(info, judgements, doubts, run.notes, ops, there)
+
+
+def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> list[str]:
+    """Returns a doubt if a server has failed that the run has chosen by itself: then the provider is not to blame.
+
+    Args:
+        servers: which these are, or an empty text.
+        kinds: number of operations by kind of error.
+        ops: operations that were tried.
+    """
+    failed = kinds.get(ErrorKind.SERVER, 0)
+    if not servers or not failed:
+        return []
+    return [f"{failed} of {ops} operations failed by an error of {servers}, which this run started"]
 
 
 def _block_of(subject: Subject) -> dict[str, str]:

@@ -471,9 +471,10 @@ class Providers:
         return "; ".join(dead)
 
     def own_servers(self, text: str) -> str:
-        """Returns which servers run for a provider that this package has chosen (``local:``): it is not they who are tested.
+        """Returns which servers run for a provider that this package has chosen (``local:``), not the user.
 
-        An emulator fails as it is told to, and the server of a user's recipe is what the user wants to know about.
+        It is not they who are tested. An emulator fails as it is told to, and the server of a user's recipe is what the
+        user wants to know about.
         """
         names = [name for name, _ in self._services.get(text, ()) if name.startswith(f"{_LOCAL}:")]
         return " and ".join(f"the server of {name}" for name in names)

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
+from typing import NamedTuple
 
 from pytest_cloudbench.judge.noise import Noise, allowance
 from pytest_cloudbench.judge.significance import theil_sen
@@ -59,6 +60,19 @@ class DriftState:
     runs: int = 0
 
 
+class _Standing(NamedTuple):
+    """How a series stands after a run.
+
+    Attributes:
+        opening: the place of the run with which a regression opened that is open; None without.
+        since: the place of the first run that can open one: neither the first runs, nor those of a regression that is
+            gone, open another one.
+    """
+
+    opening: int | None = None
+    since: int = ANCHOR_RUNS
+
+
 class SeriesDrift:
     """Follows one series. Each run is looked at once, however often it is asked how the series stands.
 
@@ -71,7 +85,7 @@ class SeriesDrift:
         self._margin, self._usual_starved = margin, usual_starved
         self._values: list[float] = []
         self._names: list[str] = []
-        self._openings: list[int | None] = []  # after each run, the place of the one with which a regression opened
+        self._standings: list[_Standing] = []  # after each run
         self._count: int | None = None
 
     def __len__(self) -> int:
@@ -80,21 +94,21 @@ class SeriesDrift:
     def add(self, value: float, starved: float | None = None, name: str = "") -> None:
         """Take the next run: its value, the share of time that threads waited for a CPU, and its name."""
         value -= self._allowed(starved)
-        self._openings.append(self._opening_after(value))
+        self._standings.append(self._standing_after(value))
         self._values.append(value)
         self._names.append(name)
 
     def now(self) -> SeriesDrift:
         """Returns the series as it is, which runs that are added later do not change."""
         earlier = SeriesDrift(self._margin, self._usual_starved)
-        earlier._values, earlier._names, earlier._openings = self._values, self._names, self._openings
+        earlier._values, earlier._names, earlier._standings = self._values, self._names, self._standings
         earlier._count = len(self._values)
         return earlier
 
     def after(self, value: float, starved: float | None = None) -> DriftState:
         """Returns how the series would stand after one more run, which is not taken."""
         value -= self._allowed(starved)
-        opening = self._opening_after(value)
+        opening = self._standing_after(value).opening
         if opening is None:
             return DriftState(runs=len(self) + 1)
         values = [*self._values[: len(self)], value]
@@ -116,25 +130,23 @@ class SeriesDrift:
         change = Noise(tuple(since)).middle - self._anchor.middle
         return change, median(values[-_WINDOWS[0] :]) - self._anchor.middle >= _OPENS_SHARE * self._margin
 
-    def _opening_after(self, value: float) -> int | None:
-        """Returns the place of the run with which a regression opened that is open after this value; None without."""
+    def _standing_after(self, value: float) -> _Standing:
         count = len(self)
         if count < ANCHOR_RUNS:
-            return None
+            return _Standing()
         values = [*self._values[max(0, count - _WINDOWS[-1] + 1) : count], value]
         threshold, error, usual = _OPENS_SHARE * self._margin, self._error(values), self._anchor.middle
-        opening = self._openings[count - 1]
+        opening, since = self._standings[count - 1]
         if opening is None:
-            for window in _WINDOWS:
+            for window in (window for window in _WINDOWS if window <= count + 1 - since):
                 rise = Noise(tuple(values[-window:])).middle - usual
-                is_whole = window <= count + 1 - ANCHOR_RUNS
-                if is_whole and rise >= threshold and rise > _OPENS_ERRORS * error * _of_runs(window):
-                    return count
-            return None
+                if rise >= threshold and rise > _OPENS_ERRORS * error * _of_runs(window):
+                    return _Standing(count, since)
+            return _Standing(None, since)
         for window in range(1, min(len(values), count + 1 - opening) + 1):
             if fmean(values[-window:]) - usual + _CLOSES_ERRORS * error * _of_runs(window) < threshold:
-                return None
-        return opening
+                return _Standing(None, count + 1 - window)
+        return _Standing(opening, since)
 
     def _error(self, last: Sequence[float]) -> float:
         """Returns the standard deviation between runs, made larger because successive runs are alike.

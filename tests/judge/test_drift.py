@@ -1,0 +1,215 @@
+"""Series whose truth was set: what adds up is found, what is steady is left alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from math import log, log1p, sqrt
+
+import pytest
+
+from pytest_cloudbench.judge.drift import ANCHOR_RUNS, DriftState, SeriesDrift
+from pytest_cloudbench.judge.noise import allowance
+
+MARGIN = 0.10
+SERIES = 40
+
+
+def noise_of(kind: str, spread: float, seed: object, runs: int, alike: float = 0.3) -> list[float]:
+    """The logarithms of successive runs with nothing changed: each is a little like the one before it."""
+    source = random.Random(f"drift/{kind}/{spread}/{seed}")
+
+    def draw() -> float:
+        if kind == "normal":
+            return source.gauss(0, 1)
+        return source.gauss(0, 1) / sqrt(source.gammavariate(1.5, 2) / 3) / sqrt(3)  # t3 with a deviation of 1
+
+    values = [draw()]
+    while len(values) < runs:
+        values.append(alike * values[-1] + sqrt(1 - alike * alike) * draw())
+    return [spread * value for value in values]
+
+
+def states_of(values: Sequence[float], margin: float = MARGIN) -> list[DriftState]:
+    """How a series stood after each of its runs."""
+    drift, states = SeriesDrift(log1p(margin)), []
+    for number, value in enumerate(values):
+        states.append(drift.after(value))
+        drift.add(value, name=f"{number:04d}")
+    return states
+
+
+def first_open(values: Sequence[float]) -> int | None:
+    """The place of the run with which a regression opened; None if none did."""
+    drift = SeriesDrift(log1p(MARGIN))
+    for number, value in enumerate(values):
+        if drift.after(value).is_open:
+            return number
+        drift.add(value)
+    return None
+
+
+def with_course(noise: Sequence[float], course: Callable[[int], float]) -> list[float]:
+    return [value + course(number) for number, value in enumerate(noise)]
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.01, 0.03])
+def test_a_steady_series_opens_no_regression(spread: float) -> None:
+    opened = [first_open(noise_of("normal", spread, seed, 100)) for seed in range(SERIES)]
+    assert opened == [None] * SERIES
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+@pytest.mark.parametrize("rise", [0.003, 0.005])
+@pytest.mark.parametrize("steady", [0, ANCHOR_RUNS, 60])
+def test_a_slow_rise_opens_a_regression_before_it_is_twice_the_margin(spread: float, rise: float, steady: int) -> None:
+    """Above the mean of the first twenty runs, which may rise themselves."""
+    first_runs = 0.0 if steady else (ANCHOR_RUNS - 1) / 2
+    runs = steady + int(first_runs + log1p(2 * MARGIN) / log1p(rise))
+    opened = [
+        first_open(with_course(noise_of("normal", spread, seed, runs), lambda n: max(0, n - steady) * log1p(rise)))
+        for seed in range(SERIES)
+    ]
+    assert opened.count(None) <= SERIES // 20
+    assert all(place > steady for place in opened if place is not None)
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+def test_a_step_opens_a_regression_that_never_closes_while_it_lasts(spread: float) -> None:
+    step, steady = log1p(1.5 * MARGIN), 30
+    for seed in range(SERIES):
+        states = states_of(with_course(noise_of("normal", spread, seed, 110), lambda n: step * (n >= steady)))
+        opened = next(number for number, state in enumerate(states) if state.is_open)
+        assert steady <= opened <= steady + 15
+        assert all(state.is_open for state in states[opened:])
+        assert states[-1].since == f"{opened:04d}"
+        assert states[-1].is_worse
+        assert states[-1].change == pytest.approx(step, abs=3 * spread)
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+def test_a_regression_closes_after_the_step_is_gone(spread: float) -> None:
+    step, begins, ends = log1p(1.5 * MARGIN), 25, 60
+    for seed in range(SERIES // 2):
+        noise = noise_of("normal", spread, seed, 110)
+        states = states_of(with_course(noise, lambda n: step * (begins <= n < ends)))
+        assert states[ends - 1].is_open
+        closed = next(number for number in range(ends, 110) if not states[number].is_open)
+        assert closed <= ends + 15
+        assert not any(state.is_open for state in states[closed:]), (
+            "runs of a regression that is gone open no other one"
+        )
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.01, 0.03])
+def test_a_regression_that_comes_back_opens_again(spread: float) -> None:
+    step = log1p(1.5 * MARGIN)
+    for seed in range(SERIES // 2):
+        noise = noise_of("normal", spread, seed, 140)
+        states = states_of(with_course(noise, lambda n: step * (25 <= n < 60 or n >= 90)))
+        assert not states[89].is_open
+        opened = next(number for number in range(90, 140) if states[number].is_open)
+        assert opened <= 105
+        assert all(state.is_open for state in states[opened:])
+
+
+@pytest.mark.parametrize("good", [1, 2])
+def test_a_lucky_run_ends_a_regression_for_few_runs_at_most(good: int) -> None:
+    step = log1p(1.5 * MARGIN)
+    noise = noise_of("normal", 0.01, "lucky", 120)
+    states = states_of(with_course(noise, lambda n: step * (n >= 25 and not 50 <= n < 50 + good)))
+    assert all(state.is_open for state in states[55 + good :])
+
+
+def test_while_it_is_not_sure_that_a_regression_is_gone_it_is_open_but_no_worse() -> None:
+    step = log1p(1.5 * MARGIN)
+    noise = noise_of("normal", 0.03, "gone", 100)
+    states = states_of(with_course(noise, lambda n: step * (25 <= n < 60)))
+    between = [state for state in states[60:] if state.is_open]
+    assert any(not state.is_worse for state in between)
+    assert all(state.is_worse for state in states[45:60])
+
+
+def test_a_trend_is_told_with_its_interval() -> None:
+    rise = log1p(0.005)
+    (*_, state) = states_of(with_course(noise_of("normal", 0.01, "trend", 60), lambda n: n * rise))
+    assert state.slope_low < rise < state.slope_high
+    assert state.slope == pytest.approx(rise, rel=0.1)
+    assert state.runs == 60
+
+
+@pytest.mark.parametrize("change", [0.5, 2.0])
+def test_a_change_for_the_better_opens_nothing(change: float) -> None:
+    for seed in range(10):
+        series = with_course(noise_of("normal", 0.03, seed, 80), lambda n: -log1p(change) * (n >= 30))
+        assert first_open(series) is None
+
+
+@pytest.mark.parametrize("outlier", [0.2, 1.0, 5.0])
+def test_single_outliers_open_nothing(outlier: float) -> None:
+    """Neither among the first runs nor later, one at a time."""
+    for seed in range(10):
+        series = with_course(noise_of("normal", 0.01, seed, 100), lambda n: outlier * (n % 25 == 7))
+        assert first_open(series) is None
+
+
+def test_heavy_tails_open_few_regressions() -> None:
+    opened = sum(first_open(noise_of("t3", 0.03, seed, 100)) is not None for seed in range(2 * SERIES))
+    assert opened <= 2 * SERIES // 10
+
+
+def test_fewer_runs_than_the_first_twenty_open_nothing() -> None:
+    drift = SeriesDrift(log1p(MARGIN))
+    for number in range(ANCHOR_RUNS):
+        assert drift.after(9.0) == DriftState(runs=number + 1)
+        drift.add(0.001 * (number % 3))
+    assert len(drift) == ANCHOR_RUNS
+
+
+def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:
+    drift = SeriesDrift(log1p(MARGIN))
+    noise = noise_of("normal", 0.01, "as it was", 40)
+    for value in noise:
+        drift.add(value)
+    before = drift.now()
+    told = [before.after(value) for value in (0.0, 0.2)]
+    for number in range(30):
+        drift.add(0.3 + noise[number], name="later")
+    assert drift.after(0.3).is_open
+    assert len(before) == 40
+    assert [before.after(value) for value in (0.0, 0.2)] == told
+    fresh = SeriesDrift(log1p(MARGIN))
+    for value in noise:
+        fresh.add(value)
+    assert [fresh.after(value) for value in (0.0, 0.2)] == told
+
+
+def test_asking_how_a_series_would_stand_takes_no_run() -> None:
+    drift = SeriesDrift(log1p(MARGIN))
+    for value in noise_of("normal", 0.01, "asked", 40):
+        for _ in range(3):
+            drift.after(9.0)
+        drift.add(value)
+    assert len(drift) == 40
+    assert not drift.after(0.0).is_open
+
+
+@pytest.mark.parametrize("starved", [0.2, 0.5])
+def test_runs_that_are_slower_because_threads_waited_for_a_cpu_open_nothing(starved: float) -> None:
+    """The same rise without waiting is a regression."""
+    slower = allowance(starved, 0.02)
+    assert slower > 0.75 * log1p(MARGIN)
+    for share, is_open in ((starved, False), (0.02, True), (None, True)):
+        drift = SeriesDrift(log1p(MARGIN), usual_starved=0.02)
+        for value in noise_of("normal", 0.01, "waits", 30):
+            drift.add(value, 0.02)
+        for value in noise_of("normal", 0.01, "waits more", 20):
+            drift.add(value + slower, share)
+        assert drift.after(slower, share).is_open is is_open
+
+
+def test_runs_that_are_all_the_same_are_no_error() -> None:
+    assert first_open([log(0.1)] * 60) is None
+    opened = first_open([log(0.1)] * 30 + [log(0.12)] * 30)
+    assert opened is not None
+    assert 30 < opened <= 40

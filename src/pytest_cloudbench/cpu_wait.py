@@ -40,8 +40,8 @@ class _Descriptor:
     __slots__ = ("number",)
     kept = 0
 
-    def __init__(self) -> None:
-        self.number = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, number: int) -> None:
+        self.number = number
         _Descriptor.kept += 1
 
     def __del__(self) -> None:
@@ -76,7 +76,7 @@ def _thread_wait_ns() -> int | None:
     try:
         if _Descriptor.kept >= _MOST_KEPT:
             return _read_once(_OWN)
-        descriptor = _kept.descriptor = _Descriptor()
+        descriptor = _kept.descriptor = _Descriptor(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC))
         return _waited_ns(descriptor.number)
     except OSError:  # no descriptor is left, or the thread is ending
         return None
@@ -178,6 +178,7 @@ class WaitSampler:
         with contextlib.suppress(OSError):
             for thread in os.listdir(folder):
                 path = f"{folder}/{thread}/schedstat"
-                if path not in self._last_ns and len(self._descriptors) < _MOST_THREADS:
+                is_new = path not in self._last_ns and path not in self._descriptors
+                if is_new and len(self._descriptors) < _MOST_THREADS:
                     with contextlib.suppress(OSError):
-                        self._descriptors.setdefault(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                        self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

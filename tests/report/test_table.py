@@ -153,6 +153,45 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
     assert max(map(len, narrow[2:5])) <= 80
 
 
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ((0.004,), "at most 0.40 %"),
+        ((0.0,), "at most 0.00 %"),
+        ((0.004, 0.05), "at most 5.00 %"),
+        ((0.004, None), "at most 0.40 % or unknown"),
+        ((None, None), "unknown in all rows"),
+        ((0.051,), ""),
+        ((0.0, 0.9), ""),
+    ],
+)
+def test_how_long_threads_were_starved_is_omitted_where_that_is_short(
+    shares: tuple[float | None, ...], told: str
+) -> None:
+    found = [Finding(info(starved_share=share), f"{TEST}[{n}-1s]") for n, share in enumerate(shares)]
+    wide, narrow = lines(*found), lines(*found, width=100)
+    assert wide[2].endswith("late p99  starved")
+    assert not any("omitted" in line for line in wide)
+    omitted = [line for line in narrow if line.startswith("  columns omitted: ")]
+    assert any("starved" in line.split() for line in narrow if line not in omitted) is (told == "")
+    assert omitted == ([f"  columns omitted: starved ({told})"] if told else [])
+
+
+def test_a_column_of_that_name_that_holds_something_else_is_shown() -> None:
+    finding = Finding(
+        info(starved="now and then"), columns=("starved", *(f"a_long_name_of_column_{n}" for n in range(9)))
+    )
+    assert "now and then" in "\n".join(lines(finding, width=60))
+
+
+def test_how_long_threads_were_starved_is_omitted_before_what_tells_of_faults() -> None:
+    given = info(starved_share=0.01, silently_lost=0, corrupt=0, failed=0)
+    for width in range(40, 120):
+        for line in lines(Finding(given), width=width):
+            if line.startswith("  columns omitted: ") and "silent" in line:
+                assert line.startswith("  columns omitted: starved (at most 1.00 %); silent")
+
+
 def test_a_column_that_is_omitted_is_zero_or_unknown_and_which_is_said() -> None:
     every = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
     some = [Finding(info(**every, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]

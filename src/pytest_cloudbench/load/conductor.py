@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,10 +146,14 @@ class Conductor:
     # -- answers to single agents -----------------------------------------------------------------
 
     def _collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
+        self.expect(nodeids)
+        collected(nodeids)
+
+    def expect(self, nodeids: Sequence[str]) -> None:
+        """Take note of the session's tests that measure something."""
         self.meter.expect(nodeids)
         if self.entries.gate is not None:
             self.entries.gate.collected.update(nodeids)
-        collected(nodeids)
 
     def _select(self, agent: str, count: int) -> None:
         self.entries.selected = max(count, self.entries.selected or 0)

@@ -184,10 +184,14 @@ class SessionGate:
         """Returns the items to measure again, in order.
 
         The most suspicious come first. As many as the budget is sure to suffice for take turns, so that what disturbs
-        one for a while does not disturb all of its repetitions. Others follow one by one, while there is time.
+        one for a while does not disturb all of its repetitions. Others follow one by one, while there is time. Without
+        any budget, nothing is measured again.
         """
         self._repeats = True
         self._budget_s = self.settings.budget.seconds(time.monotonic() - self._opened_s)
+        if not self._budget_s:
+            self._unmeasured.update(self._held)
+            return []
         ranked = sorted(self._held, key=self._suspicion)
         sure, needed_s = ranked[:1], AGAIN * sum(self._held[nodeid].took_s for nodeid in ranked[:1])
         for nodeid in ranked[1:]:
@@ -203,10 +207,12 @@ class SessionGate:
         if not self._held:
             return ""
         count, wanted_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
+        noun = "1 suspect" if count == 1 else f"{count} suspects"
+        if not self._budget_s:
+            return f"gate: {noun} will not be measured again: the budget is {_seconds(0)} (--cloudbench-gate-budget)"
         first_s = AGAIN * self._held[self._first].took_s
         most_s = min(wanted_s, max(self._budget_s, first_s))
         wait_s = self.apart_s(self._first)
-        noun = "1 suspect" if count == 1 else f"{count} suspects"
         line = f"gate: measuring {noun} again, about {_seconds(most_s + wait_s)}"
         line += f", of which {_seconds(wait_s)} to be apart from the first time" if wait_s >= 1 else ""
         if wanted_s > most_s:
@@ -354,10 +360,20 @@ class SessionGate:
         rest = [each for each in giving if each not in few]
         remark = f" ({entry.remark or entry.offer})" if entry.remark or entry.offer else ""
         lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
-        end = self._since(entry) if entry.answer == "broken" else _left_out(entry)
-        if entry.answer == "inconclusive" and entry.nodeid in self._unmeasured:
-            end += f"; the budget of {_seconds(self._budget_s)} was used up (--cloudbench-gate-budget)"
-        return lines + [f"{begin} {entry.answer}: {ruling_text(each)}{end}" for each in rest]
+        since = self._since(entry) if rest and entry.answer == "broken" else ""
+        return lines + [
+            f"{begin} {entry.answer}: {ruling_text(each)}{since or self._why_unmeasured(entry, each)}" for each in rest
+        ]
+
+    def _why_unmeasured(self, entry: Gated, ruling: Ruling) -> str:
+        """Why a suspect was not measured again often enough, as the end of a line."""
+        if not needs_again(ruling.check):
+            return ""
+        end = _left_out(entry)
+        if entry.nodeid in self._unmeasured:
+            used = " and was used up" if self._budget_s else ""
+            end += f"; the budget is {_seconds(self._budget_s)}{used} (--cloudbench-gate-budget)"
+        return end
 
     def _since(self, entry: Gated) -> str:
         """Which commit may have broken it, as the end of a line."""
@@ -428,7 +444,8 @@ class SessionGate:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    digits = ".1g" if 0 < seconds < 1 else ".0f"
+    return f"{seconds:{digits}} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _left_out(entry: Gated) -> str:

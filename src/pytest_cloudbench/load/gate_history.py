@@ -6,6 +6,7 @@ are none. Runs in the controller process, or in the only process without xdist.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class GateHistory:
 
     Args:
         storage: the folder of stored runs.
-        root: the project's folder, for git.
+        root: the project's folder, for git, and to see which tests are there.
         branch: the default branch's name; empty to find it out.
 
     Raises ResultsError if the storage cannot be listed.
@@ -55,7 +56,7 @@ class GateHistory:
 
     def __init__(self, storage: Path, root: Path, branch: str) -> None:
         self._index = Index.open(storage)
-        self._names = former_names(storage)
+        self._names, self._root = former_names(storage), root
         self.commits = Commits(root, branch)
 
     @property
@@ -109,17 +110,15 @@ class GateHistory:
     def offer(self, fullname: str, info: Mapping[str, Any], here: Collection[str]) -> str:
         """Returns a line that offers the runs of another test to one that has none: it may have been renamed.
 
-        The other one has the same conditions, is not among the tests ``here``, and of several the name is most alike.
+        The other one has the same conditions, is neither among the tests ``here`` nor in its file, and of several the
+        name is most alike.
         """
         if self._index.series(fullname, "ops") or self._former_names(fullname):
             return ""
         alike: list[tuple[float, str, int]] = []
         for name in self._index.tests():
-            test = name.partition("[")[0]
-            if any(nodeid == name or nodeid.partition("[")[0] == test for nodeid in here):
-                continue
             count = sum(not self._reason_against(point, info) for point in self._index.series(name, "ops"))
-            if count:
+            if count and not self._is_there(name, here):
                 alike.append((SequenceMatcher(None, name, fullname).ratio(), name, count))
         if not alike:
             return ""
@@ -129,3 +128,15 @@ class GateHistory:
         old, new = (old, new) if old_params == new_params else (name, fullname)
         command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
         return f"{runs} of {name} had the same conditions; if that was its name: {command}"
+
+    def _is_there(self, name: str, here: Collection[str]) -> bool:
+        """Returns whether a test still exists: in this session, or in its file, which may not have been selected."""
+        test = name.partition("[")[0]
+        if any(nodeid.partition("[")[0] == test for nodeid in here):
+            return True
+        file, *parts = test.split("::")
+        try:
+            text = (self._root / file).read_text("utf-8", "replace")
+        except (OSError, ValueError):
+            return False
+        return all(re.search(rf"\b{re.escape(part)}\b", text) for part in parts)

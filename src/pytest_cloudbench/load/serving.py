@@ -278,7 +278,8 @@ class Serving:
         session: Any = self.config.pluginmanager.getplugin("session")
         if not self._distributed and session is not None:
             items = getattr(session, "items", ())
-            self.conductor.meter.expect(item.nodeid for item in items if "fleet" in getattr(item, "fixturenames", ()))
+            nodeids = [item.nodeid for item in items if "fleet" in getattr(item, "fixturenames", ())]
+            self.conductor.expect(nodeids)
 
     def _say_before(self) -> None:
         """Print what the user should know before the first experiment."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
 
 __all__ = ["cells", "column", "errors_said", "markup", "render", "shown_value"]
@@ -87,6 +88,8 @@ def column(key: str) -> _Column:
 
 _NONE = ["no expectation"]
 
+_PERCENTAGE = re.compile(r"\d+\.\d\d %|-")
+_STARVED = METRICS["starved_share"].column
 _OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
 _OF_UPLOADS = ("files", "listed_twice", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
@@ -220,17 +223,28 @@ def _named(key: str) -> _Column:
 
 
 def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[str, str]]:
-    """On a narrow terminal, omit columns without a number but zero. Returns the rows, and what omitted columns hold."""
+    """On a narrow terminal, omit columns that say little. Returns the rows, and what omitted columns hold."""
     left_out: dict[str, str] = {}
-    for title in ("silent", "corrupt", "failed", "published"):
+    for title in (_STARVED, "silent", "corrupt", "failed", "published"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
         if needed > width and title in rows[0]:
             place = rows[0].index(title)
-            held = {row[place] for row in rows[1:]}
-            if held <= _OMITTED.keys():
+            if held := _little_in({row[place] for row in rows[1:]}, is_starved=title == _STARVED):
                 rows = [row[:place] + row[place + 1 :] for row in rows]
-                left_out[title] = _OMITTED[held.pop()] if len(held) == 1 else "0 or unknown"
+                left_out[title] = held
     return rows, left_out
+
+
+def _little_in(cells: Set[str], *, is_starved: bool) -> str:
+    """Returns what a column holds, in words, if that is nothing or so little that nothing depends on it."""
+    if cells <= _OMITTED.keys():
+        return _OMITTED[min(cells)] if len(cells) == 1 else "0 or unknown"
+    if not is_starved or not all(map(_PERCENTAGE.fullmatch, cells)):
+        return ""
+    shares = [float(cell.removesuffix(" %")) / 100 for cell in cells if cell != "-"]
+    if max(shares) > MOST_WAIT_SHARE:
+        return ""
+    return f"at most {_percent(max(shares))}" + (" or unknown" if "-" in cells else "")
 
 
 def errors_said(info: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,252 @@
+"""What the regression gate says of what has happened, whatever repetitions say; and of tests that have another name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.cli import main
+
+from .harness import FOLDER, Ended, Lab
+from .test_regression_gate import HISTORY, SETTINGS, entry, times, write_history
+
+GATE = (*FOLDER, "--cloudbench-gate", "-rs")
+STRICT_SETTINGS = SETTINGS.replace("corrupt_rate = 0.5\n", "")
+"""Without a bound of the user's on what must not happen."""
+TESTS = """
+    from dataclasses import dataclass
+    from typing import Any
+
+    from pytest_cloudbench.model import Verb
+
+    def run(experiment, payload, **more):
+        return experiment.run(payload, arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3, **more)
+
+    def test_put(experiment, payloads):
+        run(experiment, payloads.random(100))
+
+    def test_get(experiment, payloads):
+        run(experiment, payloads.random(100), operation=Verb.GET)
+
+    @dataclass
+    class Slow:
+        payload: Any
+        size_bytes: int = 100
+
+        def content(self, sensor, seq):
+            if (HERE / "late").exists():
+                time.sleep(2)
+            return self.payload.content(sensor, seq)
+
+    def test_late(experiment, payloads):
+        run(experiment, Slow(payloads.random(100)))
+"""
+FAULTY_STORE = """
+    import os
+    from pathlib import Path
+    from pytest_cloudbench.drivers.folder import FolderDriver
+
+    HERE, put, get = Path(__file__).parent, FolderDriver.put, FolderDriver.get
+
+    def is_due(fault):
+        # Each file stands for one fault that has not happened yet.
+        for path in HERE.glob(f"{fault}-*"):
+            try:
+                path.unlink()
+                return True
+            except FileNotFoundError:
+                continue
+        return False
+
+    def faulty_put(self, path, content):
+        entry = put(self, path, content)
+        if not path.endswith("/cloudbench-run") and is_due("lose"):  # that one marks the run's folder
+            self.delete(path)
+        return entry
+
+    def faulty_get(self, path, offset=0):
+        content = b"".join(get(self, path, offset))
+        yield bytes([content[0] ^ 1]) + content[1:] if content and is_due("damage") else content
+
+    FolderDriver.put, FolderDriver.get = faulty_put, faulty_get
+"""
+FACTS = pytest.mark.parametrize(
+    ("test", "fault", "metric"), [("test_put", "lose", "silent_loss_rate"), ("test_get", "damage", "corrupt_rate")]
+)
+
+
+def faulty(lab: Lab, settings: str = STRICT_SETTINGS) -> Lab:
+    (lab.folder / "pyproject.toml").write_text(settings)
+    lab.write(FAULTY_STORE, "conftest.py")
+    return lab.write(TESTS)
+
+
+def session(lab: Lab, test: str, *options: str, **faults: int) -> Ended:
+    """A session of one test in which so many faults of each kind happen, as soon as they can."""
+    for fault, count in faults.items():
+        for number in range(count):
+            (lab.folder / f"{fault}-{number}").touch()
+    run = lab.run(*GATE, "-k", test, *options)
+    assert not [path for fault in faults for path in lab.folder.glob(f"{fault}-*")], "all have happened"
+    return run
+
+
+def accept_last(lab: Lab) -> None:
+    storage = str(lab.folder / ".benchmarks")
+    assert main(["baseline", "accept", "last", "--reason", "known", "--storage", storage]) == 0
+
+
+@FACTS
+def test_what_happened_once_is_red_although_it_was_clean_three_times_afterwards(
+    lab: Lab, test: str, fault: str, metric: str
+) -> None:
+    session(faulty(lab), test)
+    write_history(lab, {test: times(1e5)})
+    for _ in range(2):  # what was red is no baseline for the same again
+        run = session(lab, test, **{fault: 1})
+        assert (run.status, run.counts()) == (1, {"failed": 1, "deselected": 2}), run.text
+        assert run.lines_with(f"gate broken: {metric}: 1 of 6: not in 3 repetitions: intermittent; ")
+        gate = entry(run, test)["gate"]
+        assert (gate["answer"], gate["runs"], len(gate["again"])) == ("broken", 12, 3)
+    assert session(lab, test).counts() == {"passed": 1, "deselected": 2}, "and it is over when it is over"
+
+
+@FACTS
+@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "n2"])
+def test_the_first_session_of_all_is_red_for_what_happened(
+    lab: Lab, test: str, fault: str, metric: str, spread: tuple[str, ...]
+) -> None:
+    run = session(faulty(lab), test, *spread, **{fault: 2})
+    assert run.status == 1, run.text
+    assert run.lines_with(
+        f"gate broken: {metric}: 2 of 6: not in 3 repetitions: intermittent; its commits are not known"
+    )
+
+
+@FACTS
+def test_what_happens_again_is_counted(lab: Lab, test: str, fault: str, metric: str) -> None:
+    run = session(faulty(lab), test, **{fault: 6 * 4})
+    assert run.lines_with(f"gate broken: {metric}: 6 of 6: in 3 of 3 repetitions, too; ")
+
+
+def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
+    run = session(faulty(lab), "test_put", "--cloudbench-gate-budget=0", lose=1)
+    assert run.status == 1, run.text
+    assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
+
+
+@FACTS
+def test_accepting_a_run_allows_what_happened_in_it_and_no_more(lab: Lab, test: str, fault: str, metric: str) -> None:
+    assert session(faulty(lab), test, **{fault: 1}).status == 1
+    accept_last(lab)
+    run = session(lab, test, **{fault: 1})
+    assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 2}), run.text
+    assert run.lines_with("gate inconclusive: baseline 1 of 10")
+    run = session(lab, test, **{fault: 2})
+    assert run.status == 1, run.text
+    assert run.lines_with(f"gate broken: {metric}: 2 of 6")
+
+
+def test_a_bound_of_the_users_allows_a_loss_up_to_it(lab: Lab) -> None:
+    faulty(lab, STRICT_SETTINGS + "silent_loss_rate = 0.2\n")
+    assert session(lab, "test_put", lose=1).status == 0, "a sixth"
+    run = session(lab, "test_put", lose=2)
+    assert run.lines_with("gate broken: silent_loss_rate: 2 of 6"), run.text
+
+
+# --- doubts about times ---
+
+
+def late(lab: Lab, settings: str, **faults: int) -> Ended:
+    """A session whose engine is late: its payloads take longer than the due times allow."""
+    session(faulty(lab, settings), "test_late")
+    write_history(lab, {"test_late": times(1e5)})
+    (lab.folder / "late").touch()
+    run = session(lab, "test_late", "--cloudbench-max-lateness=1", "--cloudbench-gate-budget=0", **faults)
+    assert any(doubt.startswith("engine saturated (") for doubt in entry(run, "test_late")["doubts"])
+    return run
+
+
+def test_a_late_engine_leaves_times_open_and_says_why(lab: Lab) -> None:
+    run = late(lab, STRICT_SETTINGS)
+    assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 2}), run.text
+    assert run.lines_with("gate inconclusive: response_p50: doubts: engine saturated (lateness p99 ")
+
+
+def test_a_late_engine_leaves_counts_judged(lab: Lab) -> None:
+    settings = STRICT_SETTINGS.replace('response_p50 = "10%"\n', "")
+    run = late(lab, settings)
+    assert (run.status, run.counts()) == (0, {"passed": 1, "deselected": 2}), run.text
+    assert entry(run, "test_late")["gate"]["runs"] == 12
+    (lab.folder / "late").unlink()
+    assert entry(session(lab, "test_late"), "test_late")["gate"]["runs"] == 13, "and it is a baseline for counts"
+
+
+def test_a_late_engine_hides_no_loss(lab: Lab) -> None:
+    run = late(lab, STRICT_SETTINGS, lose=1)
+    assert run.status == 1, run.text
+    assert run.lines_with("gate broken: silent_loss_rate: 1 of 6")
+
+
+# --- other names ---
+
+PARAMETRIZED = """
+    @pytest.mark.parametrize("size_bytes", [100, 200])
+    def {name}(experiment, payloads, size_bytes):
+        experiment.run(payloads.random(size_bytes), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3)
+"""
+
+
+def offered(run: Ended) -> list[list[str]]:
+    """The commands that a session offers, each as its words."""
+    return [
+        shlex.split(match[1].rstrip(")")) for match in re.finditer(r"if that was its name: (cloudbench .*)", run.text)
+    ]
+
+
+@pytest.mark.parametrize("file", ["test_it.py", "test_other_file.py"])
+def test_a_renamed_test_is_offered_its_old_runs_and_takes_them_over(lab: Lab, file: str) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
+    write_history(lab, {"test_upload": HISTORY["test_met"]})
+    (lab.folder / "test_it.py").unlink()
+    lab.write(PARAMETRIZED.format(name="test_uploads"), file)
+    run = lab.run(*GATE)
+    assert run.counts() == {"skipped": 2}, run.text
+    (line, *_) = run.lines_with("gate inconclusive: baseline 0 of 10 (12 runs of test_it.py::test_upload[")
+    assert " had the same conditions; if that was its name: cloudbench baseline rename " in line
+    commands = offered(run)
+    words = ["cloudbench", "baseline", "rename", "test_it.py::test_upload", f"{file}::test_uploads"]
+    assert commands
+    assert all(command == words for command in commands), "the functions' names stand for all parameters"
+    assert main([*words[1:], "--storage", str(lab.folder / ".benchmarks")]) == 0
+    run = lab.run(*GATE)
+    assert run.counts() == {"passed": 2}, run.text
+    assert [each["extra_info"]["gate"]["runs"] for each in run.document["benchmarks"]] == [13, 13], "one of its own"
+    assert not offered(run)
+
+
+def test_nothing_is_offered_of_a_test_that_is_still_there_or_of_other_conditions(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
+    write_history(lab, {"test_upload": HISTORY["test_met"]})
+    both = PARAMETRIZED.format(name="test_upload") + PARAMETRIZED.format(name="test_uploads")
+    assert not offered(lab.write(both).run(*GATE)), "it is another test"
+    (lab.folder / "test_it.py").unlink()
+    other = PARAMETRIZED.format(name="test_later").replace("[100, 200]", "[300]")
+    assert not offered(lab.write(other, "test_later.py").run(*GATE)), "it uploads something else"
+
+
+def test_a_renaming_of_what_was_never_stored_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
+    storage: Path = lab.folder / ".benchmarks"
+    for old, new, why in (
+        ("test_it.py::test_up", "test_it.py::test_new", "no stored run has a test of this name"),
+        ("test_it.py::test_upload", "test_it.py::test_upload", "this is the name that it had"),
+    ):
+        assert main(["baseline", "rename", old, new, "--storage", str(storage)]) == 4
+        assert why in capsys.readouterr().err

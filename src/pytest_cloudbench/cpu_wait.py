@@ -44,9 +44,9 @@ class _Descriptor:
         self.number = number
         _Descriptor.kept += 1
 
-    def __del__(self) -> None:
-        _Descriptor.kept -= 1
-        os.close(self.number)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        type(self).kept -= 1  # no name of the module: while the interpreter ends, these are gone
+        close(self.number)
 
 
 class _Kept(threading.local):

@@ -1,156 +1,275 @@
-"""The regression gate on recorded runs, resampled: how often it alarms with nothing changed, and what it finds.
+"""Runs of one machine under named loads, in the order in which they were measured: what the gate's figures are made of.
 
-``gate-noise.json`` holds runs of one experiment on a machine that did little else, ``gate-noise-busy.json`` on one
-that others used, in the order in which they were measured and with all numbers that the gate watches. A session is
-drawn from it: today's experiments are one stretch of neighbouring runs, suspects are measured again by the runs that
-follow, and each session of the baseline is a stretch from elsewhere. So what a whole session has in common stays in.
-A change makes today's times longer, or more of today's operations fail. What is watched, the rule and the margins are
-the product's own.
-
-``python -m benchmarks.gate_recorded MINUTES`` records this machine anew.
+``python -m benchmarks.gate_recorded LOAD MINUTES [--folder FOLDER]`` records this machine under a load, into
+``gate-LOAD.jsonl.gz``. A round is one run of each kind: an open loop and a closed one against an emulator, and a closed
+one against a threaded server in a child process. A run's line holds all numbers that the gate watches, and a sample of
+its quiet service times for rules that work on operations. Runs with doubts about their times stay in, as in a history.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import gzip
 import json
 import os
-import random
+import re
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment, python, scratch
-from pytest_cloudbench.judge.gate import AGAIN, Check, Ruling, is_suspect, judge
-from pytest_cloudbench.judge.watched import NUMBERS, Numbers, checks_of
+from pytest_cloudbench.judge.baseline import is_about_times
+from pytest_cloudbench.judge.watched import NUMBERS, TIMES_DOUBTED, Numbers
 
-__all__ = ["BUSY", "NOISE", "drawn_session", "record", "recorded"]
+__all__ = ["KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record"]
 
-NOISE = Path(__file__).with_name("gate-noise.json")
-BUSY = Path(__file__).with_name("gate-noise-busy.json")
+FOLDER = Path(__file__).parent
 
-_OPS = 3400
-_QUIET_OPS = 3000
-"""A run with fewer quiet operations is left out: the figures are of runs with so many."""
-_LATENCY_S = 0.05
-_EACH_SESSION = 8
-"""Experiments of a recorded session: how a process begins is part of the noise."""
+KINDS = ("open", "closed", "served")
+SAMPLE = "sample_us"
+"""The key of a run's sample: up to 200 service times of quiet operations, in microseconds."""
 
-_PROFILE = f"""
+_SAMPLED = 200
+_OPS = 800
+_ROUNDS = 3
+"""Rounds of a recorded session: how a process begins is part of the noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What else the machine does.
+
+    Attributes:
+        about: in words.
+        processes: how many of them compute.
+        busy_s, idle_s: how long, on average, each computes and then sleeps; never, if ``idle_s`` is 0.
+    """
+
+    about: str
+    processes: int = 0
+    busy_s: float = 1.0
+    idle_s: float = 0.0
+
+
+LOADS: Mapping[str, Load] = {
+    "calm": Load("nothing else to do"),
+    "busy4": Load("4 busy processes beside", 4),
+    "busy16": Load("16 busy processes beside", 16),
+    "bursts": Load("10 processes beside that compute for 2 s and sleep for 4 s, on average", 10, 2.0, 4.0),
+}
+
+_BUSY = """
+import os, random, sys, time
+parent, busy_s, idle_s, seed = (float(word) for word in sys.argv[1:])
+draws = random.Random(seed)
+while os.getppid() == parent:
+    end_s = time.monotonic() + draws.expovariate(1 / busy_s)
+    while time.monotonic() < end_s:
+        sum(range(10_000))
+    if idle_s:
+        time.sleep(draws.expovariate(1 / idle_s))
+"""
+
+_PROFILE = """
     [meta]
     name = "gate-noise"
     api = "dropbox"
     description = "uploads of 0.05 s"
     [latency]
-    median_s = {_LATENCY_S}
-    sigma = 0.35
+    median_s = 0.05
+    sigma = 0.1
 """
-_TEST = f"""
-    import pytest
-    from pytest_cloudbench.arrival import Jittered
+_RECIPE = f"""
+    name = "threads"
+    driver = "webdav"
+    command = ["{{python}}", {json.dumps(str(FOLDER / "gate_server.py"))}, "{{port}}"]
+    url = "http://127.0.0.1:{{port}}/"
+    [credentials]
+    user = "cloudbench"
+    password = "{{secret}}"
+"""
+_CONFTEST = f"""
+    import random
+    from dataclasses import replace
 
-    @pytest.mark.parametrize("number", range({_EACH_SESSION}))
-    def test_put(experiment, payloads, number):
-        experiment.run(payloads.random(5120), arrival=Jittered(0.2, 0.2), sensors=50, ops_per_sensor={_OPS // 50})
+    from pytest_cloudbench.judge.metrics import Run
+    from pytest_cloudbench.judge.quiet import WaitSeries
+    from pytest_cloudbench.load import merging
+
+    summarize = merging.summarize
+
+    def with_sample(table, verification, beside=None):
+        summary = summarize(table, verification, beside)
+        quiet_ns = Run(table, verification, beside or WaitSeries()).sorted_ns("quiet")
+        chosen = random.Random(len(quiet_ns)).sample(quiet_ns, min({_SAMPLED}, len(quiet_ns)))
+        return replace(summary, quiet=dict(summary.quiet) | {{"{SAMPLE}": [round(ns / 1000) for ns in chosen]}})
+
+    merging.summarize = with_sample
+
+    def pytest_collection_modifyitems(items):
+        items.sort(key=lambda item: item.callspec.params["number"])  # a round after the other
 """
+_TEST = """
+    import os
+
+    import pytest
+    from pytest_cloudbench.arrival import Jittered, Threads
+
+    OPS, BYTES = int(os.environ["OPS"]), 5120
+    EMULATED, SERVED = "emulated:./noise.toml?driver=dropbox%2Bfast", "served:./threads.toml"
+    rounds = pytest.mark.parametrize("number", range(int(os.environ["ROUNDS"])))
+
+    @pytest.mark.cloudbench_provider(EMULATED)
+    @rounds
+    def test_open(experiment, payloads, number):
+        experiment.run(payloads.random(BYTES), arrival=Jittered(0.25, 0.2), sensors=20, ops_per_sensor=OPS // 20)
+
+    @pytest.mark.cloudbench_provider(EMULATED)
+    @rounds
+    def test_closed(experiment, payloads, number):
+        experiment.run(payloads.random(BYTES), arrival=Threads(4), files=OPS)
+
+    @pytest.mark.cloudbench_provider(SERVED)
+    @rounds
+    def test_served(experiment, payloads, number):
+        experiment.run(payloads.random(BYTES), arrival=Threads(4), files=OPS)
+"""
+_NAME = re.compile(r"test_(?P<kind>\w+)\[.*?(?P<round>\d+)\]$")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was recorded under one load.
+
+    Attributes:
+        about: of what, when and where.
+        rounds: the runs of each round by their kind, in order.
+    """
+
+    about: str
+    rounds: Sequence[Mapping[str, Numbers]]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Returns the kinds of runs that each of its rounds has."""
+        return tuple(kind for kind in KINDS if kind in self.rounds[0])
 
 
 @cache
-def recorded(noise: Path) -> Mapping[str, Any]:
-    """A record: ``told`` says of what, and ``runs`` are the numbers of each run."""
-    found: Mapping[str, Any] = json.loads(noise.read_text(encoding="utf-8"))
-    return found
+def read_record(load: str, folder: Path = FOLDER) -> Record | None:
+    """Returns what was recorded under a load; None if nothing was. Rounds that lack a run are left out."""
+    path = folder / f"gate-{load}.jsonl.gz"
+    if not path.exists():
+        return None
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        about, *runs = map(json.loads, file)
+    rounds: dict[int, dict[str, Numbers]] = {}
+    for run in runs:
+        rounds.setdefault(run["round"], {})[run["kind"]] = run
+    most = max(map(len, rounds.values()))
+    averages = [run["load_average"] for run in runs if "load_average" in run]
+    text = f"{about['about']}, load average {min(averages)} to {max(averages)}" if averages else about["about"]
+    return Record(text, [runs_of for runs_of in rounds.values() if len(runs_of) == most])
 
 
-def drawn_session(
-    runs: Sequence[Numbers], baseline: int, experiments: int, change: Mapping[str, float], ops: int, seed: object
-) -> list[Ruling]:
-    """One session, from its baselines to its verdicts.
+@contextmanager
+def busy_machine(load: str) -> Iterator[None]:
+    """Keep the machine as busy as a load says, by processes that end with this block, or with this process."""
+    asked = LOADS[load]
+    with ExitStack() as stack:
+        for seed in range(asked.processes):
+            command = python("-c", _BUSY, str(os.getpid()), str(asked.busy_s), str(asked.idle_s), str(seed))
+            process = stack.enter_context(subprocess.Popen(command))
+            stack.callback(process.kill)
+        yield
+
+
+def record(load: str, minutes: float, folder: Path = FOLDER, ops: int = _OPS, rounds: int = _ROUNDS) -> Path:
+    """Record sessions under a load for some minutes. What was recorded so far is on disk after each session.
 
     Args:
-        runs: recorded ones, in order.
-        baseline: how many sessions came before.
-        experiments: of each session; the first of today's has the change.
-        change: ``p50`` or ``p99``, a share that these times are longer by; or ``failed``, a share of operations.
-        ops: operations whose failures are counted, in all runs alike; 0 leaves them as they were recorded.
-        seed: of the draws.
+        load: which of ``LOADS``.
+        minutes: after which no further session begins.
+        folder: of the file that is written; a former one is replaced.
+        ops: operations of a run.
+        rounds: of each session.
     """
-    draws = random.Random(f"gate/{seed}")
-    begins = [draws.randrange(len(runs)) for _ in range(baseline + 1)]
-    today = begins.pop()
-    checks: list[Check] = []
-    for number in range(experiments):
-        mine = change if number == 0 else {}
-        former = [_seen(runs, begin + number, {}, ops, draws) for begin in begins]
-        now = _seen(runs, today + number, mine, ops, draws)
-        first = today + experiments + AGAIN * number
-        again = [_seen(runs, first + place, mine, ops, draws) for place in range(AGAIN)]
-        for check in checks_of(f"t{number}", now, (), former, {}, again):
-            checks.append(check if is_suspect(check) else replace(check, again=()))
-    return judge(checks)
+    path, end_s = folder / f"gate-{load}.jsonl.gz", time.monotonic() + minutes * 60
+    now = datetime.datetime.now(datetime.UTC)
+    about = f"{ops:,} uploads of 5 KiB a run, {LOADS[load].about}; {os.cpu_count()} cores, {now:%Y-%m-%d %H:%M} UTC"
+    _append(path, [{"load": load, "about": about}], mode="wb")
+    first = 0
+    with busy_machine(load):
+        while first == 0 or time.monotonic() < end_s:
+            runs = _session(ops, rounds)
+            for run in runs:
+                run["round"] += first
+            _append(path, runs)
+            first += rounds
+            doubted = sum(TIMES_DOUBTED in run for run in runs)
+            print(f"{first} rounds, {doubted} doubted runs in the last {len(runs)}, {path.stat().st_size:,} bytes",
+                  flush=True)  # fmt: skip
+    read_record.cache_clear()
+    return path
 
 
-def _seen(runs: Sequence[Numbers], place: int, change: Mapping[str, float], ops: int, draws: random.Random) -> Numbers:
-    """The numbers of a run, changed and with the failures of so many operations."""
-    found = dict(runs[place % len(runs)])
-    for name, more in change.items():
-        for metric in ("quiet_p50", "quiet_p99"):
-            if name == "p50" or metric.endswith(name):
-                found[metric] *= 1 + more
-    if ops:
-        share = found["failed"] / found["ops"] + change.get("failed", 0.0)
-        count = sum(draws.random() < share for _ in range(ops))
-        found |= {"failed": count, "failed_rate": count / ops, "ops": ops}
-        found |= {"lost": count, "loss_rate": count / ops, "files": ops}
-        for rate in ("throttled", "corrupt"):
-            found |= {rate: 0, f"{rate}_rate": 0.0}
-    return found
+def _append(path: Path, lines: Sequence[Mapping[str, Any]], mode: str = "ab") -> None:
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    with path.open(mode) as file:
+        file.write(gzip.compress(text.encode(), mtime=0))
 
 
-def record(minutes: float) -> None:
-    """Record sessions of this machine as it is for some minutes, into ``gate-noise.json``."""
-    before, end_s = os.getloadavg()[0], time.monotonic() + minutes * 60
-    runs: list[dict[str, Any]] = []
-    left_out = 0
-    loads = [before]
-    while time.monotonic() < end_s:
-        measured = _session()
-        fit = [each for each in measured if not each["doubts"] and each["quiet_ops"] >= _QUIET_OPS]
-        left_out += len(measured) - len(fit)
-        runs += [{name: each[name] for name in sorted(NUMBERS) if each.get(name) is not None} for each in fit]
-        loads.append(os.getloadavg()[0])
-        print(f"{len(runs)} runs, {left_out} left out, load average {loads[-1]:.1f}", flush=True)
-    load = f"load average {min(loads):.1f} to {max(loads):.1f}"
-    fewest = min(each["quiet_ops"] for each in runs)
-    document = {
-        "told": f"{_OPS:,} uploads of 5 KiB, 250 a second, {fewest:,} or more quiet; {os.cpu_count()} cores, {load}, "
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC; {left_out} of {len(runs) + left_out} runs left out "
-        "for doubts or too few quiet operations",
-        "runs": runs,
-    }
-    lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in runs)
-    NOISE.write_text(f'{{"told":{json.dumps(document["told"])},"runs":[\n{lines}\n]}}\n', encoding="utf-8")
-
-
-def _session() -> list[dict[str, Any]]:
-    """The entries of one session, in order."""
+def _session(ops: int, rounds: int) -> list[dict[str, Any]]:
+    """Returns the runs of one session, in order; a run whose counts cannot be believed is left out."""
     with scratch() as folder:
-        (folder / "noise.toml").write_text(textwrap.dedent(_PROFILE))
-        (folder / "test_put.py").write_text(textwrap.dedent(_TEST))
-        provider = "emulated:./noise.toml?driver=dropbox%2Bfast"
-        command = python("-m", "pytest", "-q", "--provider", provider, "--benchmark-json", "out.json", "test_put.py")
-        subprocess.run(
-            command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        entries = json.loads((folder / "out.json").read_text())["benchmarks"]
-        return [each["extra_info"] for each in entries]
+        texts = {"noise.toml": _PROFILE, "threads.toml": _RECIPE, "conftest.py": _CONFTEST, "test_put.py": _TEST}
+        for name, text in texts.items():
+            (folder / name).write_text(textwrap.dedent(text), encoding="utf-8")
+        command = python("-m", "pytest", "-q", "--benchmark-json", "out.json", "test_put.py")
+        settings = environment(OPS=str(ops), ROUNDS=str(rounds))
+        ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+        if not (folder / "out.json").exists():
+            said = f"{ended.stdout[-3000:]}{ended.stderr[-2000:]}"
+            raise RuntimeError(f"the session ended with {ended.returncode}:\n{said}")
+        entries = json.loads((folder / "out.json").read_text(encoding="utf-8"))["benchmarks"]
+    load_average = round(os.getloadavg()[0], 1)
+    return [
+        _line(entry) | {"load_average": load_average}
+        for entry in entries
+        if all(map(is_about_times, entry["extra_info"]["doubts"]))
+    ]
+
+
+def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
+    name, info = _NAME.search(entry["fullname"]), entry["extra_info"]
+    assert name is not None
+    line: dict[str, Any] = {"kind": name["kind"], "round": int(name["round"])}
+    line |= {name: _rounded(info[name]) for name in sorted(NUMBERS) if info.get(name) is not None}
+    line |= {TIMES_DOUBTED: True} if info["doubts"] else {}
+    return line | {SAMPLE: info[SAMPLE]}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Record this machine under a load, for the gate's figures.")
+    parser.add_argument("load", choices=LOADS)
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: beside this file)")
+    options = parser.parse_args(arguments)
+    record(options.load, options.minutes, options.folder)
+    return 0
 
 
 if __name__ == "__main__":
-    record(float(sys.argv[1]))
+    sys.exit(main())

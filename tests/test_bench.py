@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import bench_gate, gate_recorded, run
+from benchmarks.gate_cases import COURSES, follow
+from benchmarks.gate_rules import RULES, change_points, last_run, slower_p_value
+from benchmarks.gate_sessions import Change, Experiment, Noise, Session, simulated_session
 from benchmarks.harness import ROOT, Blocks, Figure, alternating, children_cpu_s
 from benchmarks.real_sessions import answers_in, new_history, read_sessions, summary, table
 from tests.limits import HANG_S
@@ -132,3 +138,83 @@ def test_the_documents_have_the_table_of_the_recorded_sessions() -> None:
     assert "\n".join(table(sessions)) in text
     said = [f"at most {found['alarmed_interval'][1] * 100:g} %", *found["dates"], *found["machines"], *found["load"]]
     assert [each for each in said if str(each) not in " ".join(text.split())] == []
+
+
+def test_make_bench_measures_all_figures_of_the_gate() -> None:
+    assert run.GROUPS["benchmarks.bench_gate"] == bench_gate.FIGURES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="an emulator and a server beside busy processes")
+def test_a_record_has_runs_of_each_kind_with_what_the_gate_watches(tmp_path: Path) -> None:
+    path = gate_recorded.record("bursts", 0, tmp_path, ops=60, rounds=2)
+    record = gate_recorded.read_record("bursts", tmp_path)
+    assert record is not None
+    assert [tuple(of_round) for of_round in record.rounds] == [gate_recorded.KINDS] * 2
+    for numbers in (numbers for of_round in record.rounds for numbers in of_round.values()):
+        assert (numbers["ops"], numbers["files"], numbers["silently_lost"]) == (60, 60, 0)
+        assert numbers["requests_usual"] == 1
+        assert 0 <= numbers["starved_share"] < 1
+        assert len(numbers[gate_recorded.SAMPLE]) == numbers["quiet_ops"]
+    open_us = [us for of_round in record.rounds for us in of_round["open"][gate_recorded.SAMPLE]]
+    assert min(open_us, default=50_000) > 30_000, "the emulator takes 0.05 s, with a sigma of 0.1"
+    assert path.stat().st_size < 20_000
+
+
+def test_processes_of_a_load_end_with_it() -> None:
+    def busy() -> int:
+        listed = subprocess.run(["ps", "-ww", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True,
+                                check=True, timeout=HANG_S)  # fmt: skip
+        return listed.stdout.count("os.getppid()")
+
+    before = busy()
+    with gate_recorded.busy_machine("busy4"):
+        assert busy() > before
+    assert busy() == before
+
+
+def one_experiment(former: list[dict[str, float]], *runs: dict[str, float]) -> Session:
+    return Session([Experiment("t0", former, runs[0], runs[1:])], lambda number, before: runs[0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "both_ways", "now", "answer"),
+    [(1.1, False, 1.09, "met"), (1.1, False, 1.11, "broken"), (1.1, False, 0.5, "met"), (1.1, True, 0.5, "broken"),
+     (2.0, False, 1.9, "met"), (2.0, False, 2.1, "broken")],
+)  # fmt: skip
+def test_the_last_run_alone_decides_by_a_ratio(ratio: float, both_ways: bool, now: float, answer: str) -> None:
+    session = one_experiment([{"quiet_p50": 5.0}, {"quiet_p50": 1.0}], {"quiet_p50": now})
+    assert [each.answer for each in last_run(session, ratio, both_ways=both_ways)] == [answer]
+
+
+def test_operations_are_compared_as_scipy_does() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for seed in range(5):
+        draws = random.Random(seed)
+        now, before = [draws.randrange(20) + seed for _ in range(40)], [draws.randrange(20) for _ in range(60)]
+        expected = stats.mannwhitneyu(now, before, alternative="greater", method="asymptotic").pvalue
+        assert slower_p_value(now, before) == pytest.approx(expected)
+    assert slower_p_value([3.0, 3.0], [3.0]) == 1.0
+
+
+def test_a_change_point_is_news_for_some_runs_only() -> None:
+    def answer(before: int, after: int) -> str:
+        runs = [{"quiet_p50": 1.0 + 0.001 * (number % 3)} for number in range(before)]
+        runs += [{"quiet_p50": 1.5 + 0.001 * (number % 3)} for number in range(after)]
+        (answered,) = change_points(one_experiment(runs[:-1], runs[-1]), lambda values: [before])
+        return answered.answer
+
+    assert [answer(20, after) for after in (4, 10, 11)] == ["broken", "broken", "met"]
+
+
+def test_a_rule_sees_the_same_session_again() -> None:
+    first, second = (simulated_session(Noise(300), Change(p50=0.1, failed=0.01), "same", 3) for _ in range(2))
+    assert first.experiments == second.experiments
+    assert [first.again(number, 2) for number in range(3)] == [second.again(number, 2) for number in range(3)]
+    assert first.again(0, 0) != first.again(0, 1)
+
+
+def test_a_step_is_red_and_stays_so_where_its_former_rule_forgets_it() -> None:
+    rule, former = list(RULES)[:2]
+    assert follow(COURSES["step_15_1"], rule, "a seed") == (True, False)
+    assert follow(COURSES["drift_03_1"], former, "a seed") == (False, False)

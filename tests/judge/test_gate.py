@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
-from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_gate import Change, Noise, alarms, finds, session
-from benchmarks.gate_recorded import BUSY, NOISE, drawn_session, recorded
+from benchmarks.gate_recorded import read_record
+from benchmarks.gate_rules import gate
+from benchmarks.gate_sessions import Answered, Change, History, Noise, drawn_session, simulated_session
 from pytest_cloudbench.judge.gate import (
     AGAIN,
     Check,
@@ -290,37 +289,44 @@ def test_a_rate_of_which_nothing_was_ever_counted_makes_no_other_check_stricter(
     assert judge([worse])[0].answer == "broken"
 
 
+def broken_metrics(answers: list[Answered]) -> set[tuple[str, str]]:
+    return {(each.experiment, each.metric) for each in answers if each.answer == "broken"}
+
+
 def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> None:
     """Small here; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
-    noise = Noise(ops=3000)
-    assert sum(alarms(session(noise, 15, 20, Change(), seed)) for seed in range(12)) == 0
-    assert sum(finds("quiet_p50")(session(noise, 15, 20, Change(p50=0.15), seed)) for seed in range(6)) == 6
-    assert sum(finds("quiet_p99")(session(noise, 15, 20, Change(p99=0.40), seed)) for seed in range(6)) == 6
-    assert (
-        sum(finds("failed_rate")(session(replace(noise, ops=300), 15, 20, Change(failed=0.03), s)) for s in range(6))
-        == 6
-    )
+
+    def judged(change: Change, sessions: int, ops: int = 3000) -> list[set[tuple[str, str]]]:
+        return [broken_metrics(gate(simulated_session(Noise(ops), change, seed))) for seed in range(sessions)]
+
+    assert judged(Change(), 12) == [set()] * 12
+    assert all(("t0", "quiet_p50") in broken for broken in judged(Change(p50=0.15), 6))
+    assert all(("t0", "quiet_p99") in broken for broken in judged(Change(p99=0.40), 6))
+    assert all(("t0", "failed_rate") in broken for broken in judged(Change(failed=0.03), 6, ops=300))
 
 
-@pytest.mark.parametrize("record", [NOISE, BUSY], ids=["calm", "busy"])
-def test_sessions_drawn_from_recorded_runs_alarm_for_what_has_changed_alone(record: Path) -> None:
+@pytest.mark.parametrize("load", ["calm", "busy4"])
+def test_sessions_drawn_from_recorded_runs_alarm_for_what_has_changed_alone(load: str) -> None:
     """With the default settings; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
-    runs = recorded(record)["runs"]
 
-    def drawn(change: Mapping[str, float], ops: int = 0) -> list[list[Ruling]]:
-        return [drawn_session(runs, 15, 20, change, ops, seed) for seed in range(4)]
+    def drawn(change: Change, ops: int = 0) -> list[set[tuple[str, str]]]:
+        history = History((load,), load, ops=ops)
+        return [broken_metrics(gate(drawn_session(history, change, seed))) for seed in range(4)]
 
-    assert not any(alarms(each) for each in drawn({}))
-    assert all(finds("quiet_p50")(each) for each in drawn({"p50": 0.5}))
-    assert all(finds("quiet_p99")(each) for each in drawn({"p99": 1.0}))
-    assert not any(finds("quiet_p50")(each) for each in drawn({"p99": 1.0}))
-    assert all(finds("failed_rate")(each) for each in drawn({"failed": 0.05}, ops=300))
-    assert {each.check.experiment for each in drawn({"p50": 0.5})[0] if each.answer == "broken"} == {"t0"}
+    assert drawn(Change()) == [set()] * 4
+    assert all(("t0", "quiet_p50") in broken for broken in drawn(Change(p50=0.5)))
+    slow_tail = drawn(Change(p99=1.0))
+    assert all(("t0", "quiet_p99") in broken and ("t0", "quiet_p50") not in broken for broken in slow_tail)
+    assert all(("t0", "failed_rate") in broken for broken in drawn(Change(failed=0.05), ops=300))
+    assert {experiment for experiment, _ in drawn(Change(p50=0.5))[0]} == {"t0"}
+    assert drawn(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4
+    assert drawn(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
 
 
-@pytest.mark.parametrize("record", [NOISE, BUSY], ids=["calm", "busy"])
-def test_recorded_runs_are_what_the_figures_are_said_to_be_of(record: Path) -> None:
-    runs = recorded(record)["runs"]
+@pytest.mark.parametrize("load", ["calm", "busy4"])
+def test_recorded_runs_are_what_the_figures_are_said_to_be_of(load: str) -> None:
+    record = read_record(load)
+    assert record is not None
+    runs = [run for of_round in record.rounds for run in of_round.values()]
     assert len(runs) >= 50
-    assert min(each["quiet_ops"] for each in runs) >= 3000
-    assert len({each["quiet_p50"] for each in runs}) > len(runs) / 2, "each run was measured"
+    assert len({run["elapsed"] for run in runs}) > len(runs) / 2, "each run was measured"

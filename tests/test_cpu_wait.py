@@ -37,8 +37,8 @@ import os, sys, threading, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
 
 def waited_ns():
-    threads = os.listdir("/proc/self/task")
-    return sum(int(open(f"/proc/self/task/{thread}/schedstat").read().split()[1]) for thread in threads)
+    folder = "/proc/self/task"
+    return sum(int(open(f"{folder}/{thread}/schedstat").read().split()[1]) for thread in os.listdir(folder))
 
 def work(until_s):
     while time.thread_time() < until_s:

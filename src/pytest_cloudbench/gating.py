@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.past import add_storage, open_index
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.gate import Check, Ruling
     from pytest_cloudbench.judge.watched import Margins
-    from pytest_cloudbench.results.index import Point
+    from pytest_cloudbench.results.points import Point
 
 __all__ = ["add_commands"]
 
@@ -46,11 +46,6 @@ class _Run:
     point: Point
     numbers: Mapping[str, Any]
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether later runs are compared with it, at least in part; its numbers say in which."""
-        return self.point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) and not self.point.is_superseded
-
 
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
@@ -66,7 +61,7 @@ def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
                     {
                         "run": point.name,
                         FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
-                        TIMES_DOUBTED: point.fit == HAD_DOUBTFUL_TIMES,
+                        TIMES_DOUBTED: point.has_doubtful_times,
                         **{name: number for name, number in row.items() if number is not None},
                     },
                 )
@@ -90,7 +85,9 @@ def _checks(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> lis
     from pytest_cloudbench.judge.watched import checks_of
 
     *before, now = runs
-    usable = [run.numbers for run in before if run.is_usable and run.point.fingerprint == now.point.fingerprint]
+    usable = [
+        run.numbers for run in before if run.point.is_comparable and run.point.fingerprint == now.point.fingerprint
+    ]
     return checks_of(test, now.numbers, tuple(now.numbers), usable, margins, runs=most)
 
 
@@ -186,13 +183,13 @@ def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> It
     numbers = _numbered([run.point.fingerprint for run in runs])
     fit: list[list[Mapping[str, Any]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
     for run, number in zip(runs, numbers, strict=True):
-        fit[number] += [run.numbers] if run.is_usable else []
+        fit[number] += [run.numbers] if run.point.is_comparable else []
     former, before = [Former(each) for each in fit], [0] * len(fit)
     for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
-        if place >= FEWEST_RUNS and (run.is_usable or run.point.fit in ("did not pass", WAS_OUTLIER)):
+        if place >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit in ("did not pass", WAS_OUTLIER)):
             earlier = former[number].before(before[number])
             yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=most)
-        before[number] += run.is_usable
+        before[number] += run.point.is_comparable
 
 
 def _numbered(found: Sequence[Mapping[str, Any]]) -> list[int]:

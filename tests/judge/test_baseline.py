@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.judge.baseline import Compared, Stored, choose
+from pytest_cloudbench.judge.baseline import Compared, Stored, choose, faults, is_about_times
 
 NOW: dict[str, Any] = {
     "schema": 2, "outcome": "unfinished", "doubts": [], "missing_agents": {}, "agents": 4, "machine": "Linux, 2 x CPU",
@@ -17,6 +17,9 @@ NOW: dict[str, Any] = {
     "threads": None, "planned_ops": 500, "payload": "RandomPayload", "size_bytes": 5120, "arrival": "FixedInterval(1)",
     "loop": "open", "seed": "one", "response_p99": 0.5,
 }  # fmt: skip
+
+LATE = "engine saturated (lateness p99 310 ms is over 200 ms)"
+OUTLIER = {"answer": "met", "quarantined": ["quiet_p50"]}
 
 
 def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> Stored:
@@ -45,6 +48,18 @@ def test_the_latest_that_fits_is_chosen() -> None:
         ({"outcome": "interrupted"}, "ended in an interruption"),
         ({"outcome": "unfinished"}, "ended in an interruption"),
         ({"doubts": ["--max-ops 10 is used up"]}, "had doubts"),
+        ({"doubts": [LATE]}, "had doubts about its times"),
+        ({"doubts": [LATE, "2 of 500 operations were not tried"]}, "had doubts"),
+        ({"doubts": [LATE], "missing_agents": {"gw1": "was lost"}}, "had doubts"),
+        ({"doubts": LATE}, "had doubts"),
+        ({"doubts": [LATE, None]}, "had doubts"),
+        ({"doubts": [LATE], "outcome": "failed"}, "did not pass"),
+        ({"doubts": [LATE], "outcome": "failed", "gate": {"answer": "broken"}}, "failed only at the gate"),
+        ({"doubts": [LATE], "gate": OUTLIER}, "was an outlier that did not come again"),
+        ({"doubts": ["gone"], "gate": OUTLIER}, "had doubts"),
+        ({"gate": OUTLIER}, "was an outlier that did not come again"),
+        ({"outcome": "failed", "gate": OUTLIER | {"answer": "broken"}}, "failed only at the gate"),
+        ({"outcome": "interrupted", "gate": OUTLIER}, "ended in an interruption"),
         ({"doubts": None}, "had doubts"),
         ({"missing_agents": {"gw1": "was lost"}}, "had doubts"),
         ({"agents": 50}, "differed in agents (50, here 4)"),
@@ -73,6 +88,33 @@ def test_what_holds_no_number(value: object) -> None:
     assert choose([stored(value)], NOW, "response_p99") == Compared(None, f"no baseline: the stored run {reason}")
     assert choose([stored(value)], NOW, "response_p99", "1") == Compared(None, f"0001_a.json {reason}", fails=True)
     assert choose([stored(2), stored(value)], NOW, "response_p99") == Compared(2.0)
+
+
+def test_all_that_speaks_against_a_run_is_listed_the_gravest_first() -> None:
+    told = stored(doubts=[LATE], outcome="failed", gate={"answer": "broken"}).info
+    assert faults(told) == ["failed only at the gate", "had doubts about its times"]
+    assert faults(stored(doubts=["gone"], outcome="failed").info) == ["had doubts", "did not pass"]
+    assert faults(stored(gate={"answer": "met", "quarantined": []}).info) == []
+
+
+@pytest.mark.parametrize(
+    ("doubt", "is_about"),
+    [
+        (LATE, True),
+        ("threads waited for a CPU for 63% of the operations' time", True),
+        ("response_p50 drifted during the run (+12.0%)", True),
+        ("response_p50 is 14.2% above that of the run's second half: it was still settling", True),
+        ("2 of 500 operations were not tried", False),
+        ("emulator of emulated:dropbox has died (exit status -9)", False),
+        ("gw1 was lost: engine saturated (", False),
+        ("it is said that response_p50 drifted during the run (", False),
+        ("", False),
+        (None, False),
+        (["engine saturated ("], False),
+    ],
+)
+def test_a_doubt_is_about_times_only_if_counts_are_right_all_the_same(doubt: object, is_about: bool) -> None:
+    assert is_about_times(doubt) is is_about
 
 
 def test_several_reasons_are_counted() -> None:

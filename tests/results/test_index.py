@@ -14,6 +14,7 @@ import pytest
 from pytest_cloudbench import opening
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
+from pytest_cloudbench.results.acceptance import Accepted, accept
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from tests.results.stored_runs import MACHINE, START_MS, info, store, store_series
 
@@ -68,6 +69,39 @@ def test_why_a_point_may_be_no_baseline(storage: Path) -> None:
     fits = ["had doubts", "ended in an interruption", "held no number for response_p50", "had doubts"]
     assert [point.fit for point in points] == fits
     assert points[2].value is None
+
+
+LATE: dict[str, Any] = {"doubts": ["engine saturated (lateness p99 310 ms is over 200 ms)"]}
+BROKEN: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}}
+OUTLIER: dict[str, Any] = {"gate": {"answer": "met", "quarantined": ["quiet_p50"]}}
+
+
+def test_a_late_engine_makes_no_baseline_of_a_run_that_is_none_for_another_reason(storage: Path) -> None:
+    unfit = [LATE, LATE | BROKEN, LATE | {"outcome": "failed"}, LATE | OUTLIER, OUTLIER]
+    for number, given in enumerate(unfit, 4):
+        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **given})})
+    for _ in range(2):  # from the files, and from the index that was made of them
+        points = Index.open(storage).series(TEST, "response_p50")[3:]
+        assert [point.fit for point in points] == [
+            "had doubts about its times", "failed only at the gate", "did not pass",
+            "was an outlier that did not come again", "was an outlier that did not come again",
+        ]  # fmt: skip
+        assert [point.has_doubtful_times for point in points] == [True] * 4 + [False]
+        assert not any(point.counts for point in points), "its time is not what the history is to show"
+
+
+def test_an_accepted_run_replaces_late_ones_and_pardons_what_only_the_gate_said(storage: Path) -> None:
+    for number, given in enumerate([LATE, OUTLIER, BROKEN, LATE | BROKEN, OUTLIER], 4):
+        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **given})})
+    accepted = Index.open(storage).find("6")
+    assert Index.open(storage).not_passed(accepted.place, []) == []
+    assert Index.open(storage).not_passed(Index.open(storage).find("7").place, []) == []
+    accept(storage, Accepted(accepted.place, accepted.time_ms, until_ms=START_MS * 3))
+    points = Index.open(storage).series(TEST, "response_p50")[3:]
+    assert [point.is_superseded for point in points] == [True] + [False] * 4
+    assert points[1].fit == "was an outlier that did not come again"
+    assert [point.fit for point in points[2:]] == ["", "had doubts about its times", ""]
+    assert [point.counts for point in points] == [False, False, True, False, True]
 
 
 def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:

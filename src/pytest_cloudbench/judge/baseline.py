@@ -97,14 +97,14 @@ def faults(info: Mapping[str, Any]) -> list[str]:
     is_cut = info.get("outcome") in ("interrupted", "unfinished")
     found += ["ended in an interruption"] * is_cut
     doubts = info.get("doubts")
-    if doubts != [] or info.get("missing_agents") != {}:
-        is_known = isinstance(doubts, Sequence) and bool(doubts) and info.get("missing_agents") == {}
-        found.append(HAD_DOUBTFUL_TIMES if is_known and all(map(is_about_times, doubts or ())) else HAD_DOUBTS)
+    is_doubtful = doubts != [] or info.get("missing_agents") != {}
+    has_counts = isinstance(doubts, list) and all(map(is_about_times, doubts)) and info.get("missing_agents") == {}
+    found += [HAD_DOUBTS] * (is_doubtful and not has_counts)
     if info.get("outcome") != "passed" and not is_cut:
         found.append(ONLY_AT_GATE if _gate_failed_it(info) else "did not pass")
     elif isinstance(gate := info.get("gate"), Mapping) and gate.get("quarantined"):
         found.append(WAS_OUTLIER)
-    return found
+    return found + [HAD_DOUBTFUL_TIMES] * (is_doubtful and has_counts)
 
 
 def is_about_times(doubt: object) -> bool:

@@ -14,16 +14,12 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import (
-    HAD_DOUBTFUL_TIMES,
-    ONLY_AT_GATE,
-    differing,
-    told,
-)
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, differing, told
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, TIMES_DOUBTED, Numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
-from pytest_cloudbench.results.index import Index, Point
+from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.results.points import Point
 
 __all__ = ["FormerRuns", "GateHistory"]
 
@@ -79,11 +75,12 @@ class GateHistory:
                 reasons.append(reason)
                 continue
             named = {**numbers_of, "run": point.name}
+            named |= {TIMES_DOUBTED: True} if point.has_doubtful_times else {}
             if point.fit == ONLY_AT_GATE:
                 usable.append({**named, FOLLOWED_ONLY: True})
                 reasons.append(ONLY_AT_GATE)
                 continue
-            usable.append({**named, TIMES_DOUBTED: True} if point.fit == HAD_DOUBTFUL_TIMES else named)
+            usable.append(named)
             commit = point.commit or commit
         remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
         return FormerRuns(usable, commit, remark)
@@ -96,8 +93,7 @@ class GateHistory:
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
         """Returns why a run does not count, or an empty text."""
-        is_usable = point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) and not point.is_superseded
-        reason = "" if is_usable else point.fit
+        reason = "" if point.is_comparable else point.fit
         if reason := reason or differing(point.fingerprint, info):
             return reason
         if not point.commit or not self.commits.base:

@@ -18,7 +18,8 @@ from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fitted
-from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow, SidesRow
+from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
+from pytest_cloudbench.results.points import Point
 
 __all__ = [
     "Course", "baselines", "change_text", "compared", "course", "day_text", "main_metric", "no_change", "overview",

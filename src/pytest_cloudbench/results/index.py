@@ -25,13 +25,22 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench import opening
-from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, WAS_OUTLIER, faults, finite, unfit
+from pytest_cloudbench.judge.baseline import (
+    CONDITIONS,
+    HAD_DOUBTFUL_TIMES,
+    ONLY_AT_GATE,
+    WAS_OUTLIER,
+    faults,
+    finite,
+    unfit,
+)
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, accepted
+from pytest_cloudbench.results.points import Point, name_of
 
-__all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow", "SidesRow"]
+__all__ = ["INDEX_NAME", "EntryRow", "Index", "RunRow", "SidesRow"]
 
 INDEX_NAME = "cloudbench-index.parquet"
 """The index of a storage, in it."""
@@ -87,45 +96,6 @@ class RunRow:
     emulated: str
     providers: tuple[str, ...]
     run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One metric of one entry in one run.
-
-    Attributes:
-        run: the run's ``place``.
-        time_ms: when it started, Unix epoch, milliseconds.
-        commit, branch: of the code under test; empty if unknown.
-        value: the metric in its unit; None if the entry has no number for it.
-        fingerprint: the conditions of the measurement, by name; equal ones may be compared.
-        fit: why the entry may not be a baseline, empty if it may: ``value`` is a number then.
-        is_superseded: it may not, but only because a later run was accepted as the new baseline.
-        faults: all that speaks against it, whatever the metric; see ``baseline.faults``.
-    """
-
-    run: str
-    time_ms: int
-    commit: str
-    branch: str
-    value: float | None
-    fingerprint: Mapping[str, Any]
-    fit: str
-    is_superseded: bool = False
-    faults: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The run's name, as in ``RunRow``."""
-        return _name_of(self.run)
-
-    @property
-    def counts(self) -> bool:
-        """Whether the history counts it: it may be a baseline, or would be without the gate or an accepted run.
-
-        What the gate found is what a history is to show.
-        """
-        return self.value is not None and (self.is_superseded or self.fit in ("", ONLY_AT_GATE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +255,7 @@ class Index:
         for row in self._plain(fullname):
             value = values[row]
             fit = self._unfit(row)
-            newer = self._superseded(row) if fit in ("", ONLY_AT_GATE) else ""
+            newer = self._superseded(row) if fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) else ""
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),
@@ -357,7 +327,8 @@ class Index:
         found, sides = [], self._column("sides")
         for row in (row for row in self._rows(run, "run") if not sides[row]):
             test, ending = self._column("fullname")[row], [self._column(name)[row] for name in _ENDINGS]
-            outcome = "passed" if _faults(*ending) == (ONLY_AT_GATE,) else _outcome_of([self._column("outcome")[row]])
+            has_passed = {*_faults(*ending)} - {HAD_DOUBTFUL_TIMES} == {ONLY_AT_GATE}
+            outcome = "passed" if has_passed else _outcome_of([self._column("outcome")[row]])
             if outcome != "passed" and (not tests or test in tests):
                 found.append((test, outcome))
         return found
@@ -369,9 +340,10 @@ class Index:
         if not self._faults:
             told = zip(*map(self._column, _ENDINGS), strict=True)
             self._faults = [_faults(*each) for each in told]
-        why, time_ms = next(iter(self._faults[row]), ""), self._column("time_ms")[row]
+        time_ms = self._column("time_ms")[row]
         is_accepted = any(each.time_ms <= time_ms <= each.until_ms for each in self._accepted_of(row))
-        return "" if why in (ONLY_AT_GATE, WAS_OUTLIER) and is_accepted else why
+        pardoned = (ONLY_AT_GATE, WAS_OUTLIER) if is_accepted else ()
+        return next((why for why in self._faults[row] if why not in pardoned), "")
 
     def _superseded(self, row: int) -> str:
         """Returns why a run is too old: the user accepted a later one as the new baseline."""
@@ -397,7 +369,7 @@ class Index:
         ops = [value for value in of("ops") if value is not None]
         return RunRow(
             place=place,
-            name=_name_of(place),
+            name=name_of(place),
             time_ms=min(of("time_ms")),
             commit=of("commit")[0],
             branch=of("branch")[0],
@@ -540,10 +512,6 @@ class Index:
         )  # fmt: skip
         metadata = {"cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps)}
         parquet.write(file, columns, groups, metadata)
-
-
-def _name_of(place: str) -> str:
-    return place.rpartition("/")[2].removesuffix(".json")
 
 
 def _stamp(file: stored.RunFile) -> list[Any]:

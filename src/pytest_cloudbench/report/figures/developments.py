@@ -22,7 +22,7 @@ from pytest_cloudbench.report.figures.curves import text_of
 from pytest_cloudbench.report.gathering import Earlier, Measurement
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
-from pytest_cloudbench.results.index import Point
+from pytest_cloudbench.results.points import Point
 
 __all__ = ["over_runs"]
 

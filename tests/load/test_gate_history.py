@@ -1,0 +1,125 @@
+"""Which stored runs the regression gate compares with, and what it offers to a test that has none."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED
+from pytest_cloudbench.load.gate_history import GateHistory
+from pytest_cloudbench.results.acceptance import Accepted, accept, rename
+from pytest_cloudbench.results.index import Index
+from tests.results.stored_runs import DAY_MS, START_MS, info, store
+
+LATE: dict[str, Any] = {"doubts": ["engine saturated (lateness p99 310 ms is over 200 ms)"]}
+BROKEN: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}}
+OUTLIER: dict[str, Any] = {"gate": {"answer": "met", "quarantined": ["quiet_p50"]}}
+
+
+def runs_of(storage: Path, test: str, count: int, first: int = 1, **given: Any) -> None:
+    for number in range(first, first + count):
+        store(storage, number, {test: info(start_wall_ms=START_MS + number * DAY_MS, **given)}, commit="unknown")
+
+
+def history(storage: Path) -> GateHistory:
+    return GateHistory(storage, storage, "")
+
+
+def test_runs_say_for_what_they_count(tmp_path: Path) -> None:
+    for number, given in enumerate(
+        [{}, LATE, BROKEN, LATE | BROKEN, OUTLIER, LATE | OUTLIER, LATE | {"outcome": "failed"}]
+    ):
+        runs_of(tmp_path, "t.py::test", 1, 1 + number, **given)
+    former = history(tmp_path).former_runs("t.py::test", info())
+    marks = {run["run"]: (bool(run.get(FOLLOWED_ONLY)), bool(run.get(TIMES_DOUBTED))) for run in former.numbers}
+    assert marks == {
+        "0001_run": (False, False), "0002_run": (False, True), "0003_run": (True, False), "0004_run": (True, True),
+    }  # fmt: skip
+    assert former.remark == (
+        "of 5 stored runs 2 failed only at the gate, 2 was an outlier that did not come again, 1 did not pass"
+    )
+
+
+def test_a_late_run_of_before_an_accepted_one_counts_for_nothing(tmp_path: Path) -> None:
+    runs_of(tmp_path, "t.py::test", 3, **LATE)
+    runs_of(tmp_path, "t.py::test", 3, 4)
+    run = Index.open(tmp_path).find("4")
+    accept(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
+    former = history(tmp_path).former_runs("t.py::test", info())
+    assert [each["run"] for each in former.numbers] == ["0004_run", "0005_run", "0006_run"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "renamed"),
+    [
+        ("t.py::test_a", "t.py::test_b", ("t.py::test_a", "t.py::test_b")),
+        ("t.py::test_a[x]", "u.py::test_b[x]", ("t.py::test_a", "u.py::test_b")),
+        ("t.py::test_a[x-5]#up", "t.py::test_b[x-5]#up", ("t.py::test_a", "t.py::test_b")),
+        ("t.py::test_a[x]", "u.py::test_a[y]", ("t.py::test_a[x]", "u.py::test_a[y]")),
+        ("t.py::TestA::test[x]", "t.py::TestB::test[x]", ("t.py::TestA::test", "t.py::TestB::test")),
+        ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]", ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]")),
+    ],
+)
+def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
+    tmp_path: Path, old: str, new: str, renamed: tuple[str, str]
+) -> None:
+    runs_of(tmp_path, old, 4)
+    offer = history(tmp_path).offer(new, info(), [new])
+    assert offer.startswith(
+        f"4 runs of {old} had the same conditions; if that was its name: cloudbench baseline rename "
+    )
+    assert "\n" not in offer
+    words = shlex.split(offer.partition(": ")[2])
+    assert words == ["cloudbench", "baseline", "rename", *renamed]
+    rename(tmp_path, *renamed)
+    runs_of(tmp_path, new, 2, 5)
+    again = history(tmp_path)
+    assert [run["run"][:4] for run in again.former_runs(new, info()).numbers] == [
+        "0001",
+        "0002",
+        "0003",
+        "0004",
+        "0005",
+        "0006",
+    ]
+    assert again.offer(new, info(), [new]) == ""
+
+
+def test_the_name_that_is_most_alike_is_offered(tmp_path: Path) -> None:
+    for number, name in enumerate(("t.py::test_zebra", "t.py::test_upload_small", "t.py::other")):
+        runs_of(tmp_path, name, 1, 1 + number)
+    assert "1 run of t.py::test_upload_small had" in history(tmp_path).offer("t.py::test_upload_tiny", info(), [])
+
+
+@pytest.mark.parametrize(
+    "given", [{"size_bytes": 1}, {"provider": "s3"}, {"machine": "another"}, {"outcome": "failed"}]
+)
+def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, given: dict[str, Any]) -> None:
+    runs_of(tmp_path, "t.py::test_a", 3, **given)
+    assert history(tmp_path).offer("t.py::test_b", info(), []) == ""
+
+
+@pytest.mark.parametrize("here", [["t.py::test_a"], ["t.py::test_a[other]"]])
+def test_runs_of_a_test_of_this_session_are_not_offered(tmp_path: Path, here: list[str]) -> None:
+    runs_of(tmp_path, "t.py::test_a[x]", 3)
+    assert history(tmp_path).offer("t.py::test_b[x]", info(), here) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_offered"),
+    [
+        ("def test_a(): pass", False),
+        ("class TestX:\n    def test_a(self): pass", False),
+        ("def test_ab(): pass", True),
+        ("", True),
+    ],
+)
+def test_runs_of_a_test_that_was_only_not_selected_are_not_offered(
+    tmp_path: Path, source: str, is_offered: bool
+) -> None:
+    (tmp_path / "t.py").write_text(source)
+    runs_of(tmp_path, "t.py::test_a[x]", 3)
+    assert bool(history(tmp_path).offer("u.py::test_b[x]", info(), [])) is is_offered

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import log, log1p
+
 import pytest
 
+from pytest_cloudbench.judge.drift import SeriesDrift
 from pytest_cloudbench.judge.gate import AGAIN, Check, Kind, Reading, judge
-from pytest_cloudbench.load.gate_text import ruling_text
+from pytest_cloudbench.load.gate_text import brief, remarks_of, ruling_text
 
 YES, NO = 1.0, 0.0
 
@@ -54,3 +58,105 @@ def test_what_is_not_judged_compares_with_nothing() -> None:
         "inconclusive: m: 300 quiet operations are needed, found 50"
     )
     assert said("level", None, RUNS) == "inconclusive: m: this run has no value"
+
+
+def level(now: float, again: tuple[float, ...] = (), odd: tuple[float, ...] = ()) -> Check:
+    """A metric around 1, and runs far away from it, each of which has a name."""
+    values = [*(1 + number % 5 / 200 for number in range(20 - len(odd))), *odd]
+    baseline = tuple(Reading(value, run=f"{number:04d}") for number, value in enumerate(values))
+    return Check("t", "p50", "level", 0.1, baseline, Reading(now), tuple(map(Reading, again)))
+
+
+def rate(now: int, again: tuple[int, ...] = (), before: tuple[int, ...] = (0,) * 20) -> Check:
+    def of(count: int, run: str = "") -> Reading:
+        return Reading(count / 400, count, 400, run=run)
+
+    baseline = tuple(of(count, f"{number:04d}") for number, count in enumerate(before))
+    return Check("t", "failed_rate", "rate", 0.01, baseline, of(now), tuple(map(of, again)))
+
+
+def lines(check: Check) -> list[str]:
+    (ruling,) = judge([check])
+    return remarks_of(ruling)
+
+
+def test_an_unremarkable_ruling_needs_no_remark() -> None:
+    assert lines(level(1.0)) == []
+    assert lines(rate(0)) == []
+
+
+def test_an_outlier_that_did_not_come_again_is_told_with_both_values() -> None:
+    assert lines(level(4.9, (1.01,))) == ["p50: +385 % in the run, +0.0 % when repeated: this run is no baseline"]
+    assert lines(rate(12, (0, 0, 1))) == [
+        "failed_rate: an incident, 12 of 400 in the run, 1 of 1,200 when repeated: this run is no baseline"
+    ]
+
+
+def test_runs_that_were_left_out_are_named_with_how_far_they_were_off() -> None:
+    assert lines(level(1.01, odd=(5.05, 0.101))) == [
+        "p50: left out of the baseline, too far from its other runs: 0018 (+400 %), 0019 (-90 %)"
+    ]
+    assert lines(rate(0, before=(*(0,) * 19, 100))) == [
+        "failed_rate: left out of the baseline, too far from its other runs: 0019 (+25 points)"
+    ]
+
+
+def test_a_run_without_a_name_is_a_run() -> None:
+    check = level(1.01, odd=(5.05,))
+    (line,) = lines(replace(check, baseline=tuple(replace(each, run="") for each in check.baseline)))
+    assert line.endswith(": a run (+400 %)")
+
+
+def test_an_improvement_is_told_where_the_baseline_begins_with_it() -> None:
+    improved = replace(level(1.01), since="0041", improved=-0.3)
+    assert lines(improved) == ["p50: improved by 30 % at 0041, where the baseline begins"]
+    assert lines(replace(improved, is_before=True)) == []
+
+
+def test_an_incident_that_is_broken_says_that_it_did_not_come_again() -> None:
+    told = said_of(rate(120, (0, 0, 0)))
+    assert told.startswith("broken: failed_rate: +7.5 points (")
+    assert told.endswith(" worse than 20 runs; an incident, 120 of 400 in the run, 0 of 1,200 when repeated")
+
+
+def said_of(check: Check) -> str:
+    (ruling,) = judge([check])
+    return f"{ruling.answer}: {ruling_text(ruling)}"
+
+
+def test_what_happened_is_counted() -> None:
+    fact = Check("t", "silent_loss_rate", "fact", 0.1, (), Reading(0.2, 60, 300), (Reading(0.0, 0, 300),) * 3)
+    assert said_of(fact) == "broken: silent_loss_rate: 60 of 300: not in 3 repetitions: intermittent"
+    assert said_of(replace(fact, again=())) == "broken: silent_loss_rate: 60 of 300: it was not measured again"
+    assert said_of(replace(fact, again=(Reading(0.1, 30, 300),))).endswith(": in 1 of 1 repetition, too")
+    flips = Check("t", "flips", "fact", 0.1, (), Reading(1234.0, 1234))
+    assert said_of(flips) == "broken: flips: 1,234: it was not measured again"
+    (clean,) = judge([replace(fact, now=Reading(0.0, 0, 300))])
+    assert (clean.answer, brief(clean)) == ("met", "")
+
+
+def open_regression(step: float, now: float) -> Check:
+    """Thirty runs around 1, and thirty that are worse by this share."""
+    drift = SeriesDrift(log1p(0.1))
+    for number in range(60):
+        drift.add(log(1 + number % 5 / 200) + log1p(step) * (number >= 30), name=f"{number:04d}")
+    check = level(now * (1 + step), (now * (1 + step),) * AGAIN)
+    baseline = tuple(replace(each, value=(each.value or 0) * (1 + step)) for each in check.baseline)
+    return replace(check, baseline=baseline, drift=drift)
+
+
+def test_an_open_regression_says_since_when_how_far_and_how_fast() -> None:
+    told = said_of(open_regression(0.15, 1.01))
+    assert told.startswith("broken: p50: an open regression since 00")
+    assert ", +15 % worse than the accepted state, +0." in told
+    assert told.endswith(" over 61 runs")
+
+
+def test_an_open_regression_of_which_the_last_runs_are_better_says_so() -> None:
+    check = open_regression(0.15, 1.01)
+    assert check.drift is not None
+    for number in range(2):
+        check.drift.add(log(1.075), name=f"006{number}")
+    told = said_of(replace(check, now=Reading(1.075), again=(Reading(1.075),) * AGAIN))
+    assert told.startswith("inconclusive: p50: an open regression since 00")
+    assert told.endswith("; the last runs are better, but it is not sure that it is gone")

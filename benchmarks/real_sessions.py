@@ -1,14 +1,15 @@
 """Real sessions through the regression gate: unchanged ones that must not alarm, changed ones that must.
 
-``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes one to three minutes for each
-session and goes on where it was stopped. FOLDER keeps the history. With ``--record FILE`` each session is also a line
-of that file, where those of other histories may stand. The last lines sum up all of it, as a JSON object and as the
-table in ``docs/gates.md``.
+``python -m benchmarks.real_sessions FOLDER --loop closed --load calm --count 30`` runs sessions of one kind until
+FOLDER has so many of them; each takes one to three minutes. FOLDER keeps the history of one loop, so use one for each.
+Sessions with a fault (``--fault "p50 +10 %"``), or under a load that the history is not to have (``--aside``), work on
+a copy of it. With ``--record FILE`` each session is also a line of that file, where those of other histories may stand.
+The last lines sum up all of it, as a JSON object and as the table in ``docs/gates.md``.
 
 Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
-of 50 ms. A changed session works on a copy of the history, and all its experiments have the same change: the driver
-takes 10 % longer for an upload, or a hundredth of all uploads fails. Only the first sessions, whose baselines are
-too short, are not judged.
+of 50 ms. All its experiments have the same fault: the driver takes 10 % longer for an upload, a hundredth of all
+uploads fails, or an upload takes one more request. A lost file is one of the session's first experiment, once. Only the
+first sessions, whose baselines are too short, are not judged.
 """
 
 from __future__ import annotations
@@ -24,16 +25,22 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from benchmarks.gate_recorded import LOADS, busy_machine
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.judge.significance import wilson
 
 _LEAST_RUNS = 10
 _LATENCY_S = 0.05
-_CHANGES: Mapping[str, str] = {"p50 +10 %": f"time:{_LATENCY_S * 0.1}", "errors +1 point": "error:100"}
+_FAULTS: Mapping[str, str] = {
+    "p50 +10 %": f"time:{_LATENCY_S * 0.1}", "p50 +25 %": f"time:{_LATENCY_S * 0.25}", "errors +1 point": "error:100",
+    "one more request": "request:1", "one lost file": "lost:1",
+}  # fmt: skip
+"""What a session's driver does, by its name: the value of ``CHANGE``."""
 
 _METRIC = "cloudbench.gate."
 """How the names of those JUnit properties begin that have a metric's answer."""
@@ -64,9 +71,15 @@ put, number = DropboxDriver.put, itertools.count(1)
 def changed(self, path, content):
     if kind == "time":
         time.sleep(float(size))  # what the regression costs
-    if kind == "error" and next(number) % int(size) == 0:
+    mine = next(number)
+    if kind == "error" and mine % int(size) == 0:
         raise CloudError(ErrorKind.SERVER, "put", path, detail="made to fail")
-    return put(self, path, content)
+    entry = put(self, path, content)
+    if kind == "request":
+        self.stat(path)
+    if kind == "lost" and mine == 1 and os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        self.delete(path)
+    return entry
 
 
 if kind:
@@ -75,14 +88,19 @@ if kind:
 
 _TESTS = '''"""Twenty experiments that differ in size and rate."""
 
+import os
+
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench.arrival import FixedInterval, Threads
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 0.12, 0.15, 0.2])
 @pytest.mark.parametrize("size_bytes", [100, 1000, 5000, 20000, 50000])
 def test_upload(experiment, payloads, size_bytes, interval_s):
+    if os.environ["LOOP"] == "closed":
+        experiment.run(payloads.random(size_bytes), arrival=Threads(round(0.8 / interval_s)), files=300)
+        return
     sensors = round(100 * interval_s)
     experiment.run(
         payloads.random(size_bytes), arrival=FixedInterval(interval_s), sensors=sensors,
@@ -91,12 +109,46 @@ def test_upload(experiment, payloads, size_bytes, interval_s):
 '''
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What sessions are of.
+
+    Attributes:
+        change: the fault, or an empty text.
+        loop: open or closed.
+        under: what else the machine does (``gate_recorded.LOADS``).
+        aside: whether the session works on a copy of the history, and does not become part of it.
+    """
+
+    change: str = ""
+    loop: str = "open"
+    under: str = "calm"
+    aside: bool = False
+
+    @classmethod
+    def of(cls, session: Mapping[str, Any]) -> Kind:
+        """Returns the kind of a recorded session; older ones say neither loop nor load."""
+        aside = bool(session.get("aside", session["change"]))
+        return cls(session["change"], session.get("loop", "open"), session.get("under", "calm"), aside)
+
+    def __str__(self) -> str:
+        words = [self.change or "nothing changed"]
+        words += [f"{self.loop} loop"] if self.loop != "open" else []
+        words += [f"under {self.under}"] if self.under != "calm" else []
+        return ", ".join(words + ["which no earlier session was"] * (self.aside and not self.change))
+
+
 def main() -> int:
     """Run sessions until there are as many as were asked for, and print what they came to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--unchanged", type=int, default=40, metavar="N")
-    parser.add_argument("--changed", type=int, default=10, metavar="N", help="of each change")
+    parser.add_argument(
+        "--count", type=int, default=40, metavar="N", help="sessions of this kind, earlier ones included"
+    )
+    parser.add_argument("--loop", choices=["open", "closed"], default="open")
+    parser.add_argument("--load", choices=LOADS, default="calm", help="what else the machine does meanwhile")
+    parser.add_argument("--fault", choices=_FAULTS, default="")
+    parser.add_argument("--aside", action="store_true", help="leave the history as it is; a fault always does")
     parser.add_argument("--record", type=Path, metavar="FILE", help="sessions of this and other histories")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -107,15 +159,16 @@ def main() -> int:
         (folder / name).write_text(text, "utf-8")
     log = folder / "sessions.jsonl"
     before = read_sessions(log)
-    done, history = Counter(each["change"] for each in before), before[0]["history"] if before else new_history()
-    wanted = [("", options.unchanged), *((change, options.changed) for change in _CHANGES)]
-    for change, count in wanted:
-        for _ in range(count - done[change]):
-            found = {"history": history, **_session(folder, change)}
-            for kept in filter(None, (log, options.record)):
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(found) + "\n")
-            print(json.dumps(found), flush=True)
+    kind = Kind(options.fault, options.loop, options.load, options.aside or bool(options.fault))
+    if loops := {Kind.of(session).loop for session in before} - {kind.loop}:
+        parser.error(f"{folder} has the history of the {loops.pop()} loop")
+    history = before[0]["history"] if before else new_history()
+    for _ in range(options.count - sum(Kind.of(session) == kind for session in before)):
+        found = {"history": history, **_session(folder, kind)}
+        for kept in filter(None, (log, options.record)):
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        print(json.dumps(found), flush=True)
     sessions = read_sessions(options.record or log)
     print(json.dumps(summary(sessions)), *table(sessions), sep="\n")
     return 0
@@ -135,72 +188,82 @@ def read_sessions(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
 
 
-def _session(folder: Path, change: str) -> dict[str, Any]:
-    """One session; returns how many experiments came to which answer, and what was called broken."""
+def _session(folder: Path, kind: Kind) -> dict[str, Any]:
+    """One session; returns how many experiments, and metrics, came to which answer, and what was called broken."""
     store, report = folder / "history", folder / "junit.xml"
-    if change:
-        shutil.rmtree(folder / "changed", ignore_errors=True)
-        shutil.copytree(store, folder / "changed")
-        store = folder / "changed"
-    before = os.getloadavg()[0]
+    if kind.aside:
+        shutil.rmtree(folder / "aside", ignore_errors=True)
+        if store.exists():
+            shutil.copytree(store, folder / "aside")
+        store = folder / "aside"
     command = [
         sys.executable, "-m", "pytest", "-q", "-n", "2", "test_upload.py", "--provider=emulated:service.toml",
         "--cloudbench-gate", f"--benchmark-storage={store}", f"--junitxml={report}", "-p", "no:cacheprovider",
     ]  # fmt: skip
-    environment = {**os.environ, "CHANGE": _CHANGES.get(change, "")}
+    settings = {**os.environ, "CHANGE": _FAULTS.get(kind.change, ""), "LOOP": kind.loop}
     started, start_ns = _now_text(), now_ns()
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    with busy_machine(kind.under):
+        run = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+        load_average = round(os.getloadavg()[0], 1)
     if run.returncode not in (0, 1):
         raise SystemExit(f"the session ended with {run.returncode}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}")
-    answers, broken = answers_in(report)
+    answers, metrics, broken = answers_in(report)
     return {
-        "change": change, "start": started, "load": round(before, 1),
+        **asdict(kind), "start": started, "load": load_average,
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
-        "duration_s": round((now_ns() - start_ns) / 1e9), "answers": answers, "broken": broken,
+        "duration_s": round((now_ns() - start_ns) / 1e9), "answers": answers, "metrics": metrics, "broken": broken,
     }  # fmt: skip
 
 
-def answers_in(report: Path) -> tuple[dict[str, int], list[str]]:
-    """How many experiments of a JUnit report came to which answer, and each metric that was called broken."""
-    found, broken = Counter[str](), list[str]()
+def answers_in(report: Path) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """Returns how many experiments of a JUnit report came to which answer, how many metrics, and what is broken."""
+    found, metrics, broken = Counter[str](), Counter[str](), list[str]()
     for case in ElementTree.parse(report).iter("testcase"):
         told = {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
         found[told.get("cloudbench.gate", "none")] += 1
-        broken += [f"{case.get('name')}: {name.removeprefix(_METRIC)} {answer}" for name, answer in told.items()
-                   if name.startswith(_METRIC) and answer.startswith("broken")]  # fmt: skip
-    return dict(found), broken
+        for name, answer in told.items():
+            if name.startswith(_METRIC):
+                metrics[answer.partition(" ")[0]] += 1
+            if name.startswith(_METRIC) and answer.startswith("broken"):
+                broken.append(f"{case.get('name')}: {name.removeprefix(_METRIC)} {answer}")
+    return dict(found), dict(metrics), broken
 
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all sessions came to: false alarms of judged unchanged ones, and how often each change was found."""
-    judged = _judged(sessions)
-    alarmed = _red(judged)
-    made: dict[str, Any] = {
+    """What all sessions came to: false alarms of judged unchanged ones, and the answers of each kind."""
+    kinds = _kinds(sessions)
+    unchanged = [each for kind, those in kinds.items() if not kind.change for each in those]
+    alarmed = _red(unchanged)
+    return {
         "dates": [min(each["start"] for each in sessions)[:10], max(each["start"] for each in sessions)[:10]],
         "machines": sorted({each["machine"] for each in sessions}),
         "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
-        "judged_sessions": len(judged),
+        "judged_sessions": len(unchanged),
         "alarmed_sessions": alarmed,
-        "alarmed_interval": [round(each, 3) for each in wilson(alarmed / len(judged) if judged else 0.0, len(judged))],
-        "experiments": sum(sum(each["answers"].values()) for each in judged),
-        "answers": _answers_of(judged),
-    }
-    for change in _CHANGES:
-        made[change] = _answers_of(each for each in sessions if each["change"] == change)
-    return made
+        "alarmed_interval": _interval(alarmed, len(unchanged)),
+        "kinds": {str(kind): {"judged": len(those), "red": _red(those), "interval": _interval(_red(those), len(those)),
+                              "experiments": _sum(those, "answers"), "metrics": _sum(those, "metrics")}
+                  for kind, those in kinds.items()},
+    }  # fmt: skip
 
 
-def _judged(sessions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The unchanged sessions whose history was long enough."""
-    histories: dict[str, list[dict[str, Any]]] = {}
+def _interval(red: int, judged: int) -> list[float]:
+    return [round(each, 3) for each in wilson(red / judged if judged else 0.0, judged)]
+
+
+def _kinds(sessions: list[dict[str, Any]]) -> dict[Kind, list[dict[str, Any]]]:
+    """Returns the judged sessions of each kind: those whose history was long enough. Unchanged ones come first."""
+    runs, kinds = Counter[str](), dict[Kind, list[dict[str, Any]]]()
     for each in sessions:
-        if not each["change"]:
-            histories.setdefault(each["history"], []).append(each)
-    return [each for unchanged in histories.values() for each in unchanged[_LEAST_RUNS:] if each["answers"]]
+        kind = Kind.of(each)
+        if runs[each["history"]] >= _LEAST_RUNS and each["answers"]:
+            kinds.setdefault(kind, []).append(each)
+        runs[each["history"]] += not kind.aside
+    return dict(sorted(kinds.items(), key=lambda item: bool(item[0].change)))
 
 
-def _answers_of(sessions: Iterable[dict[str, Any]]) -> dict[str, int]:
-    return dict(sum((Counter(each["answers"]) for each in sessions), Counter[str]()))
+def _sum(sessions: Iterable[dict[str, Any]], key: str) -> dict[str, int]:
+    return dict(sum((Counter(each.get(key, {})) for each in sessions), Counter[str]()))
 
 
 def _red(sessions: Iterable[dict[str, Any]]) -> int:
@@ -208,15 +271,17 @@ def _red(sessions: Iterable[dict[str, Any]]) -> int:
 
 
 def table(sessions: list[dict[str, Any]]) -> list[str]:
-    """The lines of a Markdown table: sessions of each kind, red ones, and what their experiments came to."""
-    lines = ["| real sessions | judged | red | experiments: met | inconclusive | broken |", "|---|---|---|---|---|---|"]
-    kinds = {"nothing changed": _judged(sessions)}
-    kinds |= {change: [each for each in sessions if each["change"] == change] for change in _CHANGES}
-    for kind, those in kinds.items():
-        answers, red = _answers_of(those), _red(those)
+    """The lines of a Markdown table: sessions of each kind, red ones, and what experiments and metrics came to."""
+    lines = [
+        "| real sessions | judged | red | experiments: met | inconclusive | broken | metrics decided |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, those in _kinds(sessions).items():
+        answers, metrics = _sum(those, "answers"), _sum(those, "metrics")
         counts = " | ".join(str(answers.get(answer, 0)) for answer in ("met", "inconclusive", "broken"))
-        if those:
-            lines.append(f"| {kind} | {len(those)} | {red} | {counts} |")
+        decided, judged = metrics.get("met", 0) + metrics.get("broken", 0), sum(metrics.values())
+        share = f"{decided / judged * 100:.0f} %" if judged else "not recorded"
+        lines.append(f"| {kind} | {len(those)} | {_red(those)} | {counts} | {share} |")
     return lines
 
 

@@ -84,27 +84,40 @@ def test_cpu_of_children_is_that_of_the_wanted_ones() -> None:
 
 
 def made_sessions(path: Path) -> Path:
-    """Two histories of 12 unchanged sessions, in each of which the second judged one is red, and one changed
-    session."""
+    """Two histories of 12 unchanged sessions, in each of which the second judged one is red, one changed session, and
+    one of a closed loop under a load that its history does not have."""
     lines = []
     for history in ("2026-01-01", "2026-01-02"):
         found = {"change": "", "history": history, "start": history, "load": 1.5, "machine": "toy"}
         lines += [{**found, "answers": {"inconclusive": 20}}] * 10
         lines += [{**found, "answers": {"met": 19, "inconclusive": 1}}, {**found, "answers": {"met": 19, "broken": 1}}]
     lines.append({**found, "change": "p50 +10 %", "answers": {"broken": 18, "inconclusive": 2}, "load": 0.5})
+    found |= {"loop": "closed", "under": "bursts", "aside": True}
+    lines.append({**found, "answers": {"met": 20}, "metrics": {"met": 90, "broken": 1, "inconclusive": 9}})
     path.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf-8")
     return path
 
 
 def test_real_sessions_are_judged_once_their_own_history_is_long_enough(tmp_path: Path) -> None:
     sessions = read_sessions(made_sessions(tmp_path / "sessions.jsonl"))
+    new_load = "nothing changed, closed loop, under bursts, which no earlier session was"
     assert summary(sessions) == {
-        "dates": ["2026-01-01", "2026-01-02"], "machines": ["toy"], "load": [0.5, 1.5], "judged_sessions": 4,
-        "alarmed_sessions": 2, "alarmed_interval": [0.15, 0.85],
-        "experiments": 80, "answers": {"met": 76, "inconclusive": 2, "broken": 2},
-        "p50 +10 %": {"broken": 18, "inconclusive": 2}, "errors +1 point": {},
+        "dates": ["2026-01-01", "2026-01-02"], "machines": ["toy"], "load": [0.5, 1.5], "judged_sessions": 5,
+        "alarmed_sessions": 2, "alarmed_interval": [0.118, 0.769],
+        "kinds": {
+            "nothing changed": {"judged": 4, "red": 2, "interval": [0.15, 0.85], "metrics": {},
+                                "experiments": {"met": 76, "inconclusive": 2, "broken": 2}},
+            new_load: {"judged": 1, "red": 0, "interval": [0.0, 0.793], "experiments": {"met": 20},
+                       "metrics": {"met": 90, "broken": 1, "inconclusive": 9}},
+            "p50 +10 %": {"judged": 1, "red": 1, "interval": [0.207, 1.0], "metrics": {},
+                          "experiments": {"broken": 18, "inconclusive": 2}},
+        },
     }  # fmt: skip
-    assert table(sessions)[2:] == ["| nothing changed | 4 | 2 | 76 | 2 | 2 |", "| p50 +10 % | 1 | 1 | 0 | 2 | 18 |"]
+    assert table(sessions)[2:] == [
+        "| nothing changed | 4 | 2 | 76 | 2 | 2 | not recorded |",
+        f"| {new_load} | 1 | 0 | 20 | 0 | 0 | 91 % |",
+        "| p50 +10 % | 1 | 1 | 0 | 2 | 18 | not recorded |",
+    ]
 
 
 def test_a_session_names_the_metrics_that_were_called_broken(tmp_path: Path) -> None:
@@ -122,6 +135,7 @@ def test_a_session_names_the_metrics_that_were_called_broken(tmp_path: Path) -> 
     ElementTree.ElementTree(suite).write(tmp_path / "junit.xml")
     assert answers_in(tmp_path / "junit.xml") == (
         {"broken": 2, "met": 1, "none": 1},
+        {"broken": 2, "met": 1},
         ["test_a: quiet_p50 broken +11 % (+8 to +14 %)", "test_d: can_share broken"],
     )  # fmt: skip
 

@@ -36,11 +36,12 @@ def measure(figures: list[str], runs: int) -> list[Figure]:
     for figure in figures:
         name = _NAMES[figure]
         if name in COURSES:
-            red, met = count_course(name, [_RULE], SERIES)[_RULE]
-            details = {"series": SERIES, "simulated": True, "interval": red.interval, **asdict(COURSES[name])}
+            red, met, opened = count_course(name, [_RULE], SERIES)[_RULE]
+            details = {"series": SERIES, "simulated": True, "interval": red.interval, "met_after": met.share}
+            details |= asdict(COURSES[name])
             measured.append(Figure(figure, red.share, "of series", 0.95, "at least", details))
-            details = {"series": red.count, "simulated": True, "interval": met.interval}
-            measured.append(Figure(f"{figure}_met", met.share, "of series", 0.0, "at most", details))
+            details = {"series": opened.of, "simulated": True, "interval": opened.interval}
+            measured.append(Figure(f"{figure}_open_met", opened.share, "of series", 0.0, "at most", details))
         elif reason := why_not(CASES[name]):
             print(f"{figure} is left out: {reason}", flush=True)
         else:

@@ -127,6 +127,7 @@ class Answered:
         answer: met, broken or inconclusive; most rules know no third answer.
         decides: whether the metric alone can make the experiment inconclusive.
         is_outlier: the run is no baseline for later ones.
+        is_open: the metric has a regression that is not gone, whatever this run says.
     """
 
     experiment: str
@@ -134,6 +135,7 @@ class Answered:
     answer: Answer
     decides: bool = True
     is_outlier: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

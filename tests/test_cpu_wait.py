@@ -253,6 +253,7 @@ def test_a_service_has_waited_as_long_as_it_says_itself(cpu: int, processes: int
 
 def test_a_service_that_does_nothing_waits_for_nothing_beside_busy_processes(cpu: int) -> None:
     with competition(cpu), started(SERVICE, cpu) as service:
+        assert wait_for(lambda: state_of(service.pid) == "S", HANG_S, poll_s=0.01), "it sleeps until a line comes"
         sampler = WaitSampler([service.pid], [])
         work(0.1)
         series = sampler.stop()
@@ -313,6 +314,11 @@ def test_a_service_that_is_gone_keeps_what_was_known_of_it_and_no_descriptor() -
         series = sampler.stop()
     assert series.waited_ns[-1] > 0
     assert open_files() == before
+
+
+def state_of(pid: int) -> str:
+    """Returns the letter that Linux gives the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
 
 def read_of(pid: int) -> list[str]:

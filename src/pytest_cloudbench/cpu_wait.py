@@ -25,8 +25,8 @@ _MOST_KEPT = 128
 
 _SAMPLE_S, _REST = 0.04, 50
 """Seconds between two samples, but at least 50 times as long as one takes: sampling uses 2 % of one CPU at most."""
-_LOOK_FOR_THREADS = 25
-"""New threads and processes are looked for at every 25th sample, once a second: that takes far longer than a sample."""
+_LOOK_FOR_PROCESSES = 25
+"""New processes are looked for at every 25th sample, once a second: that takes far longer than a sample."""
 _MOST_THREADS = 400
 """More threads are not read, because each needs a descriptor."""
 
@@ -39,13 +39,24 @@ class _Descriptor:
 
     __slots__ = ("number",)
     kept = 0
+    lock = threading.RLock()  # a descriptor may be collected, and so be closed, while its thread holds the lock
 
     def __init__(self, number: int) -> None:
         self.number = number
-        _Descriptor.kept += 1
+
+    @classmethod
+    def open(cls) -> _Descriptor | None:
+        """Returns the calling thread's file, or None if enough are open. Raises ``OSError`` if it can't be opened."""
+        with cls.lock:
+            if cls.kept >= _MOST_KEPT:
+                return None
+            descriptor = cls(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC))
+            cls.kept += 1
+            return descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        type(self).kept -= 1  # no name of the module: while the interpreter ends, these are gone
+        with self.lock:
+            type(self).kept -= 1  # no name of the module: while the interpreter ends, these are gone
         close(self.number)
 
 
@@ -74,10 +85,8 @@ def _thread_wait_ns() -> int | None:
     if descriptor is not None:
         return _waited_ns(descriptor.number)
     try:
-        if _Descriptor.kept >= _MOST_KEPT:
-            return _read_once(_OWN)
-        descriptor = _kept.descriptor = _Descriptor(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC))
-        return _waited_ns(descriptor.number)
+        descriptor = _kept.descriptor = _Descriptor.open()
+        return _read_once(_OWN) if descriptor is None else _waited_ns(descriptor.number)
     except OSError:  # no descriptor is left, or the thread is ending
         return None
 
@@ -111,6 +120,7 @@ class WaitSampler:
 
     def __init__(self, services: Collection[int], clients: Collection[int]) -> None:
         self._services, self._clients, self._has_strangers = set(services), {*clients} - {0}, 0 in clients
+        self._watched = set[int]()
         self._descriptors: dict[str, int] = {}
         self._last_ns: dict[str, int] = {}
         self._first_ns: dict[str, int] = {}
@@ -118,7 +128,7 @@ class WaitSampler:
         self._ended = threading.Event()
         for pid in self._clients:
             self._open_threads(pid)
-        self._open_new_processes()
+        self._find_new_processes()
         self._sample()
         self._thread = threading.Thread(target=self._run, name="cpu-wait", daemon=True)
         self._thread.start()
@@ -127,6 +137,7 @@ class WaitSampler:
         """End sampling. Returns what was seen, and what of it is not known."""
         self._ended.set()
         self._thread.join()
+        self._find_new_processes()
         self._sample()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
@@ -148,13 +159,15 @@ class WaitSampler:
         while not self._ended.wait(max(_SAMPLE_S, _REST * took_s)):
             begun_ns = now_ns()
             count += 1
-            if count % _LOOK_FOR_THREADS == 0:
-                self._open_new_processes()
+            if count % _LOOK_FOR_PROCESSES == 0:
+                self._find_new_processes()
             self._sample()
             took_s = (now_ns() - begun_ns) / 1e9
 
     def _sample(self) -> None:
         """Add one sample. A thread that has ended keeps the wait that was read last."""
+        for pid in self._watched:  # at each sample: a thread of one connection may live shorter than a second
+            self._open_threads(pid)
         for path, descriptor in list(self._descriptors.items()):
             try:
                 waited_ns = _waited_ns(descriptor)
@@ -166,12 +179,11 @@ class WaitSampler:
         self._time_ns.append(now_ns())
         self._waited_ns.append(sum(self._last_ns.values()) - sum(self._first_ns.values()))
 
-    def _open_new_processes(self) -> None:
+    def _find_new_processes(self) -> None:
         with contextlib.suppress(OSError):
             of_services = family_of(*self._services) if self._services else set()
             started = family_of(*self._clients) - self._clients - of_services if self._clients else set()
-            for pid in of_services | started:
-                self._open_threads(pid)
+            self._watched = of_services | started
 
     def _open_threads(self, pid: int) -> None:
         folder = f"/proc/{pid}/task"

@@ -364,7 +364,7 @@ def _course_rows(name: str, counts: Mapping[str, tuple[Count, Count, Count]]) ->
     limit = f"within {_STEP_RUNS} runs" if course.step else "before +20 %"
     return {
         name: _row(f"{course.text}: red {limit}", 0.95, "at least", red),
-        f"{name}_met": _row(f"{course.text}: met after that, over the margin", None, "at most", met),
+        f"{name}_met": _row(f"{course.text}: met after that, over the margin", 0.0, "at most", met),
         f"{name}_open_met": _row(f"{course.text}: met while open, over the margin", 0.0, "at most", opened),
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from math import log, sqrt
+from math import sqrt
 from statistics import fmean
 
 from benchmarks.gate_former import former_gate
@@ -63,17 +63,9 @@ def gate(session: Session) -> list[Answered]:
     rulings = judge([check for those in checks for check in those])
     return [
         Answered(ruling.check.experiment, ruling.check.metric, ruling.answer, ruling.check.decides,
-                 ruling.is_quarantined, _is_open(ruling.check))
+                 ruling.is_quarantined, ruling.course is not None)
         for ruling in rulings
     ]  # fmt: skip
-
-
-def _is_open(check: Check) -> bool:
-    """Returns whether a regression is open after this run. A ruling only says so if the run alone is not broken."""
-    if check.drift is None or not check.now.value:
-        return False
-    value = -log(check.now.value) if check.higher else log(check.now.value)
-    return check.drift.after(value, check.now.starved).is_open
 
 
 # --- what else is used ---

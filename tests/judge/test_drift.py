@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from math import log, log1p, sqrt
+from statistics import fmean
 
 import pytest
 
@@ -164,6 +165,34 @@ def test_fewer_runs_than_the_first_twenty_open_nothing() -> None:
         assert drift.after(9.0) == DriftState(runs=number + 1)
         drift.add(0.001 * (number % 3))
     assert len(drift) == ANCHOR_RUNS
+
+
+@pytest.mark.parametrize(("spread", "rise", "is_open"), [
+    (0.01, 0.12, True), (0.03, 0.12, True),
+    (0.01, 0.06, False),  # less than three quarters of the margin
+    (0.05, 0.08, False),  # as far as one run of twenty is with nothing changed: another metric was broken
+])  # fmt: skip
+def test_a_run_that_the_gate_called_broken_opens_a_regression(spread: float, rise: float, is_open: bool) -> None:
+    noise = noise_of("normal", spread, "one broken", ANCHOR_RUNS)
+    for was_broken in (True, False):
+        drift = SeriesDrift(log1p(MARGIN))
+        for value in noise:
+            drift.add(value)
+        drift.add(fmean(noise) + rise, name="0020", was_broken=was_broken)
+        state = drift.after(fmean(noise) + rise)
+        assert state.is_open is (is_open and was_broken)
+        assert state.since == ("0020" if state.is_open else "")
+
+
+def test_a_broken_run_is_closed_by_good_ones() -> None:
+    drift = SeriesDrift(log1p(MARGIN))
+    for value in noise_of("normal", 0.01, "closed", ANCHOR_RUNS):
+        drift.add(value)
+    drift.add(0.15, was_broken=True)
+    assert drift.after(0.15).is_open
+    assert not drift.after(0.0).is_open
+    drift.add(0.0)
+    assert not drift.after(0.0).is_open
 
 
 def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import exp, log
 from typing import Any
 
 import pytest
@@ -220,6 +221,27 @@ def test_a_step_that_was_not_found_at_once_is_an_open_regression_and_never_met()
     assert ruling.course.is_worse
     assert "0020" <= ruling.course.since <= "0030"
     assert ruling_on_p50(0.10, runs).answer in ("inconclusive", "met"), "it is gone, once that is sure"
+
+
+def test_broken_runs_before_the_first_twenty_are_complete_are_not_among_them() -> None:
+    worse = [run | {FOLLOWED_ONLY: True} for run in runs_of(*[0.10] * 12, *[0.13] * 10)[12:]]
+    runs = runs_of(*[0.10] * 12) + worse + runs_of(*[0.10] * 30)[22:]
+    (check,) = [check for check in checks_of("t", RUN, (), runs, {}) if check.metric == "quiet_p50"]
+    assert check.drift is not None
+    assert len(check.drift) == 20
+    assert not check.drift.after(log(0.10)).is_open
+
+
+def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:
+    """Its own interval would allow it: only the run before says that this is a regression."""
+    noisy = [0.10 * exp(0.02 * (number % 5 - 2)) for number in range(24)]
+    (worse,) = runs_of(*noisy, 0.125)[24:]
+    still = 0.1025
+    assert ruling_on_p50(still, runs_of(*noisy)).answer == "met"
+    ruling = ruling_on_p50(still, [*runs_of(*noisy), worse | {FOLLOWED_ONLY: True}])
+    assert ruling.answer == "inconclusive"
+    assert ruling.course is not None
+    assert ruling.course.since == "0024"
 
 
 def test_only_the_last_runs_are_searched_for_a_change() -> None:

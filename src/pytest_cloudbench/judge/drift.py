@@ -30,6 +30,9 @@ _OPENS_SHARE = 0.75
 """A regression opens when the last runs are worse by this share of the margin."""
 _OPENS_ERRORS, _CLOSES_ERRORS = 4.0, 3.0
 """How many standard errors make that sure, and make sure that it is gone."""
+_RED_ERRORS = 2.33
+"""A run that the gate has called broken opens a regression if it is worse by this many standard deviations, too: the
+gate may have meant another metric, and 1 of 100 runs is worse by that much."""
 _LEAST_ALIKE, _MOST_ALIKE, _ALIKE_BY_CHANCE = 0.3, 0.8, 0.15
 """Correlation of successive runs. Less than 0.3 is not assumed: that is what runs 75 s apart have. Of 20 runs it is
 known to some 0.2 only, so that a little more may be chance."""
@@ -91,10 +94,17 @@ class SeriesDrift:
     def __len__(self) -> int:
         return len(self._values) if self._count is None else self._count
 
-    def add(self, value: float, starved: float | None = None, name: str = "") -> None:
-        """Take the next run: its value, the share of time that threads waited for a CPU, and its name."""
+    def add(self, value: float, starved: float | None = None, name: str = "", *, was_broken: bool = False) -> None:
+        """Take the next run.
+
+        Args:
+            value: of the run.
+            starved: the share of its time that threads waited for a CPU, if known.
+            name: of the run.
+            was_broken: whether the gate called the run broken, in this metric or another.
+        """
         value -= self._allowed(starved)
-        self._standings.append(self._standing_after(value))
+        self._standings.append(self._standing_after(value, was_broken=was_broken))
         self._values.append(value)
         self._names.append(name)
 
@@ -130,7 +140,7 @@ class SeriesDrift:
         change = Noise(tuple(since)).middle - self._anchor.middle
         return change, median(values[-_WINDOWS[0] :]) - self._anchor.middle >= _OPENS_SHARE * self._margin
 
-    def _standing_after(self, value: float) -> _Standing:
+    def _standing_after(self, value: float, *, was_broken: bool = False) -> _Standing:
         count = len(self)
         if count < ANCHOR_RUNS:
             return _Standing()
@@ -138,6 +148,9 @@ class SeriesDrift:
         threshold, error, usual = _OPENS_SHARE * self._margin, self._error(values), self._anchor.middle
         opening, since = self._standings[count - 1]
         if opening is None:
+            is_far = value - usual >= max(threshold, _RED_ERRORS * self._anchor.scale)
+            if was_broken and is_far and count >= since:
+                return _Standing(count, since)
             for window in (window for window in _WINDOWS if window <= count + 1 - since):
                 rise = Noise(tuple(values[-window:])).middle - usual
                 if rise >= threshold and rise > _OPENS_ERRORS * error * _of_runs(window):

@@ -141,6 +141,7 @@ class Ruling:
         is_quarantined: this run was an outlier that did not come again, and is no baseline for later ones.
         left_out: runs of the baseline that lie too far from the others to count, each with its change.
         course: how the runs since the last accepted state stand, if that is a regression.
+        is_significant: this run, with its repetitions, is alone enough to call it broken.
     """
 
     check: Check
@@ -155,6 +156,7 @@ class Ruling:
     is_quarantined: bool = False
     left_out: tuple[tuple[str, float], ...] = ()
     course: DriftState | None = None
+    is_significant: bool = False
 
 
 def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
@@ -345,7 +347,7 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         ruling = replace(ruling, first=_change(check), is_quarantined=True)
     course = _course_of(check, judged)
     if is_significant and value - noise.middle >= log1p(check.margin) / 2:
-        return replace(ruling, answer="broken")
+        return replace(ruling, answer="broken", course=course, is_significant=True)
     if course is not None:
         return replace(ruling, answer="broken" if course.is_worse else "inconclusive", course=course)
     if raw - noise.middle + noise.reach(_CONFIDENCE) >= log1p(check.margin):

@@ -190,17 +190,18 @@ class Former:
             return None
         readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
         first = next((index for index, reading in enumerate(readings) if reading is since), 0)
-        anchor = readings[first : first + ANCHOR_RUNS]
+        followed = _without_early_broken(readings[first:])
+        anchor = followed[:ANCHOR_RUNS]
         if len(anchor) < ANCHOR_RUNS:
             return None
         shares = [reading.starved for reading in anchor if reading.starved is not None]
         usual = median(shares) if len(shares) == len(anchor) else None
         drift = self._drifts.get((metric, first))
-        if drift is None or len(drift) > len(readings) - first:  # fewer runs than it was asked about before
+        if drift is None or len(drift) > len(followed):  # fewer runs than it was asked about before
             drift = self._drifts[metric, first] = SeriesDrift(log1p(margin), usual)
         sign = -1.0 if higher else 1.0
-        for reading in readings[first + len(drift) :]:
-            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run)
+        for reading in followed[len(drift) :]:
+            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run, was_broken=reading.is_barred)
         return drift.now()
 
     def _all(self, metric: str, watched: _Watched) -> list[Reading]:
@@ -257,6 +258,12 @@ def checks_of(
             check = _without_handshakes(check, info, again, former)
         checks.append(_settled(check))
     return checks
+
+
+def _without_early_broken(readings: Sequence[Reading]) -> Sequence[Reading]:
+    """Returns a course without broken runs before its first runs are complete: they are no state to compare with."""
+    good = [index for index, reading in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
+    return [readings[index] for index in good] + list(readings[good[-1] + 1 :] if len(good) == ANCHOR_RUNS else ())
 
 
 def _improvement(readings: Sequence[Reading], *, higher: bool) -> ChangePoint | None:

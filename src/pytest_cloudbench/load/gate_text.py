@@ -34,13 +34,14 @@ def ruling_text(ruling: Ruling) -> str:
         pass
     elif check.kind == "fact":
         text = change
-    elif ruling.course is not None:
-        text = _course_text(ruling, ruling.course)
+    elif ruling.course is not None and not ruling.is_significant:
+        text = _course_text(ruling.course)
     elif check.kind == "yes" and check.baseline:
         text = _capability_text(ruling)
     elif ruling.change is not None:
         text = f"{change} worse than {runs}" if ruling.change >= 0 else f"better than {runs}, {change}"
         text += f"; {_incident_text(ruling)}" if ruling.first is not None and ruling.answer == "broken" else ""
+        text += f"; {_course_text(ruling.course)}" if ruling.course is not None else ""
     return ": ".join(filter(None, (check.metric, text, ruling.why)))
 
 
@@ -75,7 +76,7 @@ def _count_text(ruling: Ruling) -> str:
     return f"{now.count:,} of {now.of:,}" if now.of else f"{now.count:,}"
 
 
-def _course_text(ruling: Ruling, course: DriftState) -> str:
+def _course_text(course: DriftState) -> str:
     """How an open regression stands: how far it has come since the accepted state, how fast, and since when."""
     slope = (
         f"{_signed(expm1(course.slope))} % a run ({_signed(expm1(course.slope_low))} to "

@@ -109,10 +109,11 @@ class Provider:
         self.spec, self._open = spec, open
         if driver is not None:
             emulated = "none" if profile is None else "all"
-            self._opened = (driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None))
+            self.opened = (driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None))
 
     @cached_property
-    def _opened(self) -> tuple[Driver, Provided]:
+    def opened(self) -> tuple[Driver, Provided]:
+        """The connected driver, and what is known about the provider. Connects at first use."""
         if self._open is None:
             raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
         opened = self._open()
@@ -122,46 +123,42 @@ class Provider:
     @property
     def driver(self) -> Driver:
         """The connected driver."""
-        return self._opened[0]
+        return self.opened[0]
 
     @property
     def endpoint(self) -> Endpoint | None:
         """Where the service that stands in for it listens, if there is one."""
-        return self._opened[1].endpoint
+        return self.opened[1].endpoint
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...] | None:
         """Where services that stand in for it listen: empty if there are none, None if only parts of it have some."""
-        return self._opened[1].addresses
+        return self.opened[1].addresses
 
     @property
     def profile(self) -> str | None:
         """The emulator's behaviour profile, or None for a real service."""
-        return self._opened[1].profile
-
-    def become(self, other: Provider) -> None:
-        """Be another provider from now on, connected or not, for a test that measures two of them in turns."""
-        self.__dict__ = other.__dict__  # one state: what either of them opens is open for both
+        return self.opened[1].profile
 
     def close(self) -> None:
         """Close the driver's connections, if there are any."""
-        if "_opened" in self.__dict__:
+        if "opened" in vars(self):
             self.driver.close()
 
     @property
     def is_kept(self) -> bool:
         """Whether what is written outlives the run. If so, it is journaled, and the run is announced."""
-        return self._opened[1].is_kept
+        return self.opened[1].is_kept
 
     @property
     def emulated(self) -> str:
         """How many of its parts are emulated: ``all``, ``some`` or ``none``."""
-        return self._opened[1].emulated
+        return self.opened[1].emulated
 
     @property
     def has_services(self) -> bool:
         """Whether the run owns services of this provider, which it can reset and which may inject faults."""
-        return self._opened[1].has_services
+        return self.opened[1].has_services
 
     def claim(self, folder: str, owner: str) -> None:
         """Before a run writes into ``folder``, record the run's folder above it in the journal, and mark it as a run's.

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,10 @@ from pytest_cloudbench.load.item import TURN
 from pytest_cloudbench.load.messages import BlockEnded, Turn
 from pytest_cloudbench.model import FleetError, ServiceError, UsageError, did_you_mean
 from pytest_cloudbench.providers import Provider
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.drivers.base import Driver
+    from pytest_cloudbench.provided import Provided
 
 __all__ = ["check_options", "provided", "run_in_turns"]
 
@@ -60,20 +64,42 @@ def check_options(option: Any) -> None:
 # --- two providers behind one fixture ---------------------------------------------------------------
 
 
+class _Current(Provider):
+    """The provider whose turn it is. What either of them opens is open for both."""
+
+    def __init__(self, side: Provider) -> None:
+        super().__init__(side.spec)
+        self._side = side
+
+    @property
+    def opened(self) -> tuple[Driver, Provided]:
+        """The connected driver of this side, and what is known about it."""
+        return self._side.opened
+
+    def change_to(self, side: Provider) -> None:
+        """Be another provider from now on, connected or not."""
+        self._side.has_answered = self.has_answered
+        self._side, self.spec, self.has_answered = side, side.spec, side.has_answered
+
+    def close(self) -> None:
+        """Close this side's connections, if there are any."""
+        self._side.close()
+
+
 class _Sides:
     """Both providers, each connected at most once; ``now`` is one of them at a time."""
 
     def __init__(self, make: Callable[[str], Provider]) -> None:
         self._make = make
         self._made = {side: make(side) for side in "AB"}
-        self.now = make("A")
+        self.now = _Current(self._made["A"])
 
     def turn(self, side: str, *, anew: bool) -> None:
         """Make it a side's turn; ``anew`` closes what this process has open to it, since it may be gone."""
         if anew:
             self._made[side].close()
             self._made[side] = self._make(side)
-        self.now.become(self._made[side])
+        self.now.change_to(self._made[side])
 
     def close(self) -> None:
         for provider in self._made.values():

@@ -89,6 +89,30 @@ def credentials_of(spec: ProviderSpec, account: int = 1) -> Mapping[str, str]:
     return renewal.load(spec.scheme, spec.params.get("token_env"), account, said)
 
 
+class _Side:
+    """A provider's spec and its connection, which is opened at first use.
+
+    Args:
+        spec: what the user named.
+        open: returns the driver and what is known about the provider; None where ``opened`` is set from the start.
+    """
+
+    def __init__(self, spec: str, open: Callable[[], tuple[Driver, Provided]] | None) -> None:
+        self.spec, self._open, self.has_answered = spec, open, False
+
+    @cached_property
+    def opened(self) -> tuple[Driver, Provided]:
+        if self._open is None:
+            raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
+        opened = self._open()
+        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
+        return opened
+
+    @property
+    def is_open(self) -> bool:
+        return "opened" in vars(self)
+
+
 class Provider:
     """A storage service under test, as the ``provider`` fixture gives it.
 
@@ -99,25 +123,32 @@ class Provider:
         open: in place of the two above, returns the driver and what is known about the provider at first use.
     """
 
-    has_answered = False
-    """Whether it has ever confirmed that a run's folder exists."""
-
     def __init__(
         self, spec: str, driver: Driver | None = None, profile: str | None = None, *,
         open: Callable[[], tuple[Driver, Provided]] | None = None,
     ) -> None:  # fmt: skip
-        self.spec, self._open = spec, open
+        self._side = _Side(spec, open)
         if driver is not None:
             emulated = "none" if profile is None else "all"
-            self._opened = (driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None))
+            self._side.opened = driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None)
 
-    @cached_property
+    @property
+    def spec(self) -> str:
+        """What the user named."""
+        return self._side.spec
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has ever confirmed that a run's folder exists."""
+        return self._side.has_answered
+
+    @has_answered.setter
+    def has_answered(self, answered: bool) -> None:
+        self._side.has_answered = answered
+
+    @property
     def _opened(self) -> tuple[Driver, Provided]:
-        if self._open is None:
-            raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
-        opened = self._open()
-        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
-        return opened
+        return self._side.opened
 
     @property
     def driver(self) -> Driver:
@@ -141,11 +172,11 @@ class Provider:
 
     def become(self, other: Provider) -> None:
         """Be another provider from now on, connected or not, for a test that measures two of them in turns."""
-        self.__dict__ = other.__dict__  # one state: what either of them opens is open for both
+        self._side = other._side  # what either of them opens is open for both
 
     def close(self) -> None:
         """Close the driver's connections, if there are any."""
-        if "_opened" in self.__dict__:
+        if self._side.is_open:
             self.driver.close()
 
     @property

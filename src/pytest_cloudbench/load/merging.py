@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -97,6 +97,36 @@ class OpenRun:
     steal_share: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the records of a run say.
+
+    Attributes:
+        table: all operations.
+        counted: those that count, without a warm-up.
+        since_ns: from when on they count, None for all.
+        summary: of those that count.
+        verification: of what was uploaded; None if nothing was, or it was not verified.
+        metrics: all numbers that are known.
+        on_wire: what its connections carried.
+        ending: how it ended early, and what follows from that.
+    """
+
+    table: OpTable
+    counted: OpTable
+    since_ns: int | None
+    summary: Summary
+    verification: stats.Verification | None
+    metrics: Mapping[str, float | None]
+    on_wire: Carried
+    ending: End
+
+    @property
+    def left_out(self) -> int:
+        """Returns how many operations belong to the warm-up."""
+        return len(self.table) - self.summary.ops
+
+
 def merge(
     run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, servers: str, offsets_ns: Mapping[str, int]
 ) -> Merged:
@@ -110,71 +140,101 @@ def merge(
         servers: the servers that were chosen and started for it, or an empty text.
         offsets_ns: agent to the offset to add to its times.
     """
-    asked, facts = run.asked, entries.facts
-    subject = asked.subject
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
     table = OpTable(*(oplog.read_log(path).shifted(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
+    measured = _measure(run, table)
+    doubts = [*doubts, *_doubts(run, measured, entries.facts.max_lateness_s), *([died] if died else [])]
+    doubts += server_doubts(servers, measured.summary.kinds, measured.summary.ops)
+    run.notes += [*_warm_up_notes(run, measured), *measured.ending.notes]
+    if drift := _drift(run, measured):
+        (run.notes if run.asked.may_drift else doubts).append(drift)
+    info = _info(run, measured, entries)
+    stores = run.asked.stores
+    judgements = entries.judge(run.asked.subject, run.asked.expect, measured.metrics, doubts, info) if stores else []
+    # All that is read of the logs comes before they are removed.
+    ops = stats.columns(measured.counted, run.start_ns) if run.asked.detail else {}
+    spread = _spread(run, measured) if stores else {}
+    tried = _tried_by_sensor(table) if run.asked.keeps and run.end_ns is not None else b""
+    try:
+        info["ops_file"] = _write_records(run, measured, entries.facts.run_id, logs.values())
+    except ResultsError as error:
+        run.is_incomplete = True
+        folders = sorted({str(path.parent) for path in logs.values()})
+        run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
+        judgements.append(expect.Judgement("broken", str(error)))
+    if stores:
+        _store(run, measured, entries, info, judgements, doubts, spread)
+    return answer(info, judgements, doubts, run.notes, ops, tried)
+
+
+def _measure(run: OpenRun, table: OpTable) -> _Measured:
+    """Returns what all records of a run say, verified against what the provider lists."""
+    asked = run.asked
     since_ns = run.measured_from_ns if asked.warm_up_s else None
     verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
-    measured = table if since_ns is None else table.since(since_ns)
-    summary = summarize(measured, verification, run.beside)
-    left_out = len(table) - summary.ops
+    counted = table if since_ns is None else table.since(since_ns)
+    summary = summarize(counted, verification, run.beside)
     metrics = summary.metrics
     if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost
-        metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
+        metrics = {name: value for name, value in metrics.items() if name not in _OF_UPLOADS}
         verification = None
-    tried = len(table), asked.load.ops
     ok_bytes = (metrics["payload_bytes_per_op"] or 0) * summary.outcomes.get(Outcome.OK, 0)
     on_wire = wire.believed(run.carried, asked.operation, round(ok_bytes), run.item.missing)
     metrics = {
         **metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None,
         "wire_bytes_per_op": on_wire.bytes / len(table) if on_wire.bytes is not None and table else None,
     }  # fmt: skip
-    ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
-    doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
-    doubts += [died] if died else []
-    doubts += server_doubts(servers, summary.kinds, summary.ops)
-    run.notes += [*_warm_up_notes(run, table, left_out), *ending.notes]
-    if moved := ending.drift if asked.until else _drift(run, summary):
-        (run.notes if asked.may_drift else doubts).append(moved)
-    info = {
-        **entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
-        **_run_info(run, summary, verification), **wire.told(on_wire), **warm_up_info(run, left_out), **ending.info,
-        **metrics,
+    tried = len(table), asked.load.ops
+    ending = end_of(counted, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
+    return _Measured(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
+
+
+def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
+    """Returns the extra_info of a run's entry."""
+    return {
+        **entries.info(run.asked.subject, run.item, run.asked.published, run.profile_digest), **run.asked.extra,
+        **_run_info(run, measured.summary, measured.verification), **wire.told(measured.on_wire),
+        **warm_up_info(run, measured.left_out), **measured.ending.info, **measured.metrics,
     }  # fmt: skip
-    judgements = entries.judge(subject, asked.expect, metrics, doubts, info) if asked.stores else []
-    ops = stats.columns(measured, run.start_ns) if asked.detail else {}  # while the logs are there
-    spread: Mapping[str, Sequence[float]] = {}
-    if asked.stores:
-        is_block = subject.turn is not None
-        spread = (
-            {"quiet_service": quiet_service_s(measured, run.beside)}
-            if is_block
-            else spread_of(measured, summary.response_s)
-        )
-    there = _tried_by_sensor(table) if asked.keeps and run.end_ns is not None else b""
-    try:
-        parquet = run.folder.parent / f"{run.folder.name}.parquet"
-        told = {"start_ns": str(run.start_ns), "start_wall_ms": str(run.start_wall_ms), **_block_of(subject)}
-        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id, **told}, since_ns)
-        info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
-        shutil.rmtree(run.folder, ignore_errors=True)
-        for path in logs.values():
-            path.unlink(missing_ok=True)
-    except ResultsError as error:
-        run.is_incomplete = True
-        folders = sorted({str(path.parent) for path in logs.values()})
-        run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
-        judgements.append(expect.Judgement("broken", str(error)))
-    if asked.stores:
-        info["stats_of"] = f"response time of operations ({asked.operation.value}) that succeeded"
-        data_s = summary.response_s
-        if not data_s:
-            info["stats_of"] = "elapsed time: no operation succeeded"
-            data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
-        entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=asked.gate)
-    return answer(info, judgements, doubts, run.notes, ops, there)
+
+
+def _spread(run: OpenRun, measured: _Measured) -> Mapping[str, Sequence[float]]:
+    """Returns the samples by which providers, or the two sides of a comparison, are ranked."""
+    if run.asked.subject.turn is not None:
+        return {"quiet_service": quiet_service_s(measured.counted, run.beside)}
+    return spread_of(measured.counted, measured.summary.response_s)
+
+
+def _write_records(run: OpenRun, measured: _Measured, run_id: str, logs: Iterable[Path]) -> str:
+    """Write the records into one file, remove the agents' logs, and return the file's name for the entry.
+
+    Raises ResultsError if it cannot be written; then the logs stay.
+    """
+    path = run.folder.parent / f"{run.folder.name}.parquet"
+    subject = run.asked.subject
+    about = {
+        "nodeid": subject.nodeid, "run_id": run_id, "start_ns": str(run.start_ns),
+        "start_wall_ms": str(run.start_wall_ms), **_block_of(subject),
+    }  # fmt: skip
+    oplog.write_parquet(measured.table, path, about, measured.since_ns)
+    shutil.rmtree(run.folder, ignore_errors=True)
+    for log in logs:
+        log.unlink(missing_ok=True)
+    return str(Path(path.parent.name) / path.name)
+
+
+def _store(
+    run: OpenRun, measured: _Measured, entries: Entries, info: dict[str, Any],
+    judgements: Sequence[expect.Judgement], doubts: Sequence[str], spread: Mapping[str, Sequence[float]],
+) -> None:  # fmt: skip
+    """Add the run's entry, with the response times of its operations as pytest-benchmark's data."""
+    info["stats_of"] = f"response time of operations ({run.asked.operation.value}) that succeeded"
+    data_s = measured.summary.response_s
+    if not data_s:
+        info["stats_of"] = "elapsed time: no operation succeeded"
+        data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
+    entries.add(run.asked.subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=run.asked.gate)
 
 
 def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> list[str]:
@@ -214,14 +274,14 @@ def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
     return {"warm_up_s": warm_up_s} | ({} if left_out is None else {"warm_up_ops": left_out})
 
 
-def _warm_up_notes(run: OpenRun, table: OpTable, left_out: int) -> list[str]:
+def _warm_up_notes(run: OpenRun, measured: _Measured) -> list[str]:
     if not run.asked.warm_up_s:
         return []
-    told, unsuccessful = f"warm-up of {run.asked.warm_up_s:g} s: {left_out:,} operations left out", 0
-    for block in table.blocks():
+    note, unsuccessful = f"warm-up of {run.asked.warm_up_s:g} s: {measured.left_out:,} operations left out", 0
+    for block in measured.table.blocks():
         fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
         unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)
-    return [f"{told}, {unsuccessful:,} of them did not succeed" if unsuccessful else told]
+    return [f"{note}, {unsuccessful:,} of them did not succeed" if unsuccessful else note]
 
 
 def _tried_by_sensor(table: OpTable) -> bytes:
@@ -233,13 +293,16 @@ def _tried_by_sensor(table: OpTable) -> bytes:
     return found.tobytes()
 
 
-def _drift(run: OpenRun, summary: Summary) -> str:
+def _drift(run: OpenRun, measured: _Measured) -> str:
     """Returns how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
-    return drift_of(summary) if run.asked.stores and run.asked.subject.turn is None else ""
+    if run.asked.until:
+        return measured.ending.drift
+    return drift_of(measured.summary) if run.asked.stores and run.asked.subject.turn is None else ""
 
 
-def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float) -> list[str]:
+def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[str]:
     """Returns why this run's numbers may be wrong."""
+    summary, left_out = measured.summary, measured.left_out
     doubts, planned = [], run.asked.load.ops
     late_s = summary.metrics["lateness_p99"]
     if late_s is not None and late_s > max_lateness_s:
@@ -252,7 +315,7 @@ def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
     if left_out and not summary.ops:
         doubts.append(f"all operations were due in the warm-up of {run.asked.warm_up_s:g} s")
-    return doubts
+    return [*doubts, *measured.ending.doubts]
 
 
 def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.outside import GUARD
@@ -42,6 +43,22 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     finally:
         if asked := GUARD.taken():
             pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(asked))}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _secrets_of_module() -> Iterator[None]:
+    """What the fixtures of one file have learned as secret is no secret to the next file."""
+    before = redact.begin_scope()
+    yield
+    redact.end_scope(before)
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_test(_secrets_of_module: None) -> Iterator[None]:
+    """What one test has learned as secret is no secret to the next one."""
+    before = redact.begin_scope()
+    yield
+    redact.end_scope(before)
 
 
 @pytest.fixture(scope="session")

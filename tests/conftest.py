@@ -15,6 +15,7 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.outside import GUARD
+from tests.parts import choose_part, parse_part
 from tests.truths import Truths, summary
 
 # On a busy machine an example may take any time: no test fails because it was slow.
@@ -22,6 +23,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One part of the tests, for a run that is divided."""
+    parser.addoption("--part", metavar="PART/PARTS", help="run only this part of the tests, such as 2/4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,11 +122,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A truth is judged only on a machine that does little else, so these tests do not run beside all others."""
     for item in items:
         if "truths" in getattr(item, "fixturenames", ()):
             item.add_marker("truth")
+    _choose_part(config, items)
+
+
+def _choose_part(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other parts; before -m chooses, so that its choice does not change the parts."""
+    if text := config.getoption("--part"):
+        try:
+            part, parts = parse_part(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"--part: {error}") from None
+        items[:], others = choose_part(items, part, parts)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,6 +2,7 @@
 # later runs compare three time stamps and start at once.
 #   ARGS="..."     is handed to the program that does the work:  make iot ARGS="--grid paper"
 #   PYTHON=...     chooses the interpreter for set-up; default: the first python3 >= 3.11 found
+#   PART=2/4       runs only this part of the tests: `make test-all` in quarters
 #   WORKERS=N      processes that run the project's tests; most of these wait, so there are more than two cores need
 
 .DEFAULT_GOAL := help
@@ -10,15 +11,17 @@ PY      ?= $(VENV)/bin/python
 STAMP   ?= $(VENV)/.set-up
 WORKERS ?= 4
 ARGS    ?=
+PART    ?=
 # Tests that measure what they have set: beside few others, or the machine is busy and nothing can be judged.
 # ARGS may leave none of them (exit status 5).
-TRUTHS   = $(PY) -m pytest $(LIMIT) -n 3
+TRUTHS   = $(PY) -m pytest $(LIMIT) $(SHOWN) -n 3
 # A test that takes longer hangs: it prints every thread's stack and fails by its name, in xdist's workers too. Not in
 # pyproject.toml: suites run in this checkout, too, and theirs may take weeks.
 ENDED_AFTER_S = 600
 LIMIT    = -o faulthandler_timeout=$(ENDED_AFTER_S) -o faulthandler_exit_on_timeout=true
+SHOWN    = --durations=10 $(if $(PART),--part $(PART))
 # Neighbours stay with one worker as long as all have work: what the tests of a file share is made once.
-TESTS    = $(PY) -m pytest $(LIMIT) -n $(WORKERS) --dist worksteal
+TESTS    = $(PY) -m pytest $(LIMIT) $(SHOWN) -n $(WORKERS) --dist worksteal
 TYPED   := src $(wildcard suites tests benchmarks) $(wildcard tools/*.py)
 export PYTHON
 

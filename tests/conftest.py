@@ -11,9 +11,11 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.outside import GUARD
+from tests.parts import choose_part, parse_part
 from tests.truths import Truths, summary
 
 # On a busy machine an example may take any time: no test fails because it was slow.
@@ -21,6 +23,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One part of the tests, for a run that is divided."""
+    parser.addoption("--part", metavar="PART/PARTS", help="run only this part of the tests, such as 2/4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +49,22 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     finally:
         if asked := GUARD.taken():
             pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(asked))}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _secrets_of_module() -> Iterator[None]:
+    """What the fixtures of one file have learned as secret is no secret to the next file."""
+    before = redact.begin_scope()
+    yield
+    redact.end_scope(before)
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_test(_secrets_of_module: None) -> Iterator[None]:
+    """What one test has learned as secret is no secret to the next one."""
+    before = redact.begin_scope()
+    yield
+    redact.end_scope(before)
 
 
 @pytest.fixture(scope="session")
@@ -99,11 +122,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A truth is judged only on a machine that does little else, so these tests do not run beside all others."""
     for item in items:
         if "truths" in getattr(item, "fixturenames", ()):
             item.add_marker("truth")
+    _choose_part(config, items)
+
+
+def _choose_part(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other parts; before -m chooses, so that its choice does not change the parts."""
+    if text := config.getoption("--part"):
+        try:
+            part, parts = parse_part(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"--part: {error}") from None
+        items[:], others = choose_part(items, part, parts)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,15 +8,19 @@ import json
 import logging
 import random
 import string
+import subprocess
+import sys
 import urllib.parse
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench import redact
+from tests.limits import HANG_S
 
 PRINTABLE = "".join(chr(code) for code in range(33, 127))
 
@@ -176,3 +180,74 @@ def test_a_log_record_without_a_secret_is_left_as_it_is(redactor: redact._Redact
     redact.learn(["very-secret"])
     record = logging.getLogRecordFactory()("x", 30, __file__, 1, "%s of %d", ("a", 2), None)
     assert (record.msg, record.args) == ("%s of %d", ("a", 2))
+
+
+@pytest.mark.parametrize(
+    "name",
+    """secret_access_key access_key_secret session_token refresh_token account_key application_key client_secret
+    password RESTIC_PASSWORD RESTIC_PASSWORD2 SSHPASS DB_PWD API_KEY APIKEY apiKey secretAccessKey x-api-key sas_token
+    credential credentials GITHUB_TOKEN private_key PRIVATE_KEY_PEM customer_key_md5 key TOKEN passphrase secret_id
+    VAULT_SECRET_ID connection_string temp_url_key password_hash webdav-passwd CLOUDBENCH_S3_SECRET_ACCESS_KEY
+    Authorization""".split(),
+)
+def test_names_of_secrets(name: str) -> None:
+    assert redact.names_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    """access_key_id AWS_ACCESS_KEY_ID application_key_id client_id accessKeyId AWSAccessKeyId kms_key_id account_name
+    username user bucket endpoint token_type token_url token_env token_uri oidc_token_file credential_path key_file
+    key_field public_key max_tokens password_file PASSWORD_STORE_DIR COMPASS BYPASS SSH_AUTH_SOCK KEYBOARD MONKEY
+    encryption_algorithm auth_url region key_size secret_name""".split(),
+)
+def test_names_of_what_is_public(name: str) -> None:
+    assert not redact.names_secret(name)
+
+
+def test_what_a_scope_has_learned_ends_with_it(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(redact, "_LISTENERS", [])
+    redact.learn(["outer-secret"])
+    before = redact.begin_scope()
+    redact.on_learn(told.extend)
+    redact.learn(["inner-secret"])
+    assert redact.clean("outer-secret and inner-secret") == "*** and ***"
+    redact.end_scope(before)
+    redact.learn(["later-secret"])
+    assert redact.clean("outer-secret, inner-secret, later-secret") == "***, inner-secret, ***"
+    assert told == ["inner-secret"]
+    assert "secret" not in repr(before).replace("secrets", "")
+
+
+IN_TURNS = """
+import pytest, sys
+from pytest_cloudbench import redact
+
+redact.learn(["known-before-any"])
+for name in ("first", "second"):
+    print("session", name)
+    assert pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:], f"test_{name}.py"]) == 1
+print("afterwards", redact.clean("secret-of-first known-before-any"))
+"""
+ONE = """
+from pytest_cloudbench import redact
+
+def test_it(experiment):
+    redact.learn(["secret-of-NAME"])
+    assert False, " ".join(["secret-of-", "secret-of-"]) + "first"
+"""
+
+
+def test_what_a_session_has_learned_ends_with_it(tmp_path: Path) -> None:
+    """Two sessions in one process, with and without agents: the second one shows what was secret in the first."""
+    (tmp_path / "in_turns.py").write_text(IN_TURNS)
+    for name in ("first", "second"):
+        (tmp_path / f"test_{name}.py").write_text(ONE.replace("NAME", name))
+    for spread in ((), ("-n", "2")):
+        argv = [sys.executable, "in_turns.py", "--provider", "folder:here", *spread]
+        ran = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+        first, second = ran.stdout.split("session second")
+        assert ran.stdout.splitlines()[-1] == "afterwards secret-of-first ***", ran.stdout + ran.stderr
+        assert "AssertionError: secret-of- ***" in first
+        assert "AssertionError: secret-of- secret-of-first" in second

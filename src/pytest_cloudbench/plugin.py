@@ -92,6 +92,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
+    _end_secrets_with(early_config)
     find_suites(early_config)
     yield
     accept_short_names(early_config, parser, args)
@@ -306,6 +307,18 @@ def _clean(how: str, shown: object) -> None:
     """Remove secrets from what people are about to see, if this process has handled any."""
     if redact := sys.modules.get("pytest_cloudbench.redact"):
         getattr(redact, how)(shown)
+
+
+def _end_secrets_with(config: pytest.Config) -> None:
+    """Forget at the end of this session which secrets it has learned: the same process may run another one."""
+    redact = sys.modules.get("pytest_cloudbench.redact")
+    before = redact.begin_scope() if redact else None
+
+    def forget() -> None:
+        if redact := sys.modules.get("pytest_cloudbench.redact"):
+            redact.end_scope(before or redact.SecretScope())
+
+    config.add_cleanup(forget)
 
 
 def _watch_items(config: pytest.Config) -> None:

@@ -10,6 +10,9 @@ its end is enough, because what is shown to people is often cut.
 
 One of less than eight characters could be a word: it is found as it is and where it stands alone, and one of less than
 four is not looked for.
+
+What a session has learned ends with it: the plugin, and the fixtures of our own tests, begin a scope before it
+and end it afterwards. An agent's process has one session, so the same holds there.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ import base64
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from html.entities import codepoint2name
 from typing import Any
 
 __all__ = [
-    "MASK", "TAKEN_OUT", "clean", "clean_error", "clean_log", "clean_report", "clean_shown", "is_needed", "learn",
-    "on_learn",
+    "MASK", "TAKEN_OUT", "SecretScope", "begin_scope", "clean", "clean_error", "clean_log", "clean_report",
+    "clean_shown", "end_scope", "is_needed", "learn", "names_secret", "on_learn",
 ]  # fmt: skip
 
 MASK = "***"
@@ -44,6 +47,40 @@ _PERCENT = r"%(?:25)*"
 _BACKSLASH = r"(?:\\|%(?:25)*5[Cc]|&#92;|&#[xX]5[Cc];){1,16}"
 _AMPERSAND = r"(?:&|\\{1,16}u0026|%(?:25)*26)(?:amp;)*"
 _TOKEN_CHARACTER = re.compile(r"[A-Za-z0-9._~+/=%\\-]")
+
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_WORD = re.compile(
+    r"(?!bypass|compass)\w*pass|pwd|\w*(?:password|passwd|passphrase|passcode|secret|credential)s?|\w*token"
+)
+_LAST_SECRET_WORD = re.compile(
+    r"(?:|api|access|account|app|auth|master|private|secret|shared)keys?|auth|authorization|cookie|delegation|sas|"
+    r"signature"
+)
+_FORMS = frozenset("ascii base content data hash hex json md pem sha text value".split())
+"""Words that end a name and say only how its value is written. Digits are left out before."""
+_DESCRIBING = frozenset(
+    "algorithm arn bits count dir endpoint env expiry field file folder format helper id ids length method mode name "
+    "path policy prefix provider scope size store strategy suffix timeout ttl type uri url username version".split()
+)
+"""Words that end a name of something public: where a secret is, which one it is, or of which kind."""
+
+
+def names_secret(name: str) -> bool:
+    """Return whether the value of a setting or an environment variable is secret, to judge by its name.
+
+    Only for names that nobody has declared: a driver says in ``CredentialSet.public`` which of its fields are not.
+    Of ``secret_id``, which some services publish and others do not, it says yes.
+    """
+    words = [word.lower() for word in _NAME_WORD.findall(name)]
+    while len(words) > 1 and words[-1] in _FORMS:
+        words.pop()
+    if not words or "public" in words:
+        return False
+    if words[-2:] in (["connection", "string"], ["secret", "id"]):
+        return True
+    if words[-1] in _DESCRIBING:
+        return False
+    return bool(_LAST_SECRET_WORD.fullmatch(words[-1]) or any(map(_SECRET_WORD.fullmatch, words)))
 
 
 @cache
@@ -191,8 +228,31 @@ _REDACTOR = _Redactor()
 _LISTENERS: list[Callable[[list[str]], object]] = []
 
 
+@dataclass(frozen=True, slots=True)
+class SecretScope:
+    """What is secret at one time, and who is told of more; for ``end_scope``. Its ``repr`` shows no secret."""
+
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    listeners: tuple[Callable[[list[str]], object], ...] = ()
+
+
+def begin_scope() -> SecretScope:
+    """Return what is secret now, for the ``end_scope`` that forgets what is learned meanwhile."""
+    return SecretScope(frozenset(_REDACTOR.secrets), tuple(_LISTENERS))
+
+
+def end_scope(scope: SecretScope) -> None:
+    """Forget what was learned since the scope began. Listeners that came since then are told no more."""
+    global _REDACTOR  # noqa: PLW0603 - a new one, because other threads may be using the former one
+    _LISTENERS[:] = [listener for listener in _LISTENERS if listener in scope.listeners]
+    if not _REDACTOR.secrets <= scope.secrets:
+        kept = _Redactor()
+        kept.learn(_REDACTOR.secrets & scope.secrets)
+        _REDACTOR = kept
+
+
 def learn(secrets: Iterable[str]) -> None:
-    """From now on these are secret in this process, and in those that ``on_learn`` tells."""
+    """From now on these are secret in this process, and in those that ``on_learn`` tells, until their scope ends."""
     new = _REDACTOR.learn(secrets)
     if new:
         clean_log()

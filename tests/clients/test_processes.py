@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.clients import processes as module
 from pytest_cloudbench.clients import watchdog
-from pytest_cloudbench.clients.processes import End, Loopback, Processes, find_binary, free_port, tail
+from pytest_cloudbench.clients.processes import End, Loopback, Processes, find_binary, free_port, secret_values, tail
 from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import is_gone, leftovers
 from tests.limits import HANG_S
@@ -174,6 +174,7 @@ def test_the_end_of_a_log_shows_no_secrets_no_control_characters_and_no_endless_
     lines = [
         "opened with hunter22 and again hunter22",
         "GET http://me:s3cret@server/x password=s3cret Authorization: Bearer s3cret",
+        "refresh_token=s3cret, 'secret_access_key': 's3cret', access_key_id=mine, token_type=bearer",
         "\x1b[31mred\x1b[0m\tand a bell\a",
         "x" * 5000 + "the end",
     ]
@@ -181,9 +182,18 @@ def test_the_end_of_a_log_shows_no_secrets_no_control_characters_and_no_endless_
     shown = tail(tmp_path / "log", secrets=["hunter22"]).splitlines()[1:]
     assert shown[0] == "  opened with *** and again ***"
     assert shown[1] == "  GET http://me:***@server/x password=*** Authorization: Bearer ***"
-    assert shown[2] == "  \\x1b[31mred\\x1b[0m and a bell\\x07"
-    assert shown[3].endswith("the end")
+    assert shown[2] == "  refresh_token=*** 'secret_access_key': '***', access_key_id=mine, token_type=bearer"
+    assert shown[3] == "  \\x1b[31mred\\x1b[0m and a bell\\x07"
+    assert shown[4].endswith("the end")
     assert max(map(len, shown)) < 320
+
+
+def test_secrets_of_an_environment_are_neither_ids_nor_paths_nor_switches(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.touch()
+    public = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "TOOL_KEY": str(key_file), "TOOL_ASK_PASSWORD": "false"}
+    secret = {"AWS_SECRET_ACCESS_KEY": "/begins/like/a/path", "TOOL_APIKEY": "hunter22", "SSHPASS": "four"}
+    assert secret_values(public | secret) == ("/begins/like/a/path", "hunter22", "four")
 
 
 def test_what_a_command_said_is_in_the_error_without_the_secrets_of_its_environment(tmp_path: Path) -> None:

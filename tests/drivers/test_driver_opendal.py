@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers, providers
+from pytest_cloudbench import drivers, providers, redact
 from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload.contents import Literal
 from tests.limits import HANG_S
@@ -150,6 +150,34 @@ def test_specs_that_cannot_work(spec: str, told: str, monkeypatch: pytest.Monkey
     with pytest.raises(SpecError, match=told) as caught:
         drivers.connect(ProviderSpec.parse(spec))
     assert "\n" not in str(caught.value)
+
+
+def test_ids_stay_readable_and_secrets_do_not() -> None:
+    """A server for tests has "cloudbench" as its id of a key, and folders of runs begin so."""
+    with served("s3") as service, connected(service.endpoint, "opendal:bench") as driver:
+        driver.put("/cloudbench-abc/a", Literal(b"abc"))
+        assert str(refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/cloudbench-abc/b"))).startswith(
+            "stat /cloudbench-abc/b: "
+        )
+        assert [redact.clean(entry.path) for entry in driver.list("/cloudbench-abc")] == ["/cloudbench-abc/a"]
+        assert redact.clean(service.endpoint.credentials["secret_access_key"]) == redact.MASK
+
+
+@pytest.mark.parametrize("where", ["credentials", "spec"])
+def test_of_each_setting_only_what_is_secret_is_hidden(where: str) -> None:
+    values = {"access_key_id": "an-id-of-a-key", "secret_access_key": "the-key-itself", "session_token": "its-token"}
+    given = {"region": "nowhere", "bucket": "b", **(values if where == "spec" else {})}
+    text = f"opendal:s3?{'&'.join(f'{name}={value}' for name, value in given.items())}"
+    with connected(None, text, values if where == "credentials" else None):
+        assert [redact.clean(value) for value in values.values()] == ["an-id-of-a-key", "***", "***"]
+
+
+def test_a_refused_spec_shows_no_secret() -> None:
+    key = "secret_access_key=hunter22"
+    for text in (f"opendal:s4?{key}", f"opendal:s3?scret=x&{key}", f"s3:b?{key}", f"folder:x?{key}"):
+        with pytest.raises(SpecError) as caught:
+            drivers.connect(ProviderSpec.parse(text))
+        assert "hunter22" not in str(caught.value)
 
 
 def test_an_error_ends_where_the_librarys_backtrace_begins() -> None:

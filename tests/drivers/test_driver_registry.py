@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers
+from pytest_cloudbench import drivers, redact
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.model import ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload import DIGESTS
@@ -37,6 +37,21 @@ def test_what_is_declared_is_there(scheme: str) -> None:
     assert [verb for verb in driver.capabilities.verbs if not hasattr(driver, verb.value)] == []
     undeclared = set(Verb) - driver.capabilities.verbs
     assert [verb for verb in undeclared if hasattr(driver, verb.value)] == []
+
+
+DECLARED_OTHERWISE = {"dropbox": {"app_key"}, "dropbox+fast": {"app_key"}, "tahoe": {"cap"}}
+"""Fields of which the name says something else than the driver: an id called a key, and a capability."""
+
+
+@pytest.mark.parametrize("scheme", drivers.schemes())
+def test_fields_are_public_or_secret_as_their_names_say(scheme: str) -> None:
+    """A name that is declared by mistake would hide an id from the user, or show a secret."""
+    sets = getattr(drivers.driver_class(scheme), "credential_sets", ())
+    for fields in sets:
+        names = {*fields.required, *fields.optional}
+        assert names >= set(fields.public)
+        unlike = {name for name in names if redact.names_secret(name) == (name in fields.public)}
+        assert unlike <= DECLARED_OTHERWISE.get(scheme, set())
 
 
 def made(*absent: str, **more: Any) -> type[Any]:

@@ -84,8 +84,12 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
                 seen = story(cassette.one_at_a_time(provider.driver))
             endpoint = provider.endpoint
             assert endpoint is not None
-    except SpecError as error:
-        pytest.skip(str(error))
+    except (SpecError, ResultsError) as error:
+        # A cassette that is closed by an error says that it has recorded nothing.
+        missing = error.__context__ if isinstance(error, ResultsError) else error
+        if not isinstance(missing, SpecError):
+            raise
+        pytest.skip(str(missing))
     refused = [each for each in seen if "Entry(" not in each and each != "None" and not each.startswith("b'")]
     assert len(refused) == 1, seen
     assert "not_found" in refused[0]

@@ -394,11 +394,11 @@ def program_version(path: str, *arguments: str) -> str:
     return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
 
 
-_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_KEY$", re.IGNORECASE)
 _LEAST_SECRET = 4
 """Shorter values are not treated as secrets: they would match in any text."""
 _SECRET_WORDS = re.compile(
-    r"(?P<before>://[^/\s:@]*:|\b(?:pass(?:word|wd|phrase)?|token|secret|api[-_]?key|authorization)\b['\"]?\s*[=:]\s*"
+    r"(?P<before>://[^/\s:@]*:|\b(?:[\w-]{0,40}(?:pass(?:word|wd|phrase)|token|secret|(?:api|access|account|private)[-_]?"
+    r"key)|pass|authorization)\b['\"]?\s*[=:]\s*"
     r"(?:(?:basic|bearer)\s+)?['\"]?)(?P<secret>[^\s@'\"]+)",
     re.IGNORECASE,
 )
@@ -409,9 +409,15 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     found = {
         value
         for name, value in environment.items()
-        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET and not value.startswith(os.sep)
+        if redact.names_secret(name) and len(value) >= _LEAST_SECRET and not _is_public(value)
     }
     return tuple(sorted(found, key=len, reverse=True))
+
+
+def _is_public(value: str) -> bool:
+    """Return whether a value only says where a secret is, or whether there is one."""
+    # A key in base64 may begin like a path, too: a path is one that leads somewhere.
+    return value.lower() in {"true", "false", "none", "null"} or (value.startswith(os.sep) and os.path.exists(value))
 
 
 def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:

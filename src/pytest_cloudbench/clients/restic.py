@@ -16,8 +16,9 @@ from pytest_cloudbench.clients.processes import Side
 __all__ = ["ResticClient"]
 
 _RUN_S = 600.0
-# They protect a repository below the workdir, at an address that only this client knows.
-_SECRETS = {"RESTIC_PASSWORD": "cloudbench", "AWS_ACCESS_KEY_ID": "cloudbench", "AWS_SECRET_ACCESS_KEY": "cloudbench"}
+# They protect a repository below the workdir, at an address that only this client knows. No word: logs hide the word.
+_KEY = "restic-4711"
+_SECRETS = {"RESTIC_PASSWORD": _KEY, "AWS_ACCESS_KEY_ID": "cloudbench", "AWS_SECRET_ACCESS_KEY": _KEY}
 
 
 class ResticClient(LocalClient):
@@ -48,7 +49,7 @@ class ResticClient(LocalClient):
 
     def _start_server(self) -> None:
         kind = "restic" if self._server == "rest" else "s3"
-        key = ["--auth-key=cloudbench,cloudbench"] if self._server == "s3" else []
+        key = [f"--auth-key=cloudbench,{_KEY}"] if self._server == "s3" else []
         argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, str(self.stored)]
         process = self.processes.start("server", "rclone-serve", argv)
         self.processes.wait_listening(process, self.server_port, self.start_s)

@@ -221,7 +221,9 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
     for name in spec.params:
         if name not in known:
             expected = ", ".join(sorted(known)) or "none"
-            raise SpecError(f"provider {spec.text!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
+            redact.learn(value for other, value in spec.params.items() if redact.names_secret(other))
+            shown = redact.clean(spec.text)
+            raise SpecError(f"provider {shown!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
 
 
 def endpoint_of(spec: ProviderSpec) -> str:

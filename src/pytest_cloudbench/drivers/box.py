@@ -151,7 +151,7 @@ class BoxDriver:
         CredentialSet(
             ("refresh_token", "client_id", "client_secret"),
             ("renewed_token", "renewed_until_s"),
-            public=("client_id",),
+            public=("client_id", "renewed_until_s"),
             single_use=True,
         ),
     )

@@ -62,7 +62,8 @@ _SERVICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "webdav": ("webdav", {"endpoint": "{url}", "username": "{user}", "password": "{password}"}),
 }  # fmt: skip
 
-_SECRET = re.compile("key|secret|token|password|credential")
+# Settings whose names look like those of secrets: ids that services publish, and the path of a key's file.
+_PUBLIC = frozenset({("cos", "secret_id"), ("sftp", "key")})
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -126,7 +127,8 @@ class OpendalDriver:
             ("access_key_id", "secret_access_key", "session_token", "account_name", "account_key", "sas_token",
              "credential", "token", "access_token", "refresh_token", "client_id", "client_secret", "username",
              "password", "application_key_id", "application_key"),
-            public=("username", "account_name"), free=("username", "password"),
+            public=("access_key_id", "account_name", "application_key_id", "client_id", "username"),
+            free=("username", "password"),
         ),
     )  # fmt: skip
 
@@ -146,6 +148,7 @@ class OpendalDriver:
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> OpendalDriver:
         """Returns the driver for ``opendal:SERVICE?FIELD=VALUE&...``, with the service's settings. Nothing is sent."""
+        redact.learn(_secrets_in(spec.target, spec.params))  # before any message shows the spec
         timeout_s = timeout_of(spec)
         if endpoint is not None:
             check_params(spec, {"timeout_s"})
@@ -155,11 +158,11 @@ class OpendalDriver:
             own = {"timeout_s", "token_env"}
             if not service:
                 check_params(spec, own)
-                raise SpecError(f"provider {spec.text!r}: expected opendal:SERVICE?FIELD=VALUE, such as opendal:memory")
+                raise SpecError(f"provider {redact.clean(spec.text)!r}: expected opendal:SERVICE?FIELD=VALUE")
             check_params(spec, {*own, *_fields(spec)})
             given = {name: value for name, value in spec.params.items() if name not in own}
             settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **given}
-        redact.learn(value for name, value in settings.items() if _SECRET.search(name))
+        redact.learn(_secrets_in(service, settings))
         try:
             return cls(service, settings, timeout_s)
         except Exception as error:  # the library's errors have no common class
@@ -272,6 +275,11 @@ def _entry(path: str, told: Any) -> Entry:
     return Entry(path, is_folder=True) if told.is_dir else Entry(path, size_bytes=int(told.content_length))
 
 
+def _secrets_in(service: str, settings: Mapping[str, str]) -> list[str]:
+    """Return the settings' values that no message may show."""
+    return [value for name, value in settings.items() if redact.names_secret(name) and (service, name) not in _PUBLIC]
+
+
 def _fields(spec: ProviderSpec) -> frozenset[str]:
     """Returns the settings of a service. Raises SpecError for one that the library does not know."""
     known = {
@@ -282,7 +290,7 @@ def _fields(spec: ProviderSpec) -> frozenset[str]:
     service = spec.target.replace("-", "").lower()
     if service not in known:
         expected = f"expected one of {', '.join(sorted(known))}{did_you_mean(service, known)}"
-        raise SpecError(f"provider {spec.text!r}: the library has no service of this name; {expected}")
+        raise SpecError(f"provider {redact.clean(spec.text)!r}: the library has no service of this name; {expected}")
     return frozenset(known[service]) - {"scheme"}
 
 

@@ -189,6 +189,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _secrets_of_test() -> None:
+    """Replace the fixture of all tests: clients that one test has made serve others, and their secrets last as long."""
+
+
 Clients = Callable[..., Client]
 
 

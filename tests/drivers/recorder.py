@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_cloudbench.model import Endpoint
+
 ROOT = Path(__file__).resolve().parents[2]
 _HOPS = frozenset(
     {"connection", "transfer-encoding", "keep-alive", "proxy-connection", "content-length", "date", "server"}
@@ -33,7 +35,7 @@ _VARYING_HEADERS = frozenset(
 )
 _VARYING = re.compile(
     r"(?<=[?&]sn=)\w+|(?<=Signature=)\w+|(?<=SharedKey cloudbench:)\S+|(?<=gccl-invocation-id/)\S+|(?<=boundary=)\S+"
-    r'|(?<="[aikt]": ")[\w-]{6,}|\d{5,}|[\da-f]{8}-[\da-f-]{20,}|(?<![\w+=-])(?=[\w+=-]*\d)(?!AWS4-HMAC)[\w+=-]{16,}'
+    r'|(?<="[a-z]": ")[\w-]{6,}|\d{5,}|[\da-f]{8}-[\da-f-]{20,}|(?<![\w+=-])(?=[\w+=-]*\d)(?!AWS4-HMAC)[\w+=-]{16,}'
     r"|20\d\d-\d\d-\d\d[T ][\d:.]+Z?|={10,}\d+=*|(?<=boxcloud.com:443/)\S+|(?<=personalcontent.com:443/)\S+"
     r"|(?<=userstorage.mega.co.nz:443/)\S+"
 )
@@ -210,11 +212,20 @@ class Sender:
             cwd=folder, env=environment,
         )  # fmt: skip
 
-    def send(self, spec: str, credentials: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
+    def send(
+        self,
+        spec: str,
+        credentials: Mapping[str, str],
+        environment: Mapping[str, str],
+        endpoint: Endpoint | None = None,
+    ) -> dict[str, Any]:
         """Store, read, list and remove a file; returns what the driver said of itself, or its error."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        wanted = {"spec": spec, "credentials": dict(credentials), "environment": dict(environment)}
+        wanted = {
+            "spec": spec, "credentials": dict(credentials), "environment": dict(environment),
+            "endpoint": None if endpoint is None else endpoint.plain(),
+        }  # fmt: skip
         self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
         told: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -236,7 +247,8 @@ def _operate(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     path, data = "/surrounded/a.txt", b"as it was\n"
     try:
-        driver: Any = drivers.connect(ProviderSpec.parse(wanted["spec"]), None, wanted["credentials"])
+        endpoint = None if wanted["endpoint"] is None else Endpoint.from_plain(wanted["endpoint"])
+        driver: Any = drivers.connect(ProviderSpec.parse(wanted["spec"]), endpoint, wanted["credentials"])
         try:
             driver.mkdir("/surrounded")
             driver.put(path, Literal(data))

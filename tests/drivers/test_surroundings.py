@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import emulators
-from pytest_cloudbench.drivers import schemes
-from pytest_cloudbench.drivers.surroundings import RULE, TABLE, Surrounding
-from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.drivers import driver_class, schemes
+from pytest_cloudbench.drivers.surroundings import RULE, TABLE, Surrounding, closed, environment, rows_of
+from pytest_cloudbench.model import Endpoint, SpecError
+from pytest_cloudbench.services.child import ChildService
 from pytest_cloudbench.services.command import load_recipe
 from tests.drivers.real import served
 from tests.drivers.recorder import Recorded, Recorder, Sender, recording
+from tests.tool import load_tool
 
 _NETRC = "default login cloudbench-hostile password cloudbench-hostile\n"
 _AWS = (
@@ -154,8 +156,112 @@ def test_each_thing_that_libraries_read_changes_no_request(scheme: str, tmp_path
                 assert_same(expected, requests_of(sender, account, environment), environment)
 
 
+@pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
+def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path) -> None:
+    """Neither proxies nor certificates, good or bad."""
+    home = hostile_home(tmp_path / "home")
+    hostile = {
+        row.name: row.hostile for row in TABLE[scheme] if row.is_variable and row.hostile and "*" not in row.name
+    }
+    with ExitStack() as stack:
+        if scheme in _EMULATED:
+            service: ChildService = stack.enter_context(emulators.start("ideal", api=scheme.partition("+")[0]))
+            target = ""
+        else:
+            service = stack.enter_context(served(_SERVED[scheme]))
+            target = load_recipe(_SERVED[scheme]).target
+        proxy = stack.enter_context(recording(service.endpoint.url, tmp_path))
+        stack.callback((sender := Sender(tmp_path)).close)
+        proxies = {name: proxy.url for name in hostile if name.lower().endswith("_proxy") and "no_" not in name.lower()}
+        spec = f"{scheme}:{target}" + ("?ranges=0" if scheme == "s3+fast" else "")
+        answer = sender.send(spec, {}, {**hostile, **proxies, "HOME": str(home)}, service.endpoint)
+        assert answer.get("whole") is True, answer
+        assert proxy.taken() == []
+
+
+_REAL = {
+    "azure": ("azure://bench", {"account": "cloudbench", "account_key": "a2V5"}),
+    "box": ("box", {"access_token": "t"}),
+    "dropbox": ("dropbox", {"access_token": "t"}),
+    "dropbox+fast": ("dropbox+fast", {"access_token": "t"}),
+    "gcs": ("gcs://bench", {"access_token": "t"}),
+    "gdrive": ("gdrive", {"access_token": "t"}),
+    "mega": ("mega", {"email": "a@example.org", "password": "p"}),
+    "onedrive": ("onedrive", {"access_token": "t"}),
+    "s3": ("s3://bench", {"access_key_id": "AKIA", "secret_access_key": "s"}),
+    "s3+fast": ("s3+fast://bench", {"access_key_id": "AKIA", "secret_access_key": "s"}),
+    "swift": ("swift://bench", {"auth_url": "https://swift.test/v3", "user": "u", "key": "k"}),
+    "tahoe": ("tahoe:https://tahoe.test", {"cap": "URI:DIR2:aaaa:bbbb"}),
+    "webdav": ("webdav://dav.test/files", {"token": "t"}),
+}
+"""Providers by real names, which nobody asks here."""
+
+
+@pytest.mark.parametrize("scheme", _REAL)
+def test_a_bad_proxy_or_certificate_is_one_line(scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    expected = {
+        "HTTPLIB2_CA_CERTS=/nowhere.pem: cannot be read (No such file or directory)": {
+            "HTTPLIB2_CA_CERTS": "/nowhere.pem"
+        },
+        "empty.pem: holds no certificates": {"SSL_CERT_FILE": str(tmp_path / "empty.pem")},
+        "ALL_PROXY=socks5://...: drivers know no proxies but those of HTTP": {"ALL_PROXY": "socks5://127.0.0.1:9"},
+        "https_proxy=http://...: no address of a proxy": {"https_proxy": "http://"},
+    }
+    sender = Sender(tmp_path)
+    try:
+        for told, environment in expected.items():
+            answer = sender.send(*_REAL[scheme], environment)
+            assert answer["error"] in {"UsageError", "SpecError"}, answer
+            assert told in answer["told"]
+            assert "\n" not in answer["told"]
+    finally:
+        sender.close()
+
+
+def test_the_page_is_what_the_table_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = load_tool("make_surroundings_table")
+    assert tool.main(["--check"]) == 0
+    page = tmp_path / "surroundings.md"
+    page.write_text(tool.PAGE.read_text("utf-8").replace("allow_agent=False", "magic"), "utf-8")
+    monkeypatch.setattr(tool, "PAGE", page)
+    assert tool.main(["--check"]) == 1
+    assert "python tools/make_surroundings_table.py" in capsys.readouterr().err
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0
+
+
+class _Stranger:
+    """What a driver of another distribution sees while it connects."""
+
+    def __init__(self) -> None:
+        self.seen = {name for name in ("STRANGE_PLACE", "STRANGE_CONFIG") if name in os.environ}
+
+
+class _Declared(_Stranger):
+    surroundings = (Surrounding("STRANGE_PLACE", closed="not seen"), Surrounding("STRANGE_*", passed="its own files"))
+
+
+def test_a_driver_of_others_sees_what_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRANGE_PLACE", "hostile")
+    monkeypatch.setenv("STRANGE_CONFIG", "file")
+    with closed(rows_of("strange", _Stranger)):
+        assert _Stranger().seen == {"STRANGE_PLACE", "STRANGE_CONFIG"}
+    with closed(rows_of("strange", _Declared)):
+        assert _Declared().seen == {"STRANGE_CONFIG"}
+    wrong = type("Wrong", (), {"surroundings": ("STRANGE_PLACE",)})
+    with pytest.raises(SpecError, match=r"Wrong.surroundings is not a tuple of Surrounding"):
+        rows_of("strange", wrong)
+    for words in ({}, {"closed": "so", "passed": "so"}):
+        with pytest.raises(ValueError, match="either closed, or passed through"):
+            Surrounding("STRANGE_PLACE", **words)
+
+
 def test_every_scheme_is_in_the_table_and_tried() -> None:
-    assert set(TABLE) == set(schemes())
+    declared = {scheme for scheme in schemes() if hasattr(driver_class(scheme), "surroundings")}
+    assert set(TABLE) == set(schemes()) - declared
     tried = {*_EMULATED, *_SERVED}
     assert {scheme for scheme, rows in TABLE.items() if any(row.hostile for row in rows)} == {*tried, "sftp"}
 
@@ -177,8 +283,6 @@ def test_an_agent_of_ssh_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_cloudbench.drivers.surroundings import closed, environment
-
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     before = dict(os.environ)
     with closed(TABLE["s3"]):

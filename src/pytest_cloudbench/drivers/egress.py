@@ -22,6 +22,7 @@ from pytest_cloudbench.model import Endpoint, UsageError
 
 if TYPE_CHECKING:
     import ssl
+    from urllib.request import OpenerDirector
 
 __all__ = ["CERTIFICATES", "Egress", "leaving"]
 
@@ -159,6 +160,14 @@ class Egress:
 
         return Directed()
 
+    def opener(self, url: str) -> OpenerDirector:
+        """Returns what opens an address by ``urllib``. Raises OSError."""
+        from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+        proxy, context = self.proxy_for(url), self.context()
+        proxies = ProxyHandler(dict.fromkeys(_SCHEMES, proxy) if proxy else {})
+        return build_opener(proxies, HTTPSHandler(context=None if context is True else context))
+
     def variables(self) -> dict[str, str]:
         """Returns this as an environment, for a library or a program that takes it from nowhere else."""
         proxies = {f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _not_a_proxy(proxy)}
@@ -251,7 +260,8 @@ def _address_of(host: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
-        return None
+        is_short = host.startswith("127.") and host.replace(".", "").isdecimal()  # such as 127.1
+        return IPv4Address("127.0.0.1") if is_short else None
     return getattr(address, "ipv4_mapped", None) or address
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from threading import RLock
 
+from pytest_cloudbench.model import SpecError
+
 __all__ = [
     "ALLOWED", "LIBRARIES", "RULE", "TABLE", "USES", "Surrounding", "allowed_environment", "closed", "environment",
     "rows_of",
@@ -265,8 +267,12 @@ def rows_of(scheme: str, driver: type) -> tuple[Surrounding, ...] | None:
     """Returns the rows of a driver: those of this table, or of a class attribute ``surroundings``.
 
     None for a driver of another distribution that has none: what it reads is unknown then, and nothing is closed to it.
+    Raises SpecError.
     """
-    return TABLE.get(scheme, getattr(driver, "surroundings", None))
+    rows = TABLE.get(scheme, getattr(driver, "surroundings", None))
+    if rows is not None and not (isinstance(rows, tuple) and all(isinstance(row, Surrounding) for row in rows)):
+        raise SpecError(f"provider {scheme!r}: {driver.__qualname__}.surroundings is not a tuple of Surrounding")
+    return rows
 
 
 _LOCK = RLock()

@@ -115,4 +115,5 @@ def test_the_first_variable_counts_and_a_bad_one_is_told(monkeypatch: pytest.Mon
     assert leaving(None, REAL).trusted == ""
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     assert leaving(None, REAL).trusted == str(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
     assert leaving(None, "http://storage.test").trusted == ""

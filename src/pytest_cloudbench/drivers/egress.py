@@ -85,12 +85,13 @@ class Egress:
 
     def check(self, url: str) -> None:
         """Note what an address needs of this. Raises UsageError, in one line, if that cannot work."""
-        if self._trusted_by and urlsplit(url).scheme == "http":
-            self._trusted_by = self.trusted = ""  # of no use here, and requests looks whether there is such a file
-        elif self._trusted_by:
-            if why := _unusable(self.trusted):
-                told = f"{self._trusted_by}={self.trusted}: {why}"
-                raise UsageError(f"{told}: name a file of certificates (PEM), or unset the variable")
+        why = _unusable(self.trusted) if self._trusted_by else ""
+        if why and urlsplit(url).scheme == "http":
+            self._trusted_by = self.trusted = ""  # not needed here, and requests looks whether there is such a file
+        elif why:
+            told = f"{self._trusted_by}={self.trusted}: {why}"
+            raise UsageError(f"{told}: name a file of certificates (PEM), or unset the variable")
+        elif self._trusted_by and urlsplit(url).scheme == "https":
             self.remarks["certificates"] = self._trusted_by
         if found := self._found(url):
             variable, proxy = found
@@ -166,7 +167,7 @@ class Egress:
 
         proxy, context = self.proxy_for(url), self.context()
         proxies = ProxyHandler(dict.fromkeys(_SCHEMES, proxy) if proxy else {})
-        return build_opener(proxies, HTTPSHandler(context=None if context is True else context))
+        return build_opener(proxies, HTTPSHandler(context=None if isinstance(context, bool) else context))
 
     def variables(self) -> dict[str, str]:
         """Returns this as an environment, for a library or a program that takes it from nowhere else."""
@@ -176,6 +177,7 @@ class Egress:
         found = {spelled: value for name, value in found.items() for spelled in (name, name.upper())}
         if self.trusted:
             found["SSL_CERT_DIR" if os.path.isdir(self.trusted) else "SSL_CERT_FILE"] = self.trusted
+            found["REQUESTS_CA_BUNDLE"] = self.trusted
         return found
 
     @contextmanager
@@ -185,7 +187,7 @@ class Egress:
         Certificates that cannot be read are left out: a client in Rust, one for all services, would not be made.
         """
         is_bad = self.trusted and _unusable(self.trusted)
-        added = {name: value for name, value in self.variables().items() if not (is_bad and name.startswith("SSL_"))}
+        added = {name: value for name, value in self.variables().items() if not (is_bad and value == self.trusted)}
         os.environ.update(added)
         try:
             yield

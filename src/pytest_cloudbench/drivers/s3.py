@@ -31,6 +31,7 @@ from pytest_cloudbench.drivers.base import (
     check_params,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -228,8 +229,9 @@ def _of_profile(name: str) -> Mapping[str, str]:
     from botocore.exceptions import BotoCoreError
 
     try:
-        found = boto3.Session(profile_name=name).get_credentials()
-        keys = found.get_frozen_credentials() if found is not None else None
+        with leaving(None).as_environment():  # a profile may name a role, which another service of Amazon's gives
+            found = boto3.Session(profile_name=name).get_credentials()
+            keys = found.get_frozen_credentials() if found is not None else None
     except BotoCoreError as error:
         raise CredentialsError(f"s3: profile {name}: {redact.clean(str(error))}") from error
     if keys is None or not keys.access_key or not keys.secret_key:

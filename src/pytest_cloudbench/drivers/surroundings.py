@@ -94,6 +94,10 @@ _AWS_FILES = "AWS_CONFIG_FILE AWS_SHARED_CREDENTIALS_FILE ~/.aws/config ~/.aws/c
 _ASKED_FOR = "only if the credentials name a profile of it"
 _OWN_WAY = "only if neither the spec nor the credentials say who asks, and the service has a way to find out"
 _REMOTES = "the spec names a remote of it"
+_COMMANDS = """
+    AWS_VAULT_* GNUPGHOME GPG_* PASSWORD_STORE_* DBUS_SESSION_BUS_ADDRESS BW_* OP_* KRB5*
+"""
+_FOR_COMMANDS = "for a command that gives a password, if a profile or a remote names one"
 _ENV_AUTH = "only if the remote says so (env_auth, key_use_agent)"
 _GOOGLE_FILES = "credentials where Google's programs keep them, if no place of this project's has any"
 
@@ -138,7 +142,9 @@ LIBRARIES: Mapping[str, tuple[Surrounding, ...]] = {
             "BOTO_EXPERIMENTAL__ADD_PROXY_HOST_HEADER",
             "an experiment of the SDK's, which has no other switch and is read before each request",
         ),
-        *_closed("~/.aws/models ~/.boto host:169.254.169.254", _KEYS),
+        *_passed(_COMMANDS, _FOR_COMMANDS),
+        *_closed("~/.aws/models", "only the SDK's own descriptions of services are read"),
+        *_closed("~/.boto host:169.254.169.254", _KEYS),
     ),
     "obstore": (
         *_closed(_AWS_WHO),
@@ -217,6 +223,7 @@ LIBRARIES: Mapping[str, tuple[Surrounding, ...]] = {
         ),
         *_passed(f"{_AWS_WHO} {_AWS_FILES} AWS_REGION AZURE_* GOOGLE_APPLICATION_CREDENTIALS OS_* ST_*", _ENV_AUTH),
         *_passed("SSH_AUTH_SOCK", _ENV_AUTH),
+        *_passed(_COMMANDS, _FOR_COMMANDS),
         *_closed("RCLONE_LOG_FILE", _LIST, f"/{_HOSTILE}/log"),
         *_closed("RCLONE_LOG_LEVEL", _LIST, "ERROR"),
         *_closed("""

@@ -156,11 +156,12 @@ SIDEWAYS = {
     ("report", "live"): "both are what people look at",
 }
 # What a driver may import from the package, besides helper modules of its own package.
-# The others are flat keys, lazy imports, plain HTTP, secrets in texts, opening files and child processes that end with
-# this one; none knows a provider, except that one knows where Google's programs keep credentials.
+# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and child
+# processes that end with this one; none knows a provider, except that one knows where Google's programs keep
+# credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
-    "model", "drivers.base", "drivers.google_home", "drivers.keys", "drivers.sdk_import", "drivers.web", "redact",
-    "opening", "services.child", "services.guard",
+    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk_import",
+    "drivers.surroundings", "drivers.web", "redact", "opening", "services.child", "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}
 # Packages that never import each other, or one bug would cancel the other.
@@ -253,6 +254,7 @@ PRIVATES = {
     ("drivers._mega_account", "_crypto"): "the SDK's nodes have no public access to their keys",
     ("drivers._mega_account", "_rate_limiter"): "it would pace what is measured, and no setting turns it off",
     ("drivers._mega_loop", "_retry_connection"): "the HTTP library repeats a download otherwise",
+    ("drivers.gcs", "_connection"): "where it sends requests if the environment asks for mutual TLS",
     ("drivers.gcs", "_bucket_metadata_cache"): "a thread of the SDK's asks for the bucket beside some requests",
     ("dissect", "_running_processes"): "its destructor would wait for them on a closed loop",
 }

@@ -7,7 +7,6 @@ first, so ``cloudbench clean`` removes it if this process is killed.
 from __future__ import annotations
 
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from http.client import HTTPException
 from pytest_cloudbench import redact
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import KIB, Capabilities, CloudError, Endpoint, ErrorKind
 from pytest_cloudbench.payload import DIGESTS, digest
 from pytest_cloudbench.payload.contents import Literal
@@ -166,12 +166,10 @@ def _date_of(url: str, endpoint: Endpoint | None) -> str:
     A service that the run started is trusted by its own authority, and no proxy leads to it.
     """
     from urllib.error import HTTPError
-    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+    from urllib.request import Request
 
-    trusted = ssl.create_default_context(cafile=(endpoint.ca_file if endpoint else "") or None)
-    opener = build_opener(HTTPSHandler(context=trusted), *([ProxyHandler({})] if endpoint else []))
     try:
-        with opener.open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
+        with leaving(endpoint, url).opener(url).open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
             return str(response.headers.get("date", ""))
     except HTTPError as error:  # refused without credentials, but dated
         with error:

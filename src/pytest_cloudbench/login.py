@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import secrets
-import ssl
 import sys
 import webbrowser
 from collections.abc import Callable, Mapping
@@ -22,11 +21,12 @@ from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import Request
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.clock import due_ns, now_ns, wait_for
 from pytest_cloudbench.drivers.base import OAuthLogin
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import CredentialsError, Endpoint
 
 __all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service", "renewed"]
@@ -287,8 +287,7 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """Send a form; returns the status and what the answer's JSON says. Raises CredentialsError."""
-    handlers = [HTTPSHandler(context=ssl.create_default_context(cafile=app.ca_file or None))]
-    opener = build_opener(*handlers, *([ProxyHandler({})] if app.ca_file else []))
+    opener = leaving(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
     request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
     try:
         try:

@@ -20,6 +20,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.dropbox import DropboxDriver
+from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.emulators import EmulatorService
 from pytest_cloudbench.model import MIB, CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
@@ -459,11 +460,15 @@ def test_http_adapter_never_retries(driver: Any) -> None:
     assert driver._client._timeout == 100
 
 
-def test_real_service_uses_its_own_hosts_and_the_usual_trust(connected: Connect) -> None:
+def test_real_service_uses_its_own_hosts_and_the_usual_trust(
+    connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in CERTIFICATES:
+        monkeypatch.delenv(name, raising=False)
     driver = connected(None, credentials={"access_token": "t"})
     assert set(driver._client._host_map) >= {"api", "content", "notify"}
     assert "127.0.0.1" not in str(driver._client._host_map)
-    assert (driver._session.verify, driver._session.trust_env) == (True, True)
+    assert (driver._session.verify, driver._session.trust_env) == (True, False)
     assert isinstance(driver, DropboxDriver)
 
 

@@ -23,6 +23,7 @@ __all__: list[str] = []
 PACKAGE = "pytest_cloudbench."
 WANTED = set(os.environ["FOLLOWED"].split("|"))
 DRIVER = os.environ["FOLLOWED_DRIVER"]
+INTO = Path(os.environ["FOLLOWED_INTO"])  # now: the environment is closed while a driver connects
 SEEN: set[tuple[str, str]] = set()
 
 
@@ -63,7 +64,7 @@ def watch(frame: FrameType, event: str, argument: Any) -> None:
 
 
 def write(caller: str, callee: str) -> None:
-    with Path(os.environ["FOLLOWED_INTO"], f"follow-{os.getpid()}.txt").open("a") as file:
+    with (INTO / f"follow-{os.getpid()}.txt").open("a") as file:
         file.write(f"{time.monotonic_ns()} {caller} {callee}\n")
 
 

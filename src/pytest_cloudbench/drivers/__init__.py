@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pytest_cloudbench.drivers.base import Composite, Driver, Placed, check_class, check_declared
+from pytest_cloudbench.drivers.surroundings import closed, rows_of
 from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError, did_you_mean
 
 __all__ = [
@@ -168,9 +169,12 @@ def connect(
     For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the API
     and which has only the driver's parameters.
 
-    Raises SpecError or CredentialsError if the spec or the credentials cannot work.
+    Raises UsageError, in one line, if the spec, the credentials, or a proxy or certificates that the user has set
+    cannot work.
     """
-    driver = driver_class(spec.scheme).connect(spec, endpoint, credentials or {})
+    made = driver_class(spec.scheme)
+    with closed(rows_of(spec.scheme, made)):
+        driver = made.connect(spec, endpoint, credentials or {})
     check_declared(spec.scheme, driver)
     return driver
 

@@ -12,6 +12,7 @@ from io import BufferedIOBase, BytesIO
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import MIB, Content, Endpoint
@@ -54,20 +55,18 @@ _AT_ONCE_BYTES = 1 * MIB
 # How often a commit is sent, and the longest wait that a service may ask for.
 _COMMITS, _LONGEST_WAIT_S = 20, 100
 _HOSTS = (".box.com", ".boxcloud.com")
+_API = "https://api.box.com"
 
 
-def _session(endpoint: Endpoint | None) -> Any:
+def _session(endpoint: Endpoint | None, url: str) -> Any:
     """A session whose adapter never retries (``max_retries=0``) and has room for many threads."""
     requests: Any = import_module("requests")
     session = requests.Session()
     size = {"pool_connections": _POOL_CONNECTIONS, "pool_maxsize": _POOL_CONNECTIONS, "max_retries": 0}
     session.mount("https://", requests.adapters.HTTPAdapter(**size))
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    if endpoint is not None:
-        # REQUESTS_CA_BUNDLE would override the authority, and a proxy must not carry loopback traffic.
-        # Towards the real service both apply, as they do for an application.
-        session.trust_env = False
-        session.verify = endpoint.ca_file or True
+    session.egress = leaving(endpoint, url)
+    session.egress.direct_session(session)
     return session
 
 
@@ -95,7 +94,7 @@ def load_sdk() -> Any:
 
 def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
     """Returns a session, and the SDK's network layer on top of it, which repeats nothing."""
-    session = _session(endpoint)
+    session = _session(endpoint, _API)
     urls: dict[str, str] = {}
     hosts: tuple[str, ...] = _HOSTS
     if endpoint is not None:

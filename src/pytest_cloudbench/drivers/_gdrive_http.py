@@ -13,16 +13,20 @@ request. A kept-alive connection is reused only after a look at whether the serv
 
 from __future__ import annotations
 
+import base64
 import select
+import ssl
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPSConnection
 from threading import Lock
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount
+from pytest_cloudbench.drivers.egress import Egress
 
 _READ_PIECE_BYTES = 64 * 1024
 # http.client waits for a whole piece: a small first one marks the first byte.
@@ -45,19 +49,18 @@ class Transport:
     """The clients of all threads.
 
     Args:
-        ca_file: the CA of a service that stands in for the provider; empty for the real one, which is reached with the
-            proxies and CAs of the environment, as by an application.
+        egress: how requests leave this machine.
         hosts: the hosts, with ports if they have any, to which requests may go.
         token: what makes and renews access tokens.
         timeout_s: for each single step: connecting, sending a piece, waiting for the next bytes of an answer.
     """
 
-    def __init__(self, ca_file: str, hosts: frozenset[str], token: Token, timeout_s: float) -> None:
+    def __init__(self, egress: Egress, hosts: frozenset[str], token: Token, timeout_s: float) -> None:
         import httplib2
 
         self._http: Any = _http_class()
         self._library: Any = httplib2
-        self._ca_file, self.hosts, self.token = ca_file, hosts, token
+        self.egress, self.hosts, self.token = egress, hosts, token
         self.timeout_s = timeout_s
         self._own = _Own()
         self._all: list[Any] = []
@@ -75,8 +78,7 @@ class Transport:
     def http(self) -> Any:
         """The calling thread's client, whose requests carry a token."""
         if self._own.http is None:
-            proxies = None if self._ca_file else self._library.proxy_info_from_environment
-            self._own.http = self._http(self, self.timeout_s, self._ca_file or None, proxies)
+            self._own.http = self._http(self, self.timeout_s, self.egress.trusted or None)
             with self._lock:
                 self._all.append(self._own.http)
         return self._own.http
@@ -154,8 +156,8 @@ def _http_class() -> type[Any]:
     class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
         """One thread's client."""
 
-        def __init__(self, transport: Transport, timeout_s: float, ca_file: str | None, proxies: Any) -> None:
-            super().__init__(timeout=timeout_s, ca_certs=ca_file, proxy_info=proxies)
+        def __init__(self, transport: Transport, timeout_s: float, ca_file: str | None) -> None:
+            super().__init__(timeout=timeout_s, ca_certs=ca_file, proxy_info=None)
             self.transport, self.follow_redirects = transport, False
 
         def authorized(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -166,11 +168,18 @@ def _http_class() -> type[Any]:
 
         def request(self, uri: str, method: str = "GET", body: Any = None, headers: Any = None, **more: Any) -> Any:
             """Send one request with the token."""
+            more["connection_type"] = self.connection_to(uri)
             return super().request(uri, method, body=body, headers=self.authorized(uri, headers or {}), **more)
 
         def bare(self, uri: str, method: str, body: Any, headers: Mapping[str, str]) -> Any:
             """Send one request without a token."""
-            return super().request(uri, method, body=body, headers=dict(headers))
+            kind = self.connection_to(uri)
+            return super().request(uri, method, body=body, headers=dict(headers), connection_type=kind)
+
+        def connection_to(self, uri: str) -> Any:
+            """Returns the class of connections to an address: httplib2's, or one that passes the user's proxy."""
+            proxy = self.transport.egress.proxy_for(uri)
+            return _through(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
 
         def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
             """Overrides httplib2's method for one exchange, which would send twice."""
@@ -196,9 +205,9 @@ def _http_class() -> type[Any]:
             known = self.connections.pop(f"{parts.scheme}:{parts.netloc}", None)
             if known is not None:
                 return known
-            kind = httplib2.SCHEME_TO_CONNECTION[parts.scheme]
+            kind = self.connection_to(uri)
             more = {"ca_certs": self.ca_certs} if parts.scheme == "https" else {}
-            return kind(parts.netloc, timeout=self.timeout, proxy_info=self.proxy_info, **more)
+            return kind(parts.netloc, timeout=self.timeout, **more)
 
         def give_back(self, uri: str, conn: Any) -> None:
             """Keep a connection whose answer was read to its end."""
@@ -213,6 +222,24 @@ def _http_class() -> type[Any]:
             return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
     return Http
+
+
+def _through(proxy: str, ca_file: str) -> type[HTTPSConnection]:
+    """Returns a class of connections through a proxy. httplib2's own need another library, and go direct without it."""
+    parts = urlsplit(proxy)
+    user_info, _, place = parts.netloc.rpartition("@")
+    login = base64.b64encode(unquote(user_info).encode()).decode("ascii")
+    headers = {"Proxy-Authorization": f"Basic {login}"} if user_info else {}
+
+    class Tunnelled(HTTPSConnection):
+        """A connection to a host, for which the proxy is asked first."""
+
+        def __init__(self, netloc: str, timeout: float | None = None, **_more: Any) -> None:
+            trusted = ssl.create_default_context(cafile=ca_file)
+            super().__init__(place, None if parts.port else 80, timeout=timeout, context=trusted)
+            self.set_tunnel(netloc, headers=headers)
+
+    return Tunnelled
 
 
 Send = Callable[[str, str, Any, Mapping[str, str]], Any]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._mega_loop import CountedSession
 from pytest_cloudbench.drivers._mega_tree import NodeTree
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import Content, Endpoint, ErrorKind
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class MegaAccount:
     def __init__(self, endpoint: Endpoint | None, email: str, password: str, timeout_s: float) -> None:
         base_url = endpoint.url if endpoint else API_URL
         self._endpoint, self._email, self._password, self._timeout_s = endpoint, email, password, timeout_s
+        self.egress = leaving(endpoint, base_url)
         self._commands, self._events = _api_class(f"{base_url}/cs"), _api_class(f"{base_url}/sc")
         self._session: CountedSession | None = None
         self._core: Any = None
@@ -117,7 +119,7 @@ class MegaAccount:
         from mega.vault import MegaVault
 
         if self._session is None:
-            self._session = CountedSession(self._endpoint, self._timeout_s, _WAITS, "X-Hashcash")
+            self._session = CountedSession(self.egress, self._timeout_s, _WAITS, "X-Hashcash")
         api, events = self._commands(self._session), self._events(self._session)
         for each in (api, events):
             each._rate_limiter = contextlib.nullcontext()  # it would allow only 100 requests a minute

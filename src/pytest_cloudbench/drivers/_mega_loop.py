@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.drivers.egress import Egress
 
 __all__ = ["CountedSession", "LoopThread", "RefusedAnswer", "SentBy"]
 
@@ -100,19 +99,17 @@ class CountedSession:
     """What the SDK takes for its aiohttp session: every request is counted, none is repeated, no redirect is followed.
 
     Args:
-        endpoint: the service that stands in for the provider; None for the real one.
+        egress: how requests leave this machine.
         timeout_s: for each single step: connecting, waiting for the next bytes.
         wait_headers: headers by which a refusal says how long to wait; the first one present counts.
         passes: a header; answers that have it are passed on to the SDK, whatever their status.
     """
 
-    def __init__(self, endpoint: Endpoint | None, timeout_s: float, wait_headers: Sequence[str], passes: str) -> None:
+    def __init__(self, egress: Egress, timeout_s: float, wait_headers: Sequence[str], passes: str) -> None:
         import aiohttp
 
         self._sockets: WeakSet[socket.socket] = WeakSet()
-        trusted: ssl.SSLContext | bool = True
-        if endpoint is not None and endpoint.ca_file:
-            trusted = ssl.create_default_context(cafile=endpoint.ca_file)
+        self._egress, trusted = egress, egress.context()
 
         async def refuse(answer: Any) -> None:
             if answer.status // 100 != 2 and passes not in answer.headers:
@@ -124,7 +121,7 @@ class CountedSession:
             connector=aiohttp.TCPConnector(ssl=trusted, limit=_CONNECTIONS, socket_factory=self._new_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s),
-            trust_env=endpoint is None,
+            trust_env=False,
             raise_for_status=refuse,
         )
         self._session._retry_connection = False
@@ -132,7 +129,8 @@ class CountedSession:
     def request(self, method: str, url: Any, **options: Any) -> Any:
         """Send one request, for the thread whose coroutine this is."""
         _SENDER.get()[0] += 1
-        return self._session.request(method, url, allow_redirects=False, **options)
+        proxy = self._egress.proxy_for(str(url)) or None
+        return self._session.request(method, url, allow_redirects=False, proxy=proxy, **options)
 
     async def close(self) -> None:
         """Close all connections, without waiting for servers that no longer respond."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.surroundings import TABLE, allowed_environment
 from pytest_cloudbench.model import Endpoint, ServiceError
 from pytest_cloudbench.services import guard
 from pytest_cloudbench.services.child import Child
@@ -115,8 +116,9 @@ def _program() -> str:
 def _obscured(text: str) -> str:
     """Returns a password in the form in which remotes hold it."""
     done = subprocess.run(
-        [_program(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S
-    )
+        [_program(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S,
+        env={"PATH": os.environ.get("PATH", os.defpath), "RCLONE_CONFIG": os.devnull},
+    )  # fmt: skip
     return done.stdout.decode().strip()
 
 
@@ -125,6 +127,7 @@ class Daemon:
 
     Args:
         endpoint: the service that its only remote leads to; None for the user's own remotes.
+        egress: variables that say how its requests leave this machine.
         timeout_s: how long it waits for a connection, or for the next bytes.
 
     Attributes:
@@ -133,9 +136,9 @@ class Daemon:
         password: that user's password.
     """
 
-    def __init__(self, endpoint: Endpoint | None, timeout_s: float) -> None:
+    def __init__(self, endpoint: Endpoint | None, egress: Mapping[str, str], timeout_s: float) -> None:
         self.flags = (*_FLAGS, "--contimeout", f"{timeout_s:g}s", "--timeout", f"{timeout_s:g}s")
-        self._endpoint, self._lock = endpoint, Lock()
+        self._endpoint, self._egress, self._lock = endpoint, egress, Lock()
         self._child: Child | None = None
         self._folder, self._url = "", ""
         self.user, self.password = "cloudbench", chance.token_urlsafe(24)
@@ -159,7 +162,7 @@ class Daemon:
             "RCLONE_ASK_PASSWORD": "false", **_NO_NEW_BUCKETS,
         }  # fmt: skip
         if self._endpoint is None:
-            environment = {**os.environ, **environment}
+            environment = {**allowed_environment(TABLE["rclone"]), **self._egress, **environment}
         else:
             path = os.environ.get("PATH", os.defpath)
             environment |= {"PATH": path, "HOME": self._folder, "RCLONE_CONFIG": str(Path(self._folder, "none.conf"))}

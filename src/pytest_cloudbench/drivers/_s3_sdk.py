@@ -22,14 +22,16 @@ from pytest_cloudbench.drivers.base import (
     seconds_of,
     timeout_of,
 )
+from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.keys import key_of, path_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 
-__all__ = ["REGION", "S3Bucket", "addressing_of", "sdk_client"]
+__all__ = ["REGION", "S3Bucket", "addressing_of", "egress_of", "sdk_client"]
 
 REGION = "us-east-1"
 """The region of a spec that names none."""
 
+_AMAZON = "https://{bucket}.s3.{region}.amazonaws.com"
 _CONNECTIONS = 256
 _DELETED_AT_ONCE = 1000
 _NOT_IMPLEMENTED = 501
@@ -68,13 +70,15 @@ class S3Bucket:
     list_page_entries: int | None = None
 
     def __init__(self, client: Any, bucket: str) -> None:
-        from botocore import exceptions, parsers
+        from botocore import exceptions, handlers, parsers
         from urllib3.exceptions import HTTPError
 
         self._errors, self._unreadable, self._cut = exceptions, parsers.ResponseParserError, HTTPError
         self._client, self._bucket = client, bucket
         self._has_versions = True
         client.meta.events.register("before-call.s3", _never_redirect)
+        # It adds a header of Lambda's, from variables that it reads before each request.
+        client.meta.events.unregister("before-call", handlers.add_recursion_detection_header)
         client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
 
     def close(self) -> None:
@@ -211,14 +215,25 @@ class S3Bucket:
                 marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
+def egress_of(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:
+    """Returns how requests to a bucket leave this machine. Raises UsageError."""
+    return leaving(endpoint, endpoint_of(spec) or _amazon(spec))
+
+
+def _amazon(spec: ProviderSpec) -> str:
+    return _AMAZON.format(bucket=spec.target, region=spec.params.get("region", REGION))
+
+
 def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], *, checks: bool) -> Any:
     """Returns a client that sends each request once. Raises SpecError."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
+    from botocore.loaders import Loader
     from botocore.session import Session
 
-    url = endpoint.url if endpoint else endpoint_of(spec)
+    url, egress = endpoint.url if endpoint else endpoint_of(spec), egress_of(spec, endpoint)
+    proxy = egress.proxy_for(url or _amazon(spec))
     when = "when_supported" if checks else "when_required"
     s3 = {
         "addressing_style": addressing_of(spec) or ("path" if url else "auto"),
@@ -232,7 +247,7 @@ def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         request_checksum_calculation=when,
         response_checksum_validation=when,
         signature_version="s3v4",
-        proxies=None if endpoint is None else {"https": endpoint.proxy} if endpoint.proxy else {},
+        proxies=dict.fromkeys(("http", "https"), proxy) if proxy else {},
         s3=s3,
     )
     nothing = {
@@ -241,12 +256,16 @@ def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         "credentials_file": (None, None, os.devnull, None),
         "ignore_configured_endpoint_urls": (None, None, True, None),
     }
+    session = Session(session_vars=nothing)
+    # Not those in the home, which would replace the SDK's own descriptions of services.
+    models = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
+    session.register_component("data_loader", models)
     try:
-        return boto3.Session(botocore_session=Session(session_vars=nothing)).client(
+        return boto3.Session(botocore_session=session).client(
             "s3",
             region_name=spec.params.get("region", REGION),
             endpoint_url=url or None,
-            verify=endpoint.ca_file if endpoint and endpoint.ca_file else None,
+            verify=egress.trusted or True,
             aws_access_key_id=secrets["access_key_id"],
             aws_secret_access_key=secrets["secret_access_key"],
             aws_session_token=secrets.get("session_token"),

@@ -34,6 +34,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -121,10 +122,10 @@ class AzureDriver:
     part_bytes = _BLOCK_BYTES
     list_page_entries: int | None = None
 
-    def __init__(self, container: Any, session: Any) -> None:
+    def __init__(self, container: Any, session: Any, egress: Egress) -> None:
         from azure.core import exceptions
 
-        self._errors, self._container, self._session = exceptions, container, session
+        self._errors, self._container, self._session, self._egress = exceptions, container, session, egress
         self._last = LastResponse()
         for adapter in session.adapters.values():
             adapter.send = self._last.counted(adapter.send)
@@ -142,8 +143,11 @@ class AzureDriver:
         if "connection_string" in secrets and (twice := sorted({"account", "endpoint"} & spec.params.keys())):
             told = f"the connection string says that already: leave {' and '.join(twice)} out, or unset the string"
             raise SpecError(f"provider {spec.text!r}: {told}")
-        session = _session(endpoint)
-        return cls(_container(spec, endpoint, secrets, session), session)
+        session = _session()
+        container = _container(spec, endpoint, secrets, session)
+        egress = leaving(endpoint, str(container.url))
+        egress.direct_session(session)
+        return cls(container, session, egress)
 
     @property
     def clock_url(self) -> str:
@@ -156,6 +160,7 @@ class AzureDriver:
         return {name: version(name) for name in names} | {
             "azure-storage-blob.retries": "off",
             "azure-storage-blob.redirects": "off",
+            **self._egress.remarks,
         }
 
     def close(self) -> None:
@@ -331,7 +336,7 @@ def _code(error: Any) -> str:
     return str(error.response.headers.get("x-ms-error-code") or "") if error.response is not None else ""
 
 
-def _session(endpoint: Endpoint | None) -> Any:
+def _session() -> Any:
     """One pool of connections for all threads, without retries."""
     import requests
     from requests.adapters import HTTPAdapter
@@ -339,30 +344,29 @@ def _session(endpoint: Endpoint | None) -> Any:
     session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0))
-    if endpoint is not None:
-        session.trust_env = False
-        if endpoint.proxy:
-            session.proxies = {"https": endpoint.proxy, "http": endpoint.proxy}
     return session
 
 
 def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], session: Any) -> Any:
     from azure.core.pipeline.transport import RequestsTransport
+    from azure.core.settings import settings
     from azure.storage.blob import ContainerClient
 
+    settings.tracing_enabled.set_value(False)  # or variables that it reads before each request add headers
     options: dict[str, Any] = {
         "transport": RequestsTransport(
             session=session,
             session_owner=False,
             connection_timeout=timeout_of(spec),
             read_timeout=timeout_of(spec),
-            connection_verify=endpoint.ca_file if endpoint and endpoint.ca_file else True,
+            connection_verify=None,  # the session says so
             connection_data_block_size=_READ_PIECE_BYTES,
-            use_env_settings=endpoint is None,
+            use_env_settings=False,
         ),
         "retry_total": 0,
         "permit_redirects": False,  # a redirect would take the request and its signature to any host
         "max_single_put_size": _MULTIPART_BYTES,
+        "user_agent_use_env": False,
     }
     url = endpoint.url if endpoint else endpoint_of(spec)
     try:

@@ -357,7 +357,8 @@ class Driver(Protocol):
     of another driver names its scheme in a class attribute, ``credentials_of``. One that knows where the provider's own
     programs keep credentials has a static method ``elsewhere()``, which yields each place that has some and the fields.
     One that knows an address whose answers are dated gives it as ``clock_url``, of the class or the connected driver.
-    One whose requests cannot be recorded and replayed says why in a class attribute, ``no_cassette``.
+    One whose requests cannot be recorded and replayed says why in a class attribute, ``no_cassette``. One that is not
+    in the table of ``drivers.surroundings`` says in a class attribute, ``surroundings``, what its libraries read.
     """
 
     @property

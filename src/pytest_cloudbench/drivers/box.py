@@ -199,7 +199,8 @@ class BoxDriver:
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("boxsdk", "requests", "urllib3")
-        return {name: version(name) for name in names} | {"openssl": ssl.OPENSSL_VERSION, "boxsdk.retries": "off"}
+        more = {"openssl": ssl.OPENSSL_VERSION, "boxsdk.retries": "off", **self._session.egress.remarks}
+        return {name: version(name) for name in names} | more
 
     def close(self) -> None:
         """Close all connections."""

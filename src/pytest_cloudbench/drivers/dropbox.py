@@ -21,6 +21,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from importlib.metadata import version
@@ -48,6 +49,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.sdk_import import import_lazily
 from pytest_cloudbench.model import (
     KIB,
@@ -74,6 +76,8 @@ _LAZY_NAMESPACES = ("account", "account_id", "check", "contacts", "openid", "sec
 # Guesses the encoding of a body that does not name one; requests wants to know its version at once.
 _LAZY_VERSIONED = {"charset_normalizer": "charset_normalizer.version"}
 
+# The roles of the SDK's hosts. Where they are is in the environment, if that says so when the SDK is imported.
+_HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
 _READ_PIECE_BYTES = 64 * KIB
@@ -131,12 +135,13 @@ class DropboxDriver:
         client: Any,
         session: Any,
         secrets: Mapping[str, str],
+        egress: Egress,
         *,
         multipart_bytes: int = 150 * MIB,
         part_bytes: int = SESSION_PIECE_BYTES,
         list_page_entries: int | None = None,
     ) -> None:
-        self._files, self._client, self._session = sdk.files, client, session
+        self._files, self._client, self._session, self._egress = sdk.files, client, session, egress
         # Classes of errors, for the table: refused by the API; an answer, or a request, that makes no sense.
         http = import_module("requests.exceptions")
         stone = import_module("stone.backends.python_rsrc.stone_validators")
@@ -164,7 +169,8 @@ class DropboxDriver:
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         sdk = import_lazily("dropbox", _LAZY_NAMESPACES, _LAZY_VERSIONED)
-        session = _session(sdk, endpoint)
+        egress = leaving(endpoint, f"https://{_HOSTS['api']}")
+        session = _session(sdk, egress)
         client = sdk.Dropbox(
             oauth2_access_token=secrets.get("access_token"),
             oauth2_refresh_token=secrets.get("refresh_token"),
@@ -178,10 +184,12 @@ class DropboxDriver:
         )
         # The loop around a request repeats it after an expired token, which no setting turns off.
         client.request_json_string_with_retry = client.request_json_string
-        if endpoint is not None:
-            # Set for this client alone: environment and module constants would affect others.
-            client._host_map = {role: urlsplit(endpoint.urls[role]).netloc for role in ("api", "content", "notify")}
-        return cls(sdk, client, session, secrets)
+        # Set for this client alone. The SDK's own constants are those of the environment in which it was imported.
+        client.refresh_access_token = partial(client.refresh_access_token, host=_HOSTS["api"])
+        client._host_map = {
+            role: urlsplit(endpoint.urls[role]).netloc if endpoint else host for role, host in _HOSTS.items()
+        }
+        return cls(sdk, client, session, secrets, egress)
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
@@ -190,6 +198,7 @@ class DropboxDriver:
             "openssl": ssl.OPENSSL_VERSION,
             "dropbox.retries": "off",
             "dropbox.content_hash": "on" if self._client._auto_content_hash else "off",
+            **self._egress.remarks,
         }
 
     def close(self) -> None:
@@ -353,13 +362,10 @@ class DropboxDriver:
         return int(usage.used), int((kind.get_team() if kind.is_team() else kind.get_individual()).allocated)
 
 
-def _session(sdk: Any, endpoint: Endpoint | None) -> Any:
+def _session(sdk: Any, egress: Egress) -> Any:
     """The SDK's own session. Its adapter never retries (``max_retries=0``)."""
-    session = sdk.create_session(max_connections=_POOL_CONNECTIONS, ca_certs=endpoint.ca_file if endpoint else None)
+    session = sdk.create_session(max_connections=_POOL_CONNECTIONS, ca_certs=egress.trusted or None)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     session.get_redirect_target = lambda _response: None
-    if endpoint is not None:
-        # REQUESTS_CA_BUNDLE would override the authority, and a proxy must not carry loopback traffic.
-        # Towards the real service both apply, as they do for an application.
-        session.trust_env = False
+    egress.direct_session(session)
     return session

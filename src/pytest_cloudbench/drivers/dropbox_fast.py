@@ -28,6 +28,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
     require_composed,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.web import Bearer, WebClient
 from pytest_cloudbench.model import (
     MIB,
@@ -121,7 +122,7 @@ class DropboxFastDriver:
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         api = endpoint.urls["api"] if endpoint else _API
         content = endpoint.urls["content"] if endpoint else _CONTENT
-        client = WebClient(endpoint, _reason, timeout_of(spec))
+        client = WebClient(leaving(endpoint, api), _reason, timeout_of(spec))
         names = {"refresh_token": "refresh_token", "app_key": "client_id", "app_secret": "client_secret"}
         form = {"grant_type": "refresh_token"} | {names[name]: secrets[name] for name in names if name in secrets}
         bearer = Bearer(client, secrets, f"{api}/oauth2/token", lambda: urlencode(form).encode())

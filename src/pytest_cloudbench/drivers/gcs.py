@@ -42,6 +42,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.keys import as_file, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
@@ -137,13 +138,13 @@ class GcsDriver:
     part_bytes = _PIECE_BYTES
     list_page_entries: int | None = None
 
-    def __init__(self, client: Any, session: Any, host: str, bucket: str, timeout_s: float) -> None:
+    def __init__(self, client: Any, session: Any, host: str, bucket: str, timeout_s: float, egress: Egress) -> None:
         import google.auth.exceptions
         from google.api_core import exceptions
 
         self._refused, self._auth = exceptions, google.auth.exceptions
         self._sdk, self._session, self._host, self._name = client, session, host, bucket
-        self._bucket, self._timeout_s = client.bucket(bucket), timeout_s
+        self._bucket, self._timeout_s, self._egress = client.bucket(bucket), timeout_s, egress
         self._last = LastResponse()
         adapter = session.get_adapter(host)  # one for everything, including the requests that get a token
         adapter.send = self._last.counted(adapter.send)
@@ -160,12 +161,14 @@ class GcsDriver:
 
         host = (endpoint.url if endpoint else endpoint_of(spec) or _HOST).rstrip("/")
         token_url = f"{endpoint.urls['oauth']}/token" if endpoint and "oauth" in endpoint.urls else _TOKEN_URL
-        session = _session(endpoint, _credentials(spec, secrets, token_url))
+        egress = leaving(endpoint, host)
+        session = _session(egress, _credentials(spec, secrets, token_url))
         client = Client(
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
         )
         client._bucket_metadata_cache = None
-        return cls(client, session, host, spec.target, timeout_of(spec))
+        client._connection.API_BASE_MTLS_URL = host  # the environment says before each request which of two is used
+        return cls(client, session, host, spec.target, timeout_of(spec), egress)
 
     @property
     def clock_url(self) -> str:
@@ -178,6 +181,7 @@ class GcsDriver:
         return {name: version(name) for name in names} | {
             "google-cloud-storage.retries": "off",
             "google-cloud-storage.hashes": "off",
+            **self._egress.remarks,
         }
 
     def close(self) -> None:
@@ -337,7 +341,7 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
     return credentials
 
 
-def _session(endpoint: Endpoint | None, credentials: Any) -> Any:
+def _session(egress: Egress, credentials: Any) -> Any:
     """The SDK's own session, with one pool of connections for all threads and without retries."""
     from requests import Session
     from requests.adapters import HTTPAdapter
@@ -352,9 +356,5 @@ def _session(endpoint: Endpoint | None, credentials: Any) -> Any:
         for scheme in ("https://", "http://"):
             each.mount(scheme, adapter)
         each.get_redirect_target = lambda _response: None
-        if endpoint is not None:
-            each.trust_env = False
-            each.verify = endpoint.ca_file or True
-            if endpoint.proxy:
-                each.proxies = {"https": endpoint.proxy, "http": endpoint.proxy}
+        egress.direct_session(each)
     return session

@@ -38,6 +38,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.google_home import google_credentials
 from pytest_cloudbench.model import (
     MIB,
@@ -220,9 +221,7 @@ class GoogleDriveDriver:
         base = f"{endpoint.urls.get('api', endpoint.url)}/" if endpoint else _HOST
         token_url = f"{endpoint.urls.get('oauth', endpoint.url)}/token" if endpoint else _TOKEN_URL
         token = _token(spec, secrets, token_url, is_emulated=endpoint is not None)
-        transport = Transport(
-            endpoint.ca_file if endpoint else "", frozenset({urlsplit(base).netloc}), token, timeout_of(spec)
-        )
+        transport = Transport(leaving(endpoint, base), frozenset({urlsplit(base).netloc}), token, timeout_of(spec))
         discovery = import_module("googleapiclient.discovery")
         document = _document()
         document["rootUrl"] = base
@@ -235,7 +234,8 @@ class GoogleDriveDriver:
         """Returns the libraries, and what is switched off in them."""
         names = ("google-api-python-client", "google-auth", "httplib2")
         switched = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
-        return {name: version(name) for name in names} | {"openssl": ssl.OPENSSL_VERSION} | switched
+        more = {"openssl": ssl.OPENSSL_VERSION, **switched, **self._transport.egress.remarks}
+        return {name: version(name) for name in names} | more
 
     def close(self) -> None:
         """Close all connections."""

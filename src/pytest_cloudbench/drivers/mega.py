@@ -150,6 +150,7 @@ class MegaDriver:
             "openssl": ssl.OPENSSL_VERSION,
             "mega.retries": "off",
             "mega.rate_limiter": "off",
+            **self._account.egress.remarks,
         }
 
     def close(self) -> None:

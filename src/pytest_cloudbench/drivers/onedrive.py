@@ -25,6 +25,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials, walk
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.web import Bearer, WebClient
 from pytest_cloudbench.model import (
     KIB,
@@ -175,7 +176,7 @@ class OneDriveDriver:
             api = endpoint.urls.get("api", endpoint.url)
             login = f"{endpoint.urls.get('login', endpoint.url)}/common/oauth2/v2.0/token"
             own_hosts = tuple(urlsplit(url).netloc for url in endpoint.urls.values())
-        client = WebClient(endpoint, _reason, timeout_of(spec))
+        client = WebClient(leaving(endpoint, api), _reason, timeout_of(spec))
         fields = {"grant_type": "refresh_token", "scope": " ".join(_SCOPES)}
         fields |= {name: value for name, value in secrets.items() if name != "access_token"}
         bearer = Bearer(client, secrets, login, lambda: urlencode(fields).encode())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -132,12 +133,13 @@ class OpendalDriver:
         ),
     )  # fmt: skip
 
-    def __init__(self, service: str, settings: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, service: str, settings: Mapping[str, str], timeout_s: float, remarks: Mapping[str, str]) -> None:
         import opendal
 
         layers = import_module("opendal.layers")
         operator = opendal.Operator(service, **settings)
-        self._operator = operator.layer(layers.TimeoutLayer(timeout_s, timeout_s))
+        _make_client(opendal)
+        self._operator, self._remarks = operator.layer(layers.TimeoutLayer(timeout_s, timeout_s)), remarks
         self._errors = tuple(
             each for each in vars(opendal.exceptions).values() if isinstance(each, type) and issubclass(each, Exception)
         )
@@ -163,15 +165,17 @@ class OpendalDriver:
             given = {name: value for name, value in spec.params.items() if name not in own}
             settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **given}
         redact.learn(_secrets_in(service, settings))
+        egress = leaving(endpoint, settings.get("endpoint", ""))
         try:
-            return cls(service, settings, timeout_s)
+            with leaving(None).as_environment():
+                return cls(service, settings, timeout_s, egress.remarks)
         except Exception as error:  # the library's errors have no common class
             told = redact.clean(str(error).partition("\n")[0])
             raise SpecError(f"provider {redact.clean(spec.text)!r}: {told}") from error
 
     def versions(self) -> Mapping[str, str]:
         """Returns the library, and what is switched off in it."""
-        return {"opendal": version("opendal"), "opendal.retries": "off"}
+        return {"opendal": version("opendal"), "opendal.retries": "off", **self._remarks}
 
     def close(self) -> None:
         """Does nothing: the library closes its connections once they are unused."""
@@ -269,6 +273,16 @@ class OpendalDriver:
         with self._calling("move", source) as operator:
             operator.rename(old, new)
             return _entry(target, operator.stat(new))
+
+
+def _make_client(library: Any) -> None:
+    """Make the library's client for HTTP, one for the whole process.
+
+    The library makes it at its first request, and it reads proxies and certificates from the environment then. So make
+    it now, while the environment says what ``drivers.egress`` does, by a request to a port that does not exist.
+    """
+    with suppress(Exception):  # the library's errors have no common class; that there is no such port is one
+        library.Operator("http", endpoint="http://127.0.0.1:0").stat("x")
 
 
 def _entry(path: str, told: Any) -> Entry:

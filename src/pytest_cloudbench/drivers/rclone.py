@@ -25,6 +25,7 @@ from urllib.parse import quote
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._rclone_daemon import REMOTE, SPOKEN, Daemon
 from pytest_cloudbench.drivers.base import check_params, timeout_of, walk
+from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.web import WebClient
 from pytest_cloudbench.model import (
     MIB,
@@ -121,9 +122,10 @@ class RcloneDriver:
         if endpoint is not None and endpoint.api in _CASELESS:
             names = replace(_CAPABILITIES.names, case_sensitive=False)
             self.capabilities = replace(_CAPABILITIES, names=names)
-        self._place, self._daemon = place, Daemon(endpoint, timeout_s)
-        # The daemon is on loopback: proxies and CAs of the environment do not apply to it.
-        self._client = WebClient(Endpoint({}), _reason, timeout_s)
+        self._egress = leaving(endpoint)
+        self._place, self._daemon = place, Daemon(endpoint, self._egress.variables(), timeout_s)
+        # The daemon is on loopback: proxies and authorities that the user has set are for what it asks itself.
+        self._client = WebClient(Egress(), _reason, timeout_s)
         login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
         redact.learn([login])
         self._is_placed = False
@@ -147,7 +149,8 @@ class RcloneDriver:
         except PackageNotFoundError:
             program = "of the system"
         flags = " ".join(self._daemon.flags)
-        return {"rclone": program, "httpx": version("httpx"), "rclone.flags": flags, "rclone.pacers": "on"}
+        more = {"rclone.flags": flags, "rclone.pacers": "on", **self._egress.remarks}
+        return {"rclone": program, "httpx": version("httpx"), **more}
 
     def prepare(self, folder: str) -> None:
         """Start the daemon."""

@@ -24,13 +24,14 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers._s3_sdk import S3Bucket, sdk_client
+from pytest_cloudbench.drivers._s3_sdk import S3Bucket, egress_of, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     RequestCount,
     check_params,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -93,9 +94,9 @@ class S3Driver(S3Bucket):
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PART_BYTES
 
-    def __init__(self, client: Any, bucket: str, *, tells_md5: bool = True) -> None:
+    def __init__(self, client: Any, bucket: str, remarks: Mapping[str, str], *, tells_md5: bool = True) -> None:
         super().__init__(client, bucket)
-        self._tells_md5, self._sent = tells_md5, RequestCount()
+        self._tells_md5, self._sent, self._remarks = tells_md5, RequestCount(), remarks
         client.meta.events.register("before-send.s3", self._sent.count)
 
     @classmethod
@@ -113,7 +114,7 @@ class S3Driver(S3Bucket):
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         secrets = _of_profile(secrets["profile"]) if "profile" in secrets else secrets
         client = sdk_client(spec, endpoint, secrets, checks=checksum == "1")
-        return cls(client, spec.target, tells_md5=etag == "md5")
+        return cls(client, spec.target, egress_of(spec, endpoint).remarks, tells_md5=etag == "md5")
 
     @property
     def clock_url(self) -> str:
@@ -129,6 +130,7 @@ class S3Driver(S3Bucket):
             "boto3.redirects": "off",
             "boto3.checksums": "on" if checks else "off",
             "boto3.signed_body": "on" if checks else "off",
+            **self._remarks,
         }
 
     def requests(self) -> int:
@@ -227,8 +229,9 @@ def _of_profile(name: str) -> Mapping[str, str]:
     from botocore.exceptions import BotoCoreError
 
     try:
-        found = boto3.Session(profile_name=name).get_credentials()
-        keys = found.get_frozen_credentials() if found is not None else None
+        with leaving(None).as_environment():  # a profile may name a role, which another service of Amazon's gives
+            found = boto3.Session(profile_name=name).get_credentials()
+            keys = found.get_frozen_credentials() if found is not None else None
     except BotoCoreError as error:
         raise CredentialsError(f"s3: profile {name}: {redact.clean(str(error))}") from error
     if keys is None or not keys.access_key or not keys.secret_key:

@@ -13,7 +13,8 @@ What the client does on its own, and how this driver handles it:
   threshold, and above it one part after the other.
 - It lists neither former versions nor the parts that a failed upload leaves: a folder is removed through
   the official SDK, as by ``s3``, if that is installed. Files are deleted by this client, as they are measured.
-- It reads ``AWS_...`` variables of the environment for settings that it is not given; this driver gives them all.
+- It reads ``AWS_...`` variables of the environment for settings that it is not given, some of which cannot be given as
+  "none": it is made while the environment is closed (``drivers.surroundings``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, addressing_of, sdk_client
+from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, addressing_of, egress_of, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
@@ -39,7 +40,9 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.drivers.surroundings import TABLE, closed
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -150,14 +153,15 @@ class S3FastDriver:
 
     def __init__(
         self, library: Any, store: Any, connect_cleaner: Callable[[], S3Bucket], *,
-        tells_md5: bool = True, has_ranges: bool = True, is_kept: bool = True, clock_url: str = "",
+        remarks: Mapping[str, str], tells_md5: bool = True, has_ranges: bool = True, is_kept: bool = True,
+        clock_url: str = "",
     ) -> None:  # fmt: skip
         if not has_ranges:
             self.capabilities = replace(_CAPABILITIES, ranges=False)
         self._library, self._store, self._tells_md5 = library, store, tells_md5
         self._connect_cleaner, self._lock = connect_cleaner, Lock()
         self._cleaner: S3Bucket | None = None
-        self._must_tell, self.clock_url = is_kept, clock_url
+        self._must_tell, self.clock_url, self._remarks = is_kept, clock_url, remarks
         self._put = library.put
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
@@ -180,17 +184,20 @@ class S3FastDriver:
         import obstore
         import obstore.exceptions
 
+        def connect_cleaner() -> S3Bucket:
+            with closed(TABLE["s3"]):
+                return S3Bucket(sdk_client(spec, endpoint, secrets, checks=False), spec.target)
+
+        egress = egress_of(spec, endpoint)
         return cls(
-            obstore, _store(spec, endpoint, secrets),
-            lambda: S3Bucket(sdk_client(spec, endpoint, secrets, checks=False), spec.target), tells_md5=etag == "md5",
-            has_ranges=ranges == "1", is_kept=endpoint is None, clock_url=_url_of(spec, endpoint) or _AWS.format(
-                region=spec.params.get("region", REGION)
-            ),
+            obstore, _store(spec, endpoint, secrets, egress), connect_cleaner, remarks=egress.remarks,
+            tells_md5=etag == "md5", has_ranges=ranges == "1", is_kept=endpoint is None,
+            clock_url=_url_of(spec, endpoint) or _AWS.format(region=spec.params.get("region", REGION)),
         )  # fmt: skip
 
     def versions(self) -> Mapping[str, str]:
         """Returns the library, and what is switched off in it."""
-        return {"obstore": version("obstore"), "obstore.retries": "off"}
+        return {"obstore": version("obstore"), "obstore.retries": "off", **self._remarks}
 
     def close(self) -> None:
         """Close what removed folders. The client itself closes its connections when it is garbage-collected."""
@@ -297,7 +304,7 @@ def _url_of(spec: ProviderSpec, endpoint: Endpoint | None) -> str:
     return endpoint.url if endpoint else endpoint_of(spec)
 
 
-def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str]) -> Any:
+def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress) -> Any:
     from obstore.store import S3Store
 
     url = _url_of(spec, endpoint)
@@ -308,25 +315,26 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
         client["allow_http"] = url.startswith("http://")
     if endpoint and endpoint.ca_file:
         client["root_certificate"] = Path(endpoint.ca_file).read_bytes()
-    if endpoint and endpoint.proxy:
-        client["proxy_url"] = endpoint.proxy
+    if proxy := egress.proxy_for(url or _AWS.format(region=spec.params.get("region", REGION))):
+        client["proxy_url"] = proxy
     is_virtual = (addressing_of(spec) or ("path" if url else "virtual")) == "virtual"
     if url and is_virtual:  # then the client takes an endpoint for the bucket's own
         scheme, mark, host = url.partition("://")
         url = f"{scheme}{mark}{spec.target}.{host}"
     options: dict[str, Any] = {"endpoint": url} if url else {}
     try:
-        return S3Store(
-            spec.target,
-            access_key_id=secrets["access_key_id"],
-            secret_access_key=secrets["secret_access_key"],
-            region=spec.params.get("region", REGION),
-            virtual_hosted_style_request=is_virtual,
-            unsigned_payload=True,
-            client_options=client,
-            retry_config={"max_retries": 0},
-            **options,
-        )
+        with egress.as_environment():  # it finds whom to trust nowhere else
+            return S3Store(
+                spec.target,
+                access_key_id=secrets["access_key_id"],
+                secret_access_key=secrets["secret_access_key"],
+                region=spec.params.get("region", REGION),
+                virtual_hosted_style_request=is_virtual,
+                unsigned_payload=True,
+                client_options=client,
+                retry_config={"max_retries": 0},
+                **options,
+            )
     except Exception as error:  # the client's own errors have no common base class
         told = redact.clean(str(error).partition(_DUMP)[0])
         raise SpecError(f"provider {spec.text!r}: {told}") from error

@@ -35,6 +35,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -135,7 +136,7 @@ class SwiftDriver:
         from urllib3.exceptions import HTTPError
 
         self._library, self._cut = swiftclient, HTTPError
-        self._secrets, self._container, self._endpoint = secrets, container, endpoint
+        self._secrets, self._container, self._egress = secrets, container, leaving(endpoint, secrets["auth_url"])
         self._timeout_s = timeout_s
         self._own, self._lock = _Own(), Lock()
         self._login: _Login | None = None
@@ -164,7 +165,7 @@ class SwiftDriver:
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("python-swiftclient", "requests", "urllib3")
-        return {name: version(name) for name in names} | {"python-swiftclient.retries": "off"}
+        return {name: version(name) for name in names} | {"python-swiftclient.retries": "off", **self._egress.remarks}
 
     def close(self) -> None:
         """Close all connections."""
@@ -185,8 +186,7 @@ class SwiftDriver:
     def _ours(self, session: Any) -> Any:
         """A ``requests`` session that follows no redirect, and whose requests are counted."""
         session.get_redirect_target = lambda _response: None
-        if self._endpoint is not None:
-            session.trust_env = False
+        self._egress.direct_session(session)
         for adapter in session.adapters.values():
             adapter.send = self._own.counted(adapter.send)
         return session
@@ -214,8 +214,7 @@ class SwiftDriver:
             login = self._login = self._login or self._log_in()
         own = self._own
         if own.login is not login:
-            endpoint = self._endpoint
-            options = {"cacert": endpoint.ca_file} if endpoint and endpoint.ca_file else {}
+            options = {"cacert": self._egress.trusted} if self._egress.trusted else {}
             own.connection = self._library.Connection(
                 preauthurl=login.url, preauthtoken=login.token, retries=0, timeout=self._timeout_s, **options
             )
@@ -229,8 +228,7 @@ class SwiftDriver:
         """One request, in Swift's own form (TempAuth, v1) or Keystone's (v3), where the library would need another."""
         secrets = self._secrets
         url = secrets["auth_url"].rstrip("/")
-        ca_file = self._endpoint.ca_file if self._endpoint else ""
-        options: dict[str, Any] = {"timeout": self._timeout_s, "verify": ca_file or True}
+        options: dict[str, Any] = {"timeout": self._timeout_s, "verify": self._egress.trusted or True}
         if "project" not in secrets:
             headers = {"X-Auth-User": secrets["user"], "X-Auth-Key": secrets["key"]}
             answer = self._accepted(self._session.get(url, headers=headers, **options))

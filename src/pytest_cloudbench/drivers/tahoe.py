@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials, walk
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.web import WebClient
 from pytest_cloudbench.model import (
     MIB,
@@ -109,7 +110,7 @@ class TahoeDriver:
     def __init__(self, url: str, endpoint: Endpoint | None, cap: str, timeout_s: float) -> None:
         self._cap, self._site = cap, f"{url.rstrip('/')}/"
         self._top = f"{self._site}uri/{quote(cap, safe='')}"
-        self._client = WebClient(endpoint, _reason, timeout_s)
+        self._client = WebClient(leaving(endpoint, url), _reason, timeout_s)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> TahoeDriver:

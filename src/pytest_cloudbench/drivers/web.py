@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
-from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
+from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.model import CloudError, ErrorKind
 
 if TYPE_CHECKING:
     import httpx
@@ -34,22 +35,18 @@ class WebClient:
     """A pool of kept-alive connections, shared by all threads.
 
     Args:
-        endpoint: the service that stands in for the provider; its CA alone is trusted, and no proxy carries its
-            traffic. None: the real provider, with the proxies and CAs of the environment, as for an application.
+        egress: how requests leave this machine.
         reason: reads the provider's own words.
         timeout_s: how long each single step may take, see ``timeout_of``.
     """
 
-    def __init__(self, endpoint: Endpoint | None, reason: Reason, timeout_s: float) -> None:
+    def __init__(self, egress: Egress, reason: Reason, timeout_s: float) -> None:
         import httpx
 
-        verify: ssl.SSLContext | bool = True
-        if endpoint is not None and endpoint.ca_file:
-            verify = ssl.create_default_context(cafile=endpoint.ca_file)
         limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-        self._reason, self._sent = reason, RequestCount()
+        self._reason, self._sent, self._egress = reason, RequestCount(), egress
         self._client = httpx.Client(
-            verify=verify, trust_env=endpoint is None, timeout=timeout_s, limits=limits,
+            transport=egress.transport(limits=limits), trust_env=False, timeout=timeout_s,
             event_hooks={"request": [self._sent.count]}, headers={"user-agent": "pytest-cloudbench"},
         )  # fmt: skip
         self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)
@@ -62,6 +59,7 @@ class WebClient:
             "openssl": ssl.OPENSSL_VERSION,
             "httpx.redirects": "off",
             "httpx.retries": "off",
+            **self._egress.remarks,
         }
 
     def close(self) -> None:

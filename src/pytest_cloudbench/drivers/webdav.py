@@ -41,6 +41,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
+from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.model import (
     MIB,
@@ -164,18 +165,16 @@ class WebdavDriver:
         self._base = unquote(parts.path).rstrip("/")
         self._last = _Last()
         self._folders = set[str]()
-        verify: ssl.SSLContext | bool = True
-        if endpoint is not None and endpoint.ca_file:
-            verify = ssl.create_default_context(cafile=endpoint.ca_file)
+        self._egress = leaving(endpoint, url)
+        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
         auth = (secrets["user"], secrets["password"]) if "user" in secrets else None
         headers = {"user-agent": "pytest-cloudbench", "accept-encoding": "identity"}
         if "token" in secrets:
             headers["authorization"] = f"Bearer {secrets['token']}"
         self._site = site = f"{parts.scheme}://{parts.netloc}"
         self._http = HttpClient(
-            base_url=site, auth=auth, headers=headers, verify=verify, trust_env=endpoint is None, timeout=timeout_s,
-            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            base_url=site, auth=auth, headers=headers, transport=self._egress.transport(limits=limits), trust_env=False,
+            timeout=timeout_s, cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             event_hooks={"request": [self._last.count], "response": [self._last.note]},
         )  # fmt: skip
         self._client = Client(site, http_client=self._http, retry=False, chunk_size=_PIECE_BYTES)
@@ -207,7 +206,8 @@ class WebdavDriver:
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("webdav4", "httpx", "httpcore", "h11")
-        return {name: version(name) for name in names} | {"openssl": ssl.OPENSSL_VERSION, "webdav4.retries": "off"}
+        more = {"openssl": ssl.OPENSSL_VERSION, "webdav4.retries": "off"}
+        return {name: version(name) for name in names} | more | self._egress.remarks
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,0 +1,286 @@
+"""How requests leave this machine: proxies and certificates, by one rule for all drivers.
+
+What may live here: reading the user's variables, choosing by an address, and giving the choice to HTTP libraries. A
+proxy that the user has set is used for real hosts and named in the entry, and never asked for loopback. The first
+variable of ``CERTIFICATES`` that is set says whom all libraries trust. A service that the run has started has its own
+authority, and no proxy leads to it. Libraries read nothing of this themselves, nor ``~/.netrc``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.surroundings import environment
+from pytest_cloudbench.model import Endpoint, UsageError
+
+if TYPE_CHECKING:
+    import ssl
+    from urllib.request import OpenerDirector
+
+__all__ = ["CERTIFICATES", "Egress", "leaving"]
+
+CERTIFICATES = (
+    "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+"""Variables that name a file of trusted authorities, or a folder of such files. The first one that is set counts.
+
+The last two are often set for the whole machine, the others by somebody who wants something else for a program.
+"""
+
+_SCHEMES = ("http", "https")
+_LOOPBACK = "localhost,127.0.0.0/8,::1"
+_PORTS = {"http": 80, "https": 443}
+
+
+def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
+    """Returns how the requests of a driver leave this machine.
+
+    Args:
+        endpoint: the service that stands in for the provider; None for a real one.
+        url: where most requests go, for what the entry says and to check that now; empty if it is not known.
+
+    Raises UsageError, in one line, for a variable that cannot work.
+    """
+    if endpoint is not None:
+        return Egress(trusted=endpoint.ca_file)
+    seen = environment()
+    certificates = next((name for name in CERTIFICATES if seen.get(name)), "")
+    egress = Egress(
+        proxies={scheme: found for scheme in _SCHEMES if (found := _proxy_in(seen, scheme))},
+        direct=_value_of(seen, "no_proxy"), trusted=seen.get(certificates, ""), trusted_by=certificates,
+    )  # fmt: skip
+    if url:
+        egress.check(url)
+    return egress
+
+
+class Egress:
+    """How requests leave this machine. Safe to share by all threads.
+
+    Args:
+        proxies: scheme of a request's address to the variable and the URL of a proxy.
+        direct: hosts that no proxy leads to, as ``NO_PROXY`` lists them.
+        trusted: file or folder of the authorities that are trusted; empty for those that a library brings.
+        trusted_by: the variable that named it.
+
+    Attributes:
+        trusted: the same.
+        remarks: what of it belongs into the entry.
+    """
+
+    def __init__(
+        self, proxies: Mapping[str, tuple[str, str]] | None = None, direct: str = "", trusted: str = "",
+        trusted_by: str = "",
+    ) -> None:  # fmt: skip
+        self._proxies, self._direct = dict(proxies or {}), direct
+        self.trusted, self._trusted_by = trusted, trusted_by
+        self.remarks: dict[str, str] = {}
+
+    def check(self, url: str) -> None:
+        """Note what an address needs of this. Raises UsageError, in one line, if that cannot work."""
+        why = _unusable(self.trusted) if self._trusted_by else ""
+        if why and urlsplit(url).scheme == "http":
+            self._trusted_by = self.trusted = ""  # not needed here, and requests looks whether there is such a file
+        elif why:
+            told = f"{self._trusted_by}={self.trusted}: {why}"
+            raise UsageError(f"{told}: name a file of certificates (PEM), or unset the variable")
+        elif self._trusted_by and urlsplit(url).scheme == "https":
+            self.remarks["certificates"] = self._trusted_by
+        if found := self._found(url):
+            variable, proxy = found
+            parts = urlsplit(proxy)
+            if why := _not_a_proxy(proxy):
+                told = f"{variable}={redact.clean(parts.scheme)}://...: {why}"
+                raise UsageError(f"{told}: set it to http://HOST:PORT, or name the provider's host in NO_PROXY")
+            self.remarks["proxy"] = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    def proxy_for(self, url: str) -> str:
+        """Returns the URL of the proxy for a request; empty if it goes there itself."""
+        return found[1] if self._proxies and (found := self._found(url)) else ""
+
+    def _found(self, url: str) -> tuple[str, str] | None:
+        parts = urlsplit(url)
+        found = self._proxies.get(parts.scheme)
+        return None if found is None or _is_direct(parts.netloc, parts.scheme, self._direct) else found
+
+    def context(self) -> ssl.SSLContext | bool:
+        """Returns whom TLS trusts; True for those that a library trusts by itself. Raises OSError."""
+        import ssl
+
+        if not self.trusted:
+            return True
+        if os.path.isdir(self.trusted):
+            return ssl.create_default_context(capath=self.trusted)
+        return ssl.create_default_context(cafile=self.trusted)
+
+    def direct_session(self, session: Any) -> None:
+        """Make a session of ``requests`` obey this, and neither the environment nor ``~/.netrc``."""
+        session.trust_env = False
+        session.verify = self.trusted or True
+        if self._proxies:
+            for adapter in session.adapters.values():
+                adapter.send = self._directed(adapter.send)
+
+    def _directed(self, send: Any) -> Any:
+        def directed(request: Any, *args: Any, **options: Any) -> Any:
+            proxy = self.proxy_for(request.url)
+            return send(request, *args, **{**options, "proxies": dict.fromkeys(_SCHEMES, proxy) if proxy else {}})
+
+        return directed
+
+    def transport(self, **options: Any) -> Any:
+        """Returns the transport of a client of httpx; options as for its ``HTTPTransport``."""
+        import httpx
+
+        context = self.context()
+
+        @cache
+        def through(proxy: str) -> Any:
+            return httpx.HTTPTransport(verify=context, trust_env=False, proxy=proxy or None, **options)
+
+        if not self._proxies:
+            return through("")
+        egress, opened = self, ["", *sorted({proxy for _, proxy in self._proxies.values() if not _not_a_proxy(proxy)})]
+
+        class Directed(httpx.BaseTransport):
+            """Chooses by the address of each request."""
+
+            def handle_request(self, request: Any) -> Any:
+                return through(egress.proxy_for(str(request.url))).handle_request(request)
+
+            def close(self) -> None:
+                for proxy in opened:
+                    through(proxy).close()
+
+        return Directed()
+
+    def opener(self, url: str) -> OpenerDirector:
+        """Returns what opens an address by ``urllib``. Raises OSError."""
+        from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+        proxy, context = self.proxy_for(url), self.context()
+        proxies = ProxyHandler(dict.fromkeys(_SCHEMES, proxy) if proxy else {})
+        return build_opener(proxies, HTTPSHandler(context=None if isinstance(context, bool) else context))
+
+    def variables(self) -> dict[str, str]:
+        """Returns this as an environment, for a library or a program that takes it from nowhere else."""
+        proxies = {f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _not_a_proxy(proxy)}
+        direct = ",".join(filter(None, (_LOOPBACK, self._direct)))
+        found = {**proxies, **({"no_proxy": direct} if proxies else {})}
+        found = {spelled: value for name, value in found.items() for spelled in (name, name.upper())}
+        if self.trusted:
+            found["SSL_CERT_DIR" if os.path.isdir(self.trusted) else "SSL_CERT_FILE"] = self.trusted
+            found["REQUESTS_CA_BUNDLE"] = self.trusted
+        return found
+
+    @contextmanager
+    def as_environment(self) -> Iterator[None]:
+        """Let a library that reads nothing else see this in the environment. For use while that is closed.
+
+        Certificates that cannot be read are left out: a client in Rust, one for all services, would not be made.
+        """
+        is_bad = self.trusted and _unusable(self.trusted)
+        added = {name: value for name, value in self.variables().items() if not (is_bad and value == self.trusted)}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name in added:
+                os.environ.pop(name, None)
+
+
+def _value_of(seen: Mapping[str, str], name: str) -> str:
+    """Returns a variable's value; that in lower case wins, even if it is empty, as everywhere."""
+    return seen.get(name, seen.get(name.upper(), "")).strip()
+
+
+def _proxy_in(seen: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
+    """Returns the variable that names a proxy for a scheme, and the proxy's URL, from which no password is shown."""
+    for name in (f"{scheme}_proxy", "all_proxy"):
+        if value := _value_of(seen, name):
+            url = value if "://" in value else f"http://{value}"
+            user_info = urlsplit(url).netloc.rpartition("@")[0]
+            redact.learn({form for part in user_info.split(":", 1)[1:] for form in (part, unquote(part)) if form})
+            return (name if name in seen else name.upper()), url
+    return None
+
+
+def _not_a_proxy(url: str) -> str:
+    """Returns why a URL cannot be a proxy's; empty if it can."""
+    try:
+        parts = urlsplit(url)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_place = False
+    if not has_place:
+        return "no address of a proxy"
+    return "" if parts.scheme in _SCHEMES else "drivers know no proxies but those of HTTP"
+
+
+@cache
+def _unusable(path: str) -> str:
+    """Returns why a file or a folder cannot be trusted; empty if it can."""
+    import ssl
+
+    if os.path.isdir(path):
+        return ""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        return "holds no certificates"
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    return ""
+
+
+@cache
+def _is_direct(netloc: str, scheme: str, listed: str) -> bool:
+    """Returns whether no proxy leads to a host: loopback, and what ``NO_PROXY`` lists."""
+    try:
+        parts = urlsplit(f"{scheme}://{netloc}")
+        host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme, 0)
+    except ValueError:
+        return False
+    address = _address_of(host)
+    if (
+        host == "localhost"
+        or host.endswith(".localhost")
+        or (address and (address.is_loopback or address.is_unspecified))
+    ):
+        return True
+    return any(_lists(entry.strip().lower(), host, port, address) for entry in listed.split(","))
+
+
+def _address_of(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        is_short = host.startswith("127.") and host.replace(".", "").isdecimal()  # such as 127.1
+        return IPv4Address("127.0.0.1") if is_short else None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _lists(entry: str, host: str, port: int, address: IPv4Address | IPv6Address | None) -> bool:
+    """Returns whether an entry of ``NO_PROXY`` is about a host. It is a name, a domain, an address or a network."""
+    if entry == "*":
+        return True
+    if address is not None:
+        try:
+            if address in ip_network(entry.strip("[]"), strict=False):
+                return True
+        except (ValueError, TypeError):
+            pass
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdigit() and "]" not in number:
+        if int(number) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]").removeprefix("*").strip(".")
+    return bool(entry) and (host == entry or host.endswith(f".{entry}"))

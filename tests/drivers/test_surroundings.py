@@ -1,0 +1,291 @@
+"""What the environment and the home hold changes no request: all rows of the table are set, together and one by one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench import emulators
+from pytest_cloudbench.drivers import driver_class, schemes
+from pytest_cloudbench.drivers.surroundings import RULE, TABLE, Surrounding, closed, environment, rows_of
+from pytest_cloudbench.model import Endpoint, SpecError
+from pytest_cloudbench.services.child import ChildService
+from pytest_cloudbench.services.command import load_recipe
+from tests.drivers.real import served
+from tests.drivers.recorder import Recorded, Recorder, Sender, recording
+from tests.tool import load_tool
+
+_NETRC = "default login cloudbench-hostile password cloudbench-hostile\n"
+_AWS = (
+    "[default]\naws_access_key_id = HOSTILE\naws_secret_access_key = hostile\naws_session_token = hostile\n"
+    "region = eu-west-9\nendpoint_url = http://127.0.0.1:9\nrequest_checksum_calculation = when_supported\n"
+    "sdk_ua_app_id = hostile\n[profile cloudbench-hostile]\nregion = eu-west-9\n"
+)
+_FILES = {
+    ".netrc": _NETRC, "_netrc": _NETRC, ".aws/config": _AWS, ".aws/credentials": _AWS,
+    ".boto": "[Credentials]\naws_access_key_id = HOSTILE\naws_secret_access_key = hostile\n",
+    ".aws/models/s3/2006-03-01/service-2.json": "{}", ".ssh/config": "Host *\n  ProxyCommand false\n  User hostile\n",
+    ".ssh/id_rsa": "hostile", ".ssh/id_ecdsa": "hostile", ".ssh/id_ed25519": "hostile",
+    ".config/gcloud/application_default_credentials.json": "{}", ".config/rclone/rclone.conf": "[mine]\ntype = local\n",
+}  # fmt: skip
+"""What hostile homes hold: in place of what libraries look for there."""
+
+_EMULATED = ("box", "dropbox", "dropbox+fast", "gdrive", "mega", "onedrive")
+_SERVED = {
+    "azure": "azure", "gcs": "gcs", "opendal": "s3", "rclone": "s3", "s3": "s3", "s3+fast": "s3", "swift": "swift",
+    "tahoe": "tahoe", "webdav": "webdav",
+}  # fmt: skip
+
+
+@dataclass
+class Account:
+    """A driver's account as a user has it, and where its requests are noted."""
+
+    spec: str
+    credentials: Mapping[str, str]
+    recorder: Recorder
+    environment: Mapping[str, str]
+    """What the user has set for good reason."""
+
+
+def hostile_home(folder: Path) -> Path:
+    for name, text in _FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+    return folder
+
+
+@contextmanager
+def behind_a_proxy(scheme: str, folder: Path) -> Iterator[Account]:
+    """A provider by its real host names, which the user's proxy leads to an emulator."""
+    api = scheme.partition("+")[0]
+    with emulators.start("ideal", api=api) as emulator, recording(emulator.endpoint.url, folder) as recorder:
+        trusted = recorder.trust(emulator.endpoint.ca_file)
+        environment = {"HTTPS_PROXY": recorder.url, "REQUESTS_CA_BUNDLE": trusted}
+        yield Account(scheme, emulator.endpoint.credentials, recorder, environment)
+
+
+@contextmanager
+def at_its_address(scheme: str, folder: Path) -> Iterator[Account]:
+    """A real server that the user's spec names by its address."""
+    with served(_SERVED[scheme]) as service, recording(_site(service.endpoint), folder) as recorder:
+        endpoint = service.endpoint
+        here = endpoint.url.replace(_site(endpoint), recorder.url)
+        target = load_recipe(_SERVED[scheme]).target
+        credentials, environment = dict(endpoint.credentials), dict[str, str]()
+        spec = f"{scheme}://{target}?endpoint={here}"
+        if scheme == "opendal":
+            spec = f"opendal:s3?bucket={target}&endpoint={here}&region=us-east-1"
+        elif scheme == "s3+fast":
+            spec += "&ranges=0"
+        elif scheme == "swift":
+            spec, credentials["auth_url"] = f"swift://{target}", here
+        elif scheme in {"tahoe", "webdav"}:
+            spec = f"{scheme}:{here}"
+        elif scheme == "rclone":
+            keys = "".join(f"{name} = {value}\n" for name, value in credentials.items())
+            (folder / "mine.conf").write_text(f"[mine]\ntype = s3\nprovider = Other\nendpoint = {here}\n{keys}")
+            spec, environment = f"rclone:mine:{target}", {"RCLONE_CONFIG": str(folder / "mine.conf")}
+        yield Account(spec, credentials, recorder, environment)
+
+
+def _site(endpoint: Endpoint) -> str:
+    return "/".join(endpoint.url.split("/")[:3])
+
+
+@contextmanager
+def account_of(scheme: str, folder: Path) -> Iterator[Account]:
+    with (behind_a_proxy if scheme in _EMULATED else at_its_address)(scheme, folder) as account:
+        yield account
+
+
+def values(row: Surrounding, home: Path, account: Account) -> dict[str, str]:
+    """What a test sets for a row; nothing for one that may have an effect."""
+    if not row.hostile or not row.is_variable or row.name in account.environment:
+        return {}
+    if row.passed == RULE and not account.recorder.url.startswith("http://127"):
+        return {}
+    if row.passed == RULE and account.environment.get("HTTPS_PROXY"):
+        return {}
+    name = row.name.replace("*", "CLOUDBENCH")
+    return {name: str(home / ".netrc") if row.hostile == "~/.netrc" else row.hostile}
+
+
+def requests_of(sender: Sender, account: Account, environment: Mapping[str, str]) -> list[Recorded]:
+    answer = sender.send(account.spec, account.credentials, {**account.environment, **environment})
+    assert answer.get("whole") is True, answer
+    return account.recorder.taken()
+
+
+def assert_same(expected: list[Recorded], found: list[Recorded], what: object) -> None:
+    assert [(each.method, each.target) for each in found] == [(each.method, each.target) for each in expected], what
+    assert found == expected, what
+
+
+@pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
+def test_all_that_libraries_read_set_at_once_changes_no_request(scheme: str, tmp_path: Path) -> None:
+    home = hostile_home(tmp_path / "home")
+    with account_of(scheme, tmp_path) as account, ExitStack() as stack:
+        stack.callback((sender := Sender(tmp_path)).close)
+        requests_of(sender, account, {})  # what only the first one asks, such as for a folder that is made once
+        expected = requests_of(sender, account, {})
+        hostile = {name: value for row in TABLE[scheme] for name, value in values(row, home, account).items()}
+        assert expected
+        assert_same(expected, requests_of(sender, account, {**hostile, "HOME": str(home)}), hostile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
+def test_each_thing_that_libraries_read_changes_no_request(scheme: str, tmp_path: Path) -> None:
+    home = hostile_home(tmp_path / "home")
+    with account_of(scheme, tmp_path) as account, ExitStack() as stack:
+        stack.callback((sender := Sender(tmp_path)).close)
+        requests_of(sender, account, {})
+        expected = requests_of(sender, account, {})
+        assert_same(expected, requests_of(sender, account, {"HOME": str(home)}), "the home")
+        for row in TABLE[scheme]:
+            if environment := values(row, home, account):
+                assert_same(expected, requests_of(sender, account, environment), environment)
+
+
+@pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
+def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path) -> None:
+    """Neither proxies nor certificates, good or bad."""
+    home = hostile_home(tmp_path / "home")
+    hostile = {
+        row.name: row.hostile for row in TABLE[scheme] if row.is_variable and row.hostile and "*" not in row.name
+    }
+    with ExitStack() as stack:
+        if scheme in _EMULATED:
+            service: ChildService = stack.enter_context(emulators.start("ideal", api=scheme.partition("+")[0]))
+            target = ""
+        else:
+            service = stack.enter_context(served(_SERVED[scheme]))
+            target = load_recipe(_SERVED[scheme]).target
+        proxy = stack.enter_context(recording(service.endpoint.url, tmp_path))
+        stack.callback((sender := Sender(tmp_path)).close)
+        proxies = {name: proxy.url for name in hostile if name.lower().endswith("_proxy") and "no_" not in name.lower()}
+        spec = f"{scheme}:{target}" + ("?ranges=0" if scheme == "s3+fast" else "")
+        answer = sender.send(spec, {}, {**hostile, **proxies, "HOME": str(home)}, service.endpoint)
+        assert answer.get("whole") is True, answer
+        assert proxy.taken() == []
+
+
+_REAL = {
+    "azure": ("azure://bench", {"account": "cloudbench", "account_key": "a2V5"}),
+    "box": ("box", {"access_token": "t"}),
+    "dropbox": ("dropbox", {"access_token": "t"}),
+    "dropbox+fast": ("dropbox+fast", {"access_token": "t"}),
+    "gcs": ("gcs://bench", {"access_token": "t"}),
+    "gdrive": ("gdrive", {"access_token": "t"}),
+    "mega": ("mega", {"email": "a@example.org", "password": "p"}),
+    "onedrive": ("onedrive", {"access_token": "t"}),
+    "s3": ("s3://bench", {"access_key_id": "AKIA", "secret_access_key": "s"}),
+    "s3+fast": ("s3+fast://bench", {"access_key_id": "AKIA", "secret_access_key": "s"}),
+    "swift": ("swift://bench", {"auth_url": "https://swift.test/v3", "user": "u", "key": "k"}),
+    "tahoe": ("tahoe:https://tahoe.test", {"cap": "URI:DIR2:aaaa:bbbb"}),
+    "webdav": ("webdav://dav.test/files", {"token": "t"}),
+}
+"""Providers by real names, which nobody asks here."""
+
+
+@pytest.mark.parametrize("scheme", _REAL)
+def test_a_bad_proxy_or_certificate_is_one_line(scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    expected = {
+        "HTTPLIB2_CA_CERTS=/nowhere.pem: cannot be read (No such file or directory)": {
+            "HTTPLIB2_CA_CERTS": "/nowhere.pem"
+        },
+        "empty.pem: holds no certificates": {"SSL_CERT_FILE": str(tmp_path / "empty.pem")},
+        "ALL_PROXY=socks5://...: drivers know no proxies but those of HTTP": {"ALL_PROXY": "socks5://127.0.0.1:9"},
+        "https_proxy=http://...: no address of a proxy": {"https_proxy": "http://"},
+    }
+    sender = Sender(tmp_path)
+    try:
+        for told, environment in expected.items():
+            answer = sender.send(*_REAL[scheme], environment)
+            assert answer["error"] in {"UsageError", "SpecError"}, answer
+            assert told in answer["told"]
+            assert "\n" not in answer["told"]
+    finally:
+        sender.close()
+
+
+def test_the_page_is_what_the_table_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = load_tool("make_surroundings_table")
+    assert tool.main(["--check"]) == 0
+    page = tmp_path / "surroundings.md"
+    page.write_text(tool.PAGE.read_text("utf-8").replace("allow_agent=False", "magic"), "utf-8")
+    monkeypatch.setattr(tool, "PAGE", page)
+    assert tool.main(["--check"]) == 1
+    assert "python tools/make_surroundings_table.py" in capsys.readouterr().err
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0
+
+
+class _Stranger:
+    """What a driver of another distribution sees while it connects."""
+
+    def __init__(self) -> None:
+        self.seen = {name for name in ("STRANGE_PLACE", "STRANGE_CONFIG") if name in os.environ}
+
+
+class _Declared(_Stranger):
+    surroundings = (Surrounding("STRANGE_PLACE", closed="not seen"), Surrounding("STRANGE_*", passed="its own files"))
+
+
+def test_a_driver_of_others_sees_what_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRANGE_PLACE", "hostile")
+    monkeypatch.setenv("STRANGE_CONFIG", "file")
+    with closed(rows_of("strange", _Stranger)):
+        assert _Stranger().seen == {"STRANGE_PLACE", "STRANGE_CONFIG"}
+    with closed(rows_of("strange", _Declared)):
+        assert _Declared().seen == {"STRANGE_CONFIG"}
+    wrong = type("Wrong", (), {"surroundings": ("STRANGE_PLACE",)})
+    with pytest.raises(SpecError, match=r"Wrong.surroundings is not a tuple of Surrounding"):
+        rows_of("strange", wrong)
+    for words in ({}, {"closed": "so", "passed": "so"}):
+        with pytest.raises(ValueError, match="either closed, or passed through"):
+            Surrounding("STRANGE_PLACE", **words)
+
+
+def test_every_scheme_is_in_the_table_and_tried() -> None:
+    declared = {scheme for scheme in schemes() if hasattr(driver_class(scheme), "surroundings")}
+    assert set(TABLE) == set(schemes()) - declared
+    tried = {*_EMULATED, *_SERVED}
+    assert {scheme for scheme, rows in TABLE.items() if any(row.hostile for row in rows)} == {*tried, "sftp"}
+
+
+def test_an_agent_of_ssh_is_not_asked(tmp_path: Path) -> None:
+    home, sock = hostile_home(tmp_path / "home"), str(tmp_path / "agent")
+    with served("sftp") as service, socket.socket(socket.AF_UNIX) as agent, ExitStack() as stack:
+        agent.bind(sock)
+        agent.listen()
+        agent.setblocking(False)
+        stack.callback((sender := Sender(tmp_path)).close)
+        parts = service.endpoint.url.removeprefix("sftp://")
+        answer = sender.send(
+            f"sftp://{parts}", service.endpoint.credentials, {"SSH_AUTH_SOCK": sock, "HOME": str(home)}
+        )
+        assert answer.get("whole") is True, answer
+        with pytest.raises(BlockingIOError):
+            agent.accept()
+
+
+def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    before = dict(os.environ)
+    with closed(TABLE["s3"]):
+        assert "AWS_ENDPOINT_URL_S3" not in os.environ
+        assert environment() == before
+    assert dict(os.environ) == before

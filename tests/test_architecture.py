@@ -153,6 +153,7 @@ SIDEWAYS = {
     ("configs", "judge.steady"): "and when an experiment may end",
     ("configs", "judge.watched"): "and margins of the regression gate",
     ("load", "suites"): "looks for this name on the command line; imports no experiment",
+    ("results", "suites"): "imports the packages of those that ship for what they declare, and knows none by name",
     ("report", "live"): "both are what people look at",
 }
 # What a driver may import from the package, besides helper modules of its own package.

@@ -10,34 +10,36 @@ needs all of it.
 
 __all__ = [
     "CAPABILITIES", "CONSISTENCY_CHECKS", "CONSISTENCY_SETTLE_S", "DIGESTS", "KIB", "MIB", "PERCENTILES",
-    "STATUS_KINDS", "Act", "Analysis", "Answer", "Arrival", "BatchRules", "BatchedChange", "Bearer", "BestLevel",
-    "Blob", "BlobWriter", "Bracket", "BracketSearch", "BudgetError", "Bursts", "BytePieces", "Call", "Capabilities",
-    "Capture", "CaptureError", "CaptureResult", "CaptureUnavailable", "ClientError", "ClientFacts",
+    "STATUS_KINDS", "Act", "Analysis", "Answer", "Answers", "Arrival", "BatchRules", "BatchedChange", "Bearer",
+    "BestLevel", "Blob", "BlobWriter", "Bracket", "BracketSearch", "BudgetError", "Bursts", "BytePieces", "Call",
+    "Capabilities", "Capture", "CaptureError", "CaptureResult", "CaptureUnavailable", "ClientError", "ClientFacts",
     "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
-    "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Delivered", "Described",
-    "Diurnal", "Documented", "Drift", "Driver", "Edit", "EmpiricalSizes", "EmulatorService", "Endpoint", "Entry",
-    "EqualPlacement", "ErrorKind", "Expectation", "Experiment", "FileNames", "Files", "FixedInterval", "FixedSize",
-    "FleetError", "Forecast", "Gate", "Handler", "Insert", "Jittered", "KeyView", "Lab", "LabItem", "LastResponse",
-    "LevelSearch", "Link", "LinkError", "LinkUnavailable", "LiteralContent", "LocalClient", "Lognormal",
-    "LognormalSizes", "MakesFaults", "Match", "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin",
-    "Observation", "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads",
-    "Placed", "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Profile", "Provider",
-    "ProviderSpec", "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay",
-    "RequestCount", "RequestKind", "Result", "ResultsError", "Rhythm", "Route", "RouteTable", "Sandbox",
+    "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
+    "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "EmpiricalSizes",
+    "EmulatorService", "Endpoint", "Entry", "EqualPlacement", "ErrorKind", "Expectation", "Experiment", "FileNames",
+    "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Insert", "Jittered",
+    "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError", "LinkUnavailable",
+    "LiteralContent", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid", "MakesFaults", "Match", "Metric",
+    "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin", "Observation", "Op", "Option", "Outcome",
+    "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption",
+    "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote",
+    "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount",
+    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox",
     "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin", "SkinClock", "SpecError", "Split",
-    "Stable", "Step", "StoreError", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement", "Tokens", "Trace",
-    "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict", "Way",
-    "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites",
-    "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks",
-    "client_names", "client_option", "connect_driver", "content_difference", "content_digest", "detail_of",
-    "detail_of_error", "did_you_mean", "due_ns", "endpoint_of", "find_knee", "find_profile", "find_rhythm",
-    "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts", "is_loaded", "is_web_address",
-    "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift", "key_of",
-    "kind_of_status", "least_placement_time_s", "load_recipe", "make_arrival", "make_client", "make_payload",
-    "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "now_ns",
-    "open_provider", "parse_duration_s", "parse_form", "parse_trace", "path_of", "percentile", "placement_cost",
-    "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator",
-    "survey_array", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+    "Stable", "Step", "StoreError", "Suite", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement",
+    "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError",
+    "Verb", "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__",
+    "add_suite_options", "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range",
+    "chance_of_at_least", "check_params", "chunks", "client_names", "client_option", "connect_driver",
+    "content_difference", "content_digest", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "endpoint_of",
+    "find_knee", "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily",
+    "import_parts", "is_loaded", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
+    "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s", "load_recipe",
+    "make_arrival", "make_client", "make_payload", "md5_of", "mean_of_known", "measure_consistency",
+    "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_duration_s", "parse_form",
+    "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace",
+    "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator", "survey_array", "time_percentiles",
+    "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -135,6 +137,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.throttle import Refusal
     from pytest_cloudbench.extras import missing as missing_extra
     from pytest_cloudbench.judge.expect import Expectation, Gate
+    from pytest_cloudbench.judge.metrics import Metric, time_percentiles
     from pytest_cloudbench.judge.search import BestLevel, Bracket, BracketSearch, LevelSearch
     from pytest_cloudbench.judge.shapes import Drift, fit_line
     from pytest_cloudbench.judge.shapes import availability as judge_availability
@@ -197,6 +200,18 @@ if TYPE_CHECKING:
     from pytest_cloudbench.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, UniformSizes
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.providers import provided as open_provider
+    from pytest_cloudbench.results.suite import (
+        Answers,
+        Curve,
+        Delays,
+        LossGrid,
+        Probes,
+        PublishedTable,
+        Quote,
+        Rounds,
+        Suite,
+        TimeCourse,
+    )
     from pytest_cloudbench.services import MakesFaults, Service
     from pytest_cloudbench.services.command import CommandService, load_recipe
     from pytest_cloudbench.sync.activity import Act, Window
@@ -247,11 +262,15 @@ _NAMES = {
     "pytest_cloudbench.load.readiness": "measure_readiness",
     "pytest_cloudbench.load.policy": "adopt_suites=adopt",
     "pytest_cloudbench.options": "Option add_suite_options",
+    "pytest_cloudbench.results.suite": (
+        "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse"
+    ),
     "pytest_cloudbench.providers": "Provider open_provider=provided",
     "pytest_cloudbench.clock": "due_ns now_ns parse_duration_s=duration_s sleep_until_ns wait_for",
     "pytest_cloudbench.extras": "missing_extra=missing",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
+    "pytest_cloudbench.judge.metrics": "Metric time_percentiles",
     "pytest_cloudbench.judge.search": "BestLevel Bracket BracketSearch LevelSearch",
     "pytest_cloudbench.judge.shapes": (
         "Drift find_knee=knee fit_line judge_availability=availability judge_constancy=constancy judge_drift=drift"

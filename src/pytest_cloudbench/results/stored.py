@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results.installed import learn_declared, learn_installed
 
 __all__ = [
     "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "folders", "read",
@@ -152,6 +153,9 @@ def read(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
     if not isinstance(listed, list):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: it has no list of benchmarks")
     entries = [entry for each in listed if (entry := _entry(path, each)) is not None]
+    learn_installed()  # what the numbers in it mean
+    for entry in entries:
+        learn_declared(entry.info.get("suite"))
     return commit_of(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
+from pytest_cloudbench.results.installed import learn_installed
 from tests.outside import GUARD
 from tests.truths import Truths, summary
 
@@ -42,6 +43,12 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     finally:
         if asked := GUARD.taken():
             pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(asked))}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _conclusions_of_suites() -> None:
+    """Tests of what reads entries know what our suites conclude, as a session with expectations does."""
+    learn_installed()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.installed import learn_declared, learn_installed
 
 __all__ = [
     "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "folders", "read",
@@ -148,6 +147,8 @@ def read(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
 
     Entries of stock benchmarks, which say nothing about themselves, are omitted. Raises ResultsError.
     """
+    from pytest_cloudbench.results.installed import learn_declared, learn_installed  # agents never come here
+
     document = read_document(path)
     listed = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(listed, list):

@@ -8,10 +8,10 @@ its suite declares about it, so a report needs neither the suite nor its path
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from math import isfinite
-from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pytest_cloudbench.judge.metrics import Metric
 from pytest_cloudbench.model import UsageError
@@ -37,10 +37,12 @@ __all__ = [
 _T = TypeVar("_T")
 _OWN = ("unit", "better", "time_like", "gated")
 """What a suite says of a conclusion. All other fields of a metric are about single runs."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+# Figures are named tuples and not dataclasses: each of fifty agents imports them, which takes half the time.
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(NamedTuple):
     """Which rows of a published table are quoted of a figure.
 
     Attributes:
@@ -56,11 +58,10 @@ class Quote:
     x: float | str | None = None
     factor: float = 1.0
     plus: float = 0.0
-    given: Mapping[str, float | str] = field(default_factory=dict)
+    given: Mapping[str, float | str] = _NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Values along a parameter, a line for each provider or client.
 
     Attributes:
@@ -95,8 +96,7 @@ class Curve:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCourse:
+class TimeCourse(NamedTuple):
     """What an entry's list says over the time of one experiment, a line for each client.
 
     Attributes:
@@ -125,8 +125,7 @@ class TimeCourse:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Delays:
+class Delays(NamedTuple):
     """The distributions of an entry's lists of delays, in seconds.
 
     Attributes:
@@ -142,14 +141,13 @@ class Delays:
     test: str
     values: Mapping[str, str]
     told: str = ""
-    published: Mapping[str, str] = field(default_factory=dict)
-    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    published: Mapping[str, str] = _NONE
+    shares: Mapping[str, tuple[float, float]] = _NONE
     shares_of: str = ""
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Probes:
+class Probes(NamedTuple):
     """A search for a limit: its probes in their order, and the interval that is left for the answer.
 
     Attributes:
@@ -163,8 +161,7 @@ class Probes:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(NamedTuple):
     """A long series over its time: which share of its writes completed, and how long its hash calls took.
 
     Attributes:
@@ -178,8 +175,7 @@ class Rounds:
     calls_told: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LossGrid:
+class LossGrid(NamedTuple):
     """Loss rates over the number of sensors and their interval.
 
     Attributes:
@@ -191,8 +187,7 @@ class LossGrid:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
     """A grid of yes, no and unknown: what each client can do.
 
     Attributes:
@@ -204,8 +199,7 @@ class Answers:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
+class PublishedTable(NamedTuple):
     """Numbers that somebody has published, for a figure beside what is measured of the same rows.
 
     Attributes:
@@ -231,7 +225,7 @@ class PublishedTable:
     def of_entry(self, given: Mapping[str, Any]) -> tuple[PublishedTable, ...]:
         """Return the table with those rows only that an entry repeats; nothing if it repeats none."""
         rows = tuple(row for row in self.rows if all(given.get(name) == value for name, value in row[0].items()))
-        return (replace(self, rows=rows),) if rows else ()
+        return (self._replace(rows=rows),) if rows else ()
 
 
 SuiteFigure = Curve | TimeCourse | Delays | Probes | Rounds | LossGrid | Answers
@@ -268,20 +262,18 @@ class Suite:
         return Declared(self.name, figures, self.conclusions, self.columns, published)
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """What a suite declares about the entries of one test function; an entry carries it. See ``Suite``."""
 
     suite: str
     figures: tuple[SuiteFigure, ...] = ()
-    conclusions: Mapping[str, Metric] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
+    conclusions: Mapping[str, Metric] = _NONE
+    columns: Mapping[str, str] = _NONE
     published: tuple[PublishedTable, ...] = ()
 
     def of_entry(self, given: Mapping[str, Any]) -> Declared:
         """Return what is about one entry: the conclusions, titles and published rows of what it has."""
-        return replace(
-            self,
+        return self._replace(
             conclusions={name: row for name, row in self.conclusions.items() if name in given},
             columns={name: title for name, title in self.columns.items() if name in given},
             published=tuple(part for table in self.published for part in table.of_entry(given)),
@@ -339,9 +331,8 @@ def _listed(found: Any) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        given = {each.name: getattr(value, each.name) for each in fields(value)}
-        return {name: _plain(each) for name, each in given.items() if each not in ("", (), {})}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(each) for name, each in value._asdict().items() if each not in ("", (), {})}
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
@@ -373,7 +364,7 @@ def _conclusion(found: Any) -> Metric | None:
 
 
 def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
-    """Build a dataclass from plain data. Raises ValueError for a value of another type, TypeError if one is missing."""
+    """Build a named tuple from plain data. Raises ValueError for a wrong type, TypeError if a field is missing."""
     hints = get_type_hints(kind)
     return kind(**{name: _value(hints[name], found[name]) for name in hints if name in found})
 
@@ -385,7 +376,7 @@ def _value(hint: Any, found: Any) -> Any:
         for each in inside:
             if _is_of(each, found):
                 return found
-    if is_dataclass(hint) and isinstance(hint, type) and isinstance(found, Mapping):
+    if hasattr(hint, "_fields") and isinstance(found, Mapping):
         return _made(hint, found)
     if origin is tuple and isinstance(found, (list, tuple)):
         kinds = [inside[0]] * len(found) if inside[-1] is ... else [*inside]

@@ -8,7 +8,6 @@ name their folder has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from pytest_cloudbench.report.figures import Figure
@@ -69,8 +68,8 @@ def _declared(members: Sequence[Measurement]) -> Declared:
     tables: dict[str, PublishedTable] = {}
     for table in (table for each in found for table in each.published):
         former = tables.get(table.name, table).rows
-        tables[table.name] = replace(table, rows=(*former, *(row for row in table.rows if row not in former)))
-    return replace(found[-1], published=tuple(tables.values()))
+        tables[table.name] = table._replace(rows=(*former, *(row for row in table.rows if row not in former)))
+    return found[-1]._replace(published=tuple(tables.values()))
 
 
 def _of_kind(rows: Sequence[SuiteFigure], kind: type[_Kind]) -> list[_Kind]:

@@ -26,9 +26,9 @@ def losses(row: LossGrid, members: Sequence[Measurement]) -> list[Figure]:
     table = published.load(row.table) if row.table in published.names() else None
     known: dict[tuple[float, float], float] = {}
     for cell in table.rows if table else ():
-        sensors, interval_s = cell.params.get("sensors"), cell.params.get("interval_s")
-        if finite(sensors) and finite(interval_s):  # any suite may name any table
-            known[sensors, interval_s] = cell.value / 100
+        place: Any = cell.params.get("sensors"), cell.params.get("interval_s")
+        if all(map(finite, place)):  # any suite may name any table
+            known[place] = cell.value / 100
     drawn = []
     for subject in dict.fromkeys(each.subject for each in members):
         cells: dict[tuple[float, float], list[Measurement]] = {}

@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.harness import environment, python, scratch
 from pytest_cloudbench.judge.baseline import is_about_times
-from pytest_cloudbench.judge.watched import NUMBERS, TIMES_DOUBTED, Numbers
+from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Numbers, needed_numbers
 
 __all__ = ["KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record"]
 
@@ -252,7 +252,7 @@ def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, info = _NAME.search(entry["fullname"]), entry["extra_info"]
     assert name is not None
     line: dict[str, Any] = {"kind": name["kind"], "round": int(name["round"])}
-    line |= {name: _rounded(info[name]) for name in sorted(NUMBERS) if info.get(name) is not None}
+    line |= {name: _rounded(info[name]) for name in sorted(needed_numbers()) if info.get(name) is not None}
     line |= {TIMES_DOUBTED: True} if info["doubts"] else {}
     return line | {SAMPLE: info[SAMPLE]}
 

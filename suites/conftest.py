@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.load.policy import adopt
+from pytest_cloudbench import adopt_suites
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before pytest-benchmark reads its options."""
-    adopt(config, Path(__file__).parent)
+    adopt_suites(config, Path(__file__).parent)
 
 
 @pytest.fixture

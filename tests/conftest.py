@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from pytest_cloudbench import redact
 from pytest_cloudbench.capture import CaptureUnavailable, check
 from pytest_cloudbench.link import Link, LinkUnavailable
+from pytest_cloudbench.results.installed import learn_installed
 from tests.outside import GUARD
 from tests.parts import choose_part, parse_part
 from tests.truths import Truths, summary
@@ -65,6 +66,12 @@ def _secrets_of_test(_secrets_of_module: None) -> Iterator[None]:
     before = redact.begin_scope()
     yield
     redact.end_scope(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _conclusions_of_suites() -> None:
+    """Tests of what reads entries know what our suites conclude, as a session with expectations does."""
+    learn_installed()
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,15 @@ def top_level(body: list[ast.stmt], *, typing_too: bool) -> Iterator[ast.stmt]:
             yield from top_level(handler.body, typing_too=typing_too)
 
 
+def public_names(source: str) -> Iterator[tuple[str, str]]:
+    """(public name, dotted home below the package) of each import that the package's face has for type checkers."""
+    for block in filter(is_type_checking, parse(source).body):
+        for node in ast.walk(block):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                below = node.module.partition(".")[2]
+                yield from ((alias.asname or alias.name, f"{below}.{alias.name}") for alias in node.names)
+
+
 def outside_imports(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import that is not relative."""
     for node in found:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.house import called, circles, foreign_privates, other_meanings, repeated_names
 from tests.snippets import ALLOWED, FOUND
-from tests.source import docstrings, identifiers, nodes, outside_imports, parse, top_level, words
+from tests.source import docstrings, identifiers, nodes, outside_imports, parse, public_names, top_level, words
 from tests.waiting import WAITED_FOR, waits_alone
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ SOURCE = ROOT / "src" / PACKAGE
 
 # First part of a module's name (below the package) to its layer. Imports only point down.
 LAYERS = {
-    "": 0,  # __init__.py: the version
+    "": 0,  # __init__.py: the public face, whose names belong to their homes
     "model": 0,
     "payload": 1,
     "trace": 1,
@@ -153,11 +153,12 @@ SIDEWAYS = {
     ("configs", "judge.steady"): "and when an experiment may end",
     ("configs", "judge.watched"): "and margins of the regression gate",
     ("load", "suites"): "looks for this name on the command line; imports no experiment",
+    ("results", "suites"): "imports the packages of those that ship for what they declare, and knows none by name",
     ("report", "live"): "both are what people look at",
 }
 # What a driver may import from the package, besides helper modules of its own package.
-# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and child
-# processes that end with this one; none knows a provider, except that one knows where Google's programs keep
+# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and
+# child processes that end with this one. None knows a provider, except that one knows where Google's programs keep
 # credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
     "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk_import",
@@ -192,6 +193,7 @@ PURE = frozenset(
 )
 # (top module, library) that a pure layer may use all the same.
 PURE_TOO = {
+    ("", "importlib"): "how the public face finds the home of a name",
     ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
     ("coding", "numpy"): "sums of shares: a pure function of their bytes",
     ("coding", "pyeclib"): "the same, faster",
@@ -299,7 +301,14 @@ def inside_imports(module: str, source: str, *, is_package: bool = False) -> Ite
             names = [node.value] if re.fullmatch(rf"{PACKAGE}(\.[a-z_]+)+", node.value) else []
         for name in names:
             if name == PACKAGE or name.startswith(PACKAGE + "."):
-                yield getattr(node, "lineno", 0), known(name.removeprefix(PACKAGE).removeprefix("."))
+                below_package = name.removeprefix(PACKAGE).removeprefix(".")
+                yield getattr(node, "lineno", 0), known(face().get(below_package, below_package))
+
+
+@functools.cache
+def face() -> dict[str, str]:
+    """The home of each name of the package's public face: ``Driver`` is ``drivers.base.Driver``."""
+    return dict(public_names((SOURCE / "__init__.py").read_text("utf-8")))
 
 
 def known(name: str) -> str:
@@ -327,6 +336,8 @@ def check_layers(module: str, source: str) -> list[str]:
     own = layer(module)
     if own is None:
         return [f"1: {module} has no layer, give it one in LAYERS"]
+    if not module:  # the face names its homes, and imports none of them before it is asked (tests/test_face.py)
+        return []
     findings = []
     for line, target in inside_imports(module, source):
         there = layer(target)
@@ -435,7 +446,7 @@ def check_all(module: str, source: str) -> list[str]:
                 defined |= names
     if listed is None:
         return ["1: __all__ is missing"]
-    public = {name for name in defined - for_pytest if not name.startswith(("_", "pytest_"))}
+    public = {name for name in defined - for_pytest - {"TYPE_CHECKING"} if not name.startswith(("_", "pytest_"))}
     findings = [f"1: {name} is public but not in __all__" for name in sorted(public - set(listed))]
     findings += [
         f"1: __all__ names {name}, which is not defined here" for name in sorted(set(listed) - defined - imported)

@@ -15,7 +15,7 @@ from pytest_cloudbench import cli
 from pytest_cloudbench.judge import changepoints, watched
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
 from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, checks_of
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, checks_of, needed_numbers
 from pytest_cloudbench.load.gate_text import ruling_text
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
@@ -132,7 +132,7 @@ def judged_one_by_one(folder: Path) -> list[str]:
     """What a backtest says if each run is compared with all before it, and everything is judged."""
     index, sessions = Index.open(folder), dict[str, list[Check]]()
     for test in index.tests():
-        rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
+        rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
         runs = [(point, {
             "run": point.name, FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
             **{name: number for name, number in row.items() if number is not None},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench import FixedInterval
 
 
 @pytest.mark.parametrize("size_bytes", [900, 9_000])

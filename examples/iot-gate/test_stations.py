@@ -1,6 +1,6 @@
 """Does the storage service keep up with our weather stations?"""
 
-from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench import FixedInterval
 
 STATIONS = 60
 READING_BYTES = 900

@@ -1,7 +1,358 @@
-"""pytest-cloudbench: measure and gate cloud storage the way pytest tests code."""
+"""pytest-cloudbench: measure and gate cloud storage the way pytest tests code.
 
-from __future__ import annotations
+This is the package's one public face: ``from pytest_cloudbench import Experiment``. Tests, suites, drivers, sync
+clients and emulators of other projects import from here, and from no module below. What cannot be imported from here
+is private.
 
-__all__ = ["__version__"]
+A name is imported from its home when somebody first asks for it. Fifty agents import this package, and none of them
+needs all of it.
+"""
+
+__all__ = [
+    "CAPABILITIES", "CONSISTENCY_CHECKS", "CONSISTENCY_SETTLE_S", "DIGESTS", "KIB", "MIB", "PERCENTILES",
+    "STATUS_KINDS", "Act", "Analysis", "Answer", "Answers", "Arrival", "BatchRules", "BatchedChange", "Bearer",
+    "BestLevel", "Blob", "BlobWriter", "Bracket", "BracketSearch", "BudgetError", "Bursts", "BytePieces", "Call",
+    "Capabilities", "Capture", "CaptureError", "CaptureResult", "CaptureUnavailable", "ClientError", "ClientFacts",
+    "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
+    "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
+    "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "EmpiricalSizes",
+    "EmulatorService", "Endpoint", "Entry", "EqualPlacement", "ErrorKind", "Expectation", "Experiment", "FileNames",
+    "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Insert", "Jittered",
+    "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError", "LinkUnavailable",
+    "LiteralContent", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid", "MakesFaults", "Match", "Metric",
+    "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin", "Observation", "Op", "Option", "Outcome",
+    "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption",
+    "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote",
+    "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount",
+    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox",
+    "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin", "SkinClock", "SpecError", "Split",
+    "Stable", "Step", "StoreError", "Suite", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement",
+    "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError",
+    "Verb", "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__",
+    "add_suite_options", "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range",
+    "chance_of_at_least", "check_params", "chunks", "client_names", "client_option", "connect_driver",
+    "content_difference", "content_digest", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "endpoint_of",
+    "find_knee", "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily",
+    "import_parts", "is_loaded", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
+    "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s", "load_recipe",
+    "make_arrival", "make_client", "make_payload", "md5_of", "mean_of_known", "measure_consistency",
+    "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_duration_s", "parse_form",
+    "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace",
+    "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator", "survey_array", "time_percentiles",
+    "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+]  # fmt: skip
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+"""Type checkers take this for true. The constant of ``typing`` would cost an import."""
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.arrival import (
+        Arrival,
+        Bursts,
+        Closed,
+        Diurnal,
+        FixedInterval,
+        Jittered,
+        Lognormal,
+        Poisson,
+        ThinkTime,
+        Threads,
+    )
+    from pytest_cloudbench.arrival import arrival as make_arrival
+    from pytest_cloudbench.batching.batcher import BatchRules
+    from pytest_cloudbench.batching.batcher import Change as BatchedChange
+    from pytest_cloudbench.batching.forecast import Forecast
+    from pytest_cloudbench.batching.forecast import forecast as forecast_batching
+    from pytest_cloudbench.capture import Capture, CaptureError, CaptureResult, CaptureUnavailable
+    from pytest_cloudbench.clients import client as make_client
+    from pytest_cloudbench.clients import names as client_names
+    from pytest_cloudbench.clients.base import (
+        ClientFacts,
+        ClientUnavailable,
+        Documented,
+        LocalClient,
+        MissingProgramError,
+        Receiver,
+        SyncClient,
+    )
+    from pytest_cloudbench.clients.base import option as client_option
+    from pytest_cloudbench.clients.savingbox import SavingboxClient
+    from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns, wait_for
+    from pytest_cloudbench.clock import duration_s as parse_duration_s
+    from pytest_cloudbench.coding.availability import at_least as chance_of_at_least
+    from pytest_cloudbench.coding.placement import Throughput as ThroughputPlacement
+    from pytest_cloudbench.coding.placement import cost_of as placement_cost
+    from pytest_cloudbench.coding.placement import least_time_s as least_placement_time_s
+    from pytest_cloudbench.coding.policies import Equal as EqualPlacement
+    from pytest_cloudbench.coding.policies import Placement, Split
+    from pytest_cloudbench.data import read_trace
+    from pytest_cloudbench.detect import CAPABILITIES, Observation, Step, Verdict
+    from pytest_cloudbench.detect import judge as judge_capabilities
+    from pytest_cloudbench.detect.rhythm import Rhythm
+    from pytest_cloudbench.detect.rhythm import rhythm as find_rhythm
+    from pytest_cloudbench.drivers import connect as connect_driver
+    from pytest_cloudbench.drivers.base import (
+        STATUS_KINDS,
+        Composite,
+        Counting,
+        CredentialSet,
+        Described,
+        Driver,
+        LastResponse,
+        OAuthLogin,
+        Parted,
+        Placed,
+        Preparing,
+        RequestCount,
+        check_params,
+        detail_of,
+        detail_of_error,
+        endpoint_of,
+        is_web_address,
+        kind_of_status,
+        seconds_of,
+        timeout_of,
+        usable_credentials,
+    )
+    from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
+    from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
+    from pytest_cloudbench.drivers.web import Bearer, Unsuccessful, WebClient
+    from pytest_cloudbench.emulators import EmulatorService
+    from pytest_cloudbench.emulators import start as start_emulator
+    from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces
+    from pytest_cloudbench.emulators.blob import hashed as hash_blob
+    from pytest_cloudbench.emulators.core import NodeStore, Tokens
+    from pytest_cloudbench.emulators.http import byte_range, json_writer
+    from pytest_cloudbench.emulators.http import fields as parse_form
+    from pytest_cloudbench.emulators.keys import KeyView
+    from pytest_cloudbench.emulators.nodes import StoreError
+    from pytest_cloudbench.emulators.paths import PathView
+    from pytest_cloudbench.emulators.profile import Profile, find_profile
+    from pytest_cloudbench.emulators.routing import RouteTable
+    from pytest_cloudbench.emulators.skin import Answer, Call, Handler, Match, Route, Skin
+    from pytest_cloudbench.emulators.skin import Clock as SkinClock
+    from pytest_cloudbench.emulators.skin import Kind as RequestKind
+    from pytest_cloudbench.emulators.throttle import Refusal
+    from pytest_cloudbench.extras import missing as missing_extra
+    from pytest_cloudbench.judge.expect import Expectation, Gate
+    from pytest_cloudbench.judge.metrics import Metric, time_percentiles
+    from pytest_cloudbench.judge.search import BestLevel, Bracket, BracketSearch, LevelSearch
+    from pytest_cloudbench.judge.shapes import Drift, fit_line
+    from pytest_cloudbench.judge.shapes import availability as judge_availability
+    from pytest_cloudbench.judge.shapes import constancy as judge_constancy
+    from pytest_cloudbench.judge.shapes import drift as judge_drift
+    from pytest_cloudbench.judge.shapes import knee as find_knee
+    from pytest_cloudbench.judge.significance import binomial_sf
+    from pytest_cloudbench.judge.stats import PERCENTILES, percentile
+    from pytest_cloudbench.judge.steady import Stable
+    from pytest_cloudbench.link import Delivered, Link, LinkError, LinkUnavailable, Way
+    from pytest_cloudbench.load.consistency import CHECKS as CONSISTENCY_CHECKS
+    from pytest_cloudbench.load.consistency import SETTLE_S as CONSISTENCY_SETTLE_S
+    from pytest_cloudbench.load.consistency import measure_consistency
+    from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.load.messages import SeriesPlan
+    from pytest_cloudbench.load.names import FileNames
+    from pytest_cloudbench.load.operations import Files
+    from pytest_cloudbench.load.policy import adopt as adopt_suites
+    from pytest_cloudbench.load.readiness import measure_readiness
+    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.load.series import Series
+    from pytest_cloudbench.load.wire import Wire, WireSeen
+    from pytest_cloudbench.model import (
+        KIB,
+        MIB,
+        BudgetError,
+        Capabilities,
+        ClientError,
+        CloudbenchError,
+        CloudError,
+        ConfigError,
+        Conflict,
+        Content,
+        CredentialsError,
+        Endpoint,
+        Entry,
+        ErrorKind,
+        FleetError,
+        NameRules,
+        Op,
+        Outcome,
+        ProviderSpec,
+        ResultsError,
+        ServiceError,
+        SpecError,
+        UnknownMetric,
+        UsageError,
+        Verb,
+        chunks,
+        did_you_mean,
+    )
+    from pytest_cloudbench.options import Option, add_suite_options
+    from pytest_cloudbench.payload import DIGESTS, Payloads, RandomContent
+    from pytest_cloudbench.payload import digest as content_digest
+    from pytest_cloudbench.payload import generator as make_payload
+    from pytest_cloudbench.payload.base import Generator as PayloadGenerator
+    from pytest_cloudbench.payload.contents import Literal as LiteralContent
+    from pytest_cloudbench.payload.contents import difference as content_difference
+    from pytest_cloudbench.payload.edits import Edit, Insert, Overwrite, Truncate
+    from pytest_cloudbench.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, UniformSizes
+    from pytest_cloudbench.providers import Provider
+    from pytest_cloudbench.providers import provided as open_provider
+    from pytest_cloudbench.results.suite import (
+        Answers,
+        Curve,
+        Delays,
+        LossGrid,
+        Probes,
+        PublishedTable,
+        Quote,
+        Rounds,
+        Suite,
+        TimeCourse,
+    )
+    from pytest_cloudbench.services import MakesFaults, Service
+    from pytest_cloudbench.services.command import CommandService, load_recipe
+    from pytest_cloudbench.sync.activity import Act, Window
+    from pytest_cloudbench.sync.changes import Played, Workload
+    from pytest_cloudbench.sync.changes import play as play_edits
+    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench.sync.lab import Lab
+    from pytest_cloudbench.sync.transfers import PlannedInterruption
+    from pytest_cloudbench.sync.transfers import doubts_of as transfer_doubts
+    from pytest_cloudbench.sync.transfers import mean_of as mean_of_known
+    from pytest_cloudbench.sync.transfers import means as transfer_means
+    from pytest_cloudbench.sync.transfers import recovery as recovery_cost
+    from pytest_cloudbench.systems.raid.costs import Costs as RaidCosts
+    from pytest_cloudbench.systems.raid.driver import RaidDriver
+    from pytest_cloudbench.systems.raid.observing import Observer as RaidObserver
+    from pytest_cloudbench.systems.raid.survey import survey as survey_array
+    from pytest_cloudbench.trace import Replay, Trace, parse_trace
+    from pytest_cloudbench.traffic import Analysis
+    from pytest_cloudbench.traffic import analyze as analyze_traffic
+
+_NAMES = {
+    # values, units and errors
+    "pytest_cloudbench.model": (
+        "BudgetError Capabilities ClientError CloudError CloudbenchError ConfigError Conflict Content "
+        "CredentialsError Endpoint Entry ErrorKind FleetError KIB MIB NameRules Op Outcome ProviderSpec "
+        "ResultsError ServiceError SpecError UnknownMetric UsageError Verb chunks did_you_mean"
+    ),
+    # what is sent, and when
+    "pytest_cloudbench.arrival": (
+        "Arrival Bursts Closed Diurnal FixedInterval Jittered Lognormal Poisson ThinkTime Threads make_arrival=arrival"
+    ),
+    "pytest_cloudbench.trace": "Replay Trace parse_trace",
+    "pytest_cloudbench.data": "read_trace",
+    "pytest_cloudbench.payload": "DIGESTS Payloads RandomContent content_digest=digest make_payload=generator",
+    "pytest_cloudbench.payload.base": "PayloadGenerator=Generator",
+    "pytest_cloudbench.payload.contents": "LiteralContent=Literal content_difference=difference",
+    "pytest_cloudbench.payload.edits": "Edit Insert Overwrite Truncate",
+    "pytest_cloudbench.payload.sizes": "EmpiricalSizes FixedSize LognormalSizes UniformSizes",
+    # experiments on providers
+    "pytest_cloudbench.load.experiment": "Experiment Result",
+    "pytest_cloudbench.load.names": "FileNames",
+    "pytest_cloudbench.load.operations": "Files",
+    "pytest_cloudbench.load.messages": "SeriesPlan",
+    "pytest_cloudbench.load.series": "Series",
+    "pytest_cloudbench.load.sandbox": "Sandbox",
+    "pytest_cloudbench.load.wire": "Wire WireSeen",
+    "pytest_cloudbench.load.consistency": "CONSISTENCY_CHECKS=CHECKS CONSISTENCY_SETTLE_S=SETTLE_S measure_consistency",
+    "pytest_cloudbench.load.readiness": "measure_readiness",
+    "pytest_cloudbench.load.policy": "adopt_suites=adopt",
+    "pytest_cloudbench.options": "Option add_suite_options",
+    "pytest_cloudbench.results.suite": (
+        "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse"
+    ),
+    "pytest_cloudbench.providers": "Provider open_provider=provided",
+    "pytest_cloudbench.clock": "due_ns now_ns parse_duration_s=duration_s sleep_until_ns wait_for",
+    "pytest_cloudbench.extras": "missing_extra=missing",
+    # judging
+    "pytest_cloudbench.judge.expect": "Expectation Gate",
+    "pytest_cloudbench.judge.metrics": "Metric time_percentiles",
+    "pytest_cloudbench.judge.search": "BestLevel Bracket BracketSearch LevelSearch",
+    "pytest_cloudbench.judge.shapes": (
+        "Drift find_knee=knee fit_line judge_availability=availability judge_constancy=constancy judge_drift=drift"
+    ),
+    "pytest_cloudbench.judge.significance": "binomial_sf",
+    "pytest_cloudbench.judge.stats": "PERCENTILES percentile",
+    "pytest_cloudbench.judge.steady": "Stable",
+    # drivers
+    "pytest_cloudbench.drivers": "connect_driver=connect",
+    "pytest_cloudbench.drivers.base": (
+        "Composite Counting CredentialSet Described Driver LastResponse OAuthLogin Parted Placed Preparing "
+        "RequestCount STATUS_KINDS check_params detail_of detail_of_error endpoint_of is_web_address "
+        "kind_of_status seconds_of timeout_of usable_credentials"
+    ),
+    "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
+    "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
+    "pytest_cloudbench.drivers.web": "Bearer Unsuccessful WebClient",
+    # emulators and other services
+    "pytest_cloudbench.emulators": "EmulatorService start_emulator=start",
+    "pytest_cloudbench.emulators.blob": "Blob BlobWriter BytePieces hash_blob=hashed",
+    "pytest_cloudbench.emulators.core": "NodeStore Tokens",
+    "pytest_cloudbench.emulators.http": "byte_range json_writer parse_form=fields",
+    "pytest_cloudbench.emulators.keys": "KeyView",
+    "pytest_cloudbench.emulators.nodes": "StoreError",
+    "pytest_cloudbench.emulators.paths": "PathView",
+    "pytest_cloudbench.emulators.profile": "Profile find_profile",
+    "pytest_cloudbench.emulators.routing": "RouteTable",
+    "pytest_cloudbench.emulators.skin": "Answer Call Handler Match RequestKind=Kind Route Skin SkinClock=Clock",
+    "pytest_cloudbench.emulators.throttle": "Refusal",
+    "pytest_cloudbench.services": "MakesFaults Service",
+    "pytest_cloudbench.services.command": "CommandService load_recipe",
+    # sync clients and their network
+    "pytest_cloudbench.clients": "client_names=names make_client=client",
+    "pytest_cloudbench.clients.base": (
+        "ClientFacts ClientUnavailable Documented LocalClient MissingProgramError Receiver SyncClient "
+        "client_option=option"
+    ),
+    "pytest_cloudbench.clients.savingbox": "SavingboxClient",
+    "pytest_cloudbench.sync.lab": "Lab",
+    "pytest_cloudbench.sync.item": "LabItem",
+    "pytest_cloudbench.sync.activity": "Act Window",
+    "pytest_cloudbench.sync.changes": "Played Workload play_edits=play",
+    "pytest_cloudbench.sync.transfers": (
+        "PlannedInterruption mean_of_known=mean_of recovery_cost=recovery transfer_doubts=doubts_of "
+        "transfer_means=means"
+    ),
+    "pytest_cloudbench.link": "Delivered Link LinkError LinkUnavailable Way",
+    "pytest_cloudbench.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
+    "pytest_cloudbench.traffic": "Analysis analyze_traffic=analyze",
+    "pytest_cloudbench.detect": "CAPABILITIES Observation Step Verdict judge_capabilities=judge",
+    "pytest_cloudbench.detect.rhythm": "Rhythm find_rhythm=rhythm",
+    "pytest_cloudbench.batching.batcher": "BatchRules BatchedChange=Change",
+    "pytest_cloudbench.batching.forecast": "Forecast forecast_batching=forecast",
+    # arrays of providers
+    "pytest_cloudbench.coding.availability": "chance_of_at_least=at_least",
+    "pytest_cloudbench.coding.placement": (
+        "ThroughputPlacement=Throughput least_placement_time_s=least_time_s placement_cost=cost_of"
+    ),
+    "pytest_cloudbench.coding.policies": "EqualPlacement=Equal Placement Split",
+    "pytest_cloudbench.systems.raid.costs": "RaidCosts=Costs",
+    "pytest_cloudbench.systems.raid.driver": "RaidDriver",
+    "pytest_cloudbench.systems.raid.observing": "RaidObserver=Observer",
+    "pytest_cloudbench.systems.raid.survey": "survey_array=survey",
+}
+"""The home of each name. A name with an equals sign is called by its second half at home."""
+
+_HOMES = {name.partition("=")[0]: (home, name) for home, names in _NAMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # a checker would believe that every name exists
+
+    def __getattr__(name: str) -> object:
+        """Import a public name from its home. Later uses find it here."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no public name {name!r}")
+        from importlib import import_module
+
+        home, entry = _HOMES[name]
+        value = getattr(import_module(home), entry.partition("=")[2] or name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

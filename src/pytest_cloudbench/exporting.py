@@ -59,12 +59,12 @@ def _export(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.export import FORMATS, choose, is_comparison, known_metric
     from pytest_cloudbench.report.summary import summary
 
+    runs = _read(options)  # entries may say what their suites conclude
     metrics = list(dict.fromkeys(map(known_metric, options.metrics)))
     if options.format in _NEED_METRIC and not metrics:
         raise UsageError(
             f"export --format {options.format}: --metric is missing: name what its charts show, such as response_p99"
         )
-    runs = _read(options)
     chosen = choose(runs, metrics, doubted=not options.without_doubts)
     sys.stderr.write(f"cloudbench export: {chosen.told()}\n")
     if options.format == "markdown" and runs:  # which shows what is unknown, too

@@ -49,12 +49,12 @@ class _Run:
 
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
-    from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, TIMES_DOUBTED
+    from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, needed_numbers
 
     index, found = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
-            rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
+            rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
             found[test] = [
                 _Run(
                     point,

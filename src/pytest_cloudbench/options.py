@@ -191,7 +191,7 @@ def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Optio
 
     pytest loads that file before it reads its arguments only if the command line names the suite's folder.
     """
-    _add(parser, f"cloudbench {suite}", f"cloud storage experiments: suites/{suite}", options)
+    _add(parser, f"cloudbench {suite}", f"cloud storage experiments: {suite}", options)
 
 
 def _add(parser: pytest.Parser, group: str, title: str, options: Iterable[Option]) -> None:

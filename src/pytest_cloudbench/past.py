@@ -7,6 +7,7 @@ What may live here: their options and what they print. What is stored is read by
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -162,6 +163,7 @@ def open_index(options: argparse.Namespace) -> Index:
     """Returns the index of the stored runs, and says what was left out. Raises UsageError if there is no run."""
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.index import Index
+    from pytest_cloudbench.results.installed import learn_installed
 
     storage = find_storage(options)
     if storage is None:
@@ -170,7 +172,11 @@ def open_index(options: argparse.Namespace) -> Index:
     index = Index.open(storage)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
-    if not index.runs():
+    if runs := index.runs():
+        learn_installed()
+        with contextlib.suppress(ResultsError):  # it is gone since it was indexed
+            index.entries(runs[-1].place)  # tells what the suites of the project itself conclude
+    else:
         hint = _killed(index.storage) or "pytest --benchmark-autosave stores them"
         raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
     return index

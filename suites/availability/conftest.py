@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.options import Option, add_suite_options
+from pytest_cloudbench import Option, add_suite_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,9 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def seconds(text: str) -> float:
     """The value of an option that is a duration. Raises pytest.UsageError."""
-    from pytest_cloudbench.clock import duration_s
+    from pytest_cloudbench import parse_duration_s
 
     try:
-        return duration_s(text)
+        return parse_duration_s(text)
     except ValueError as error:
         raise pytest.UsageError(f"duration {text!r}: {error}") from None

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from pytest_cloudbench.judge.shapes import Drift, availability, drift, fit_line
-from pytest_cloudbench.judge.stats import PERCENTILES, percentile
-from pytest_cloudbench.model import KIB
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench import (
+    KIB,
+    PERCENTILES,
+    Drift,
+    RandomContent,
+    fit_line,
+    judge_availability,
+    judge_drift,
+    percentile,
+)
 
 KEPT_PER_ROUND = 64
 """The most hash calls of one size that a round records; of more, those at evenly spaced ranks."""
@@ -185,14 +191,14 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _told(series: _Series) -> dict[str, Any]:
     """Counts, and the quantities of Table III."""
     writes, reads, calls, files = (series.counts.get(name, Counter()) for name in ("writes", "reads", "calls", "files"))
-    share = availability(writes["ok"], writes["tried"])
+    share = judge_availability(writes["ok"], writes["tried"])
     throttled = series.errors.get("writes", Counter())["throttled"]
-    wrong = availability(files["wrong"], files["checked"])
+    wrong = judge_availability(files["wrong"], files["checked"])
     return {
         "rounds": series.rounds, "ops": writes["tried"] + reads["tried"] + calls["tried"],
         "writes": writes["tried"], "completed": writes["ok"], "throttled": throttled,
         "availability": share.share, "availability_low": share.low, "availability_high": share.high,
-        "availability_unthrottled": availability(writes["ok"], writes["tried"] - throttled).share,
+        "availability_unthrottled": judge_availability(writes["ok"], writes["tried"] - throttled).share,
         "write_errors": dict(series.errors.get("writes", {})), "read_errors": dict(series.errors.get("reads", {})),
         "hash_call_errors": dict(series.errors.get("calls", {})),
         "files_checked": files["checked"], "wrong_hashes": files["wrong"], "wrong_hash_rate": wrong.share,
@@ -221,7 +227,7 @@ def _times(found: Iterable[_Calls]) -> dict[str, Any]:
 
 def _drift(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Whether calls take longer at some hours (UTC), each over the median of its size."""
-    found: Drift = drift([at_s for at_s, _ in points], [ratio for _, ratio in points])
+    found: Drift = judge_drift([at_s for at_s, _ in points], [ratio for _, ratio in points])
     test = found.daily_test
     return {
         "answer": found.daily, "reason": found.daily_reason, "change": found.daily_change, "hours": found.hours,

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.load.messages import SeriesPlan
-from pytest_cloudbench.load.series import Series
-from pytest_cloudbench.model import KIB, Verb
-from pytest_cloudbench.payload import RandomContent, digest
+from pytest_cloudbench import KIB, RandomContent, Series, SeriesPlan, Threads, Verb, content_digest
 
 from .rounds import SizeClasses, checked, completed, counts, fold, hash_calls
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 READ_BACK = 0.1
 """III.B: "the test client reads 10% of randomly selected data back from the cloud"."""
@@ -242,6 +237,6 @@ def _local_hash_s(size_kb: int, algorithm: str) -> float:
     times_s = []
     for _ in range(3):
         began_s = perf_counter()
-        digest(content, algorithm)
+        content_digest(content, algorithm)
         times_s.append(perf_counter() - began_s)
     return median(times_s)

@@ -16,21 +16,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench.batching.batcher import BatchRules, Change
-from pytest_cloudbench.batching.forecast import Forecast, forecast
-from pytest_cloudbench.clients.savingbox import SavingboxClient
-from pytest_cloudbench.model import KIB, MIB
-from pytest_cloudbench.payload.base import RandomContent
-from pytest_cloudbench.payload.contents import Literal
-from pytest_cloudbench.payload.edits import Edit, Insert
-from pytest_cloudbench.sync.activity import Act
-from pytest_cloudbench.sync.changes import Played, play
+from pytest_cloudbench import (
+    KIB,
+    MIB,
+    Act,
+    BatchedChange,
+    BatchRules,
+    Edit,
+    Forecast,
+    Insert,
+    LiteralContent,
+    Played,
+    RandomContent,
+    SavingboxClient,
+    forecast_batching,
+    play_edits,
+)
 
 from ..updates.test_updates import IDLE_S, noise, of_stream, sums
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.payload import Payloads
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem, Payloads
 
 SOURCE = "Efficient Batched Synchronization in Dropbox-like Cloud Storage Services (UDS), 2013"
 LOG = Path(__file__).with_name("updates.csv")
@@ -140,7 +146,7 @@ def streamed(
     """Measure one stream of appends, and store it as an entry."""
     client = lab.client
     box = client if isinstance(client, SavingboxClient) else None
-    path, created = lab.new_file(name, Literal(b""))
+    path, created = lab.new_file(name, LiteralContent(b""))
     played, shares = Played(), CpuShares(lambda: client.cpu_s("client"))
     pushed, box_s = 0, 0.0
 
@@ -148,7 +154,7 @@ def streamed(
         nonlocal played, pushed, box_s
         pushed, box_s = (len(box.pushes()), box.box_cpu_s()) if box else (0, 0.0)
         after = partial(shares.look, None if lab.facts.watches_folder else client.after_change)
-        played = play(stream, path, after=after)
+        played = play_edits(stream, path, after=after)
         return played.changed_bytes
 
     _, idle, seen = lab.watch([created, lab.rest(IDLE_S), Act(name, work)])
@@ -187,8 +193,8 @@ def expected_of(stream: Stream, box: SavingboxClient) -> Forecast:
     """The result of the savingbox's own settings for this stream, in virtual time."""
     said = box.settings()
     rules = BatchRules(said["limit_bytes"], round(said["quiet_s"] * 1e9), round(said["fail_safe_s"] * 1e9))
-    changes = [Change(round(due_s * 1e9), "file", edit.size_bytes) for due_s, edit in stream]
-    return forecast(changes, rules, said["at_most_s"] if said["is_adaptive"] else None)
+    changes = [BatchedChange(round(due_s * 1e9), "file", edit.size_bytes) for due_s, edit in stream]
+    return forecast_batching(changes, rules, said["at_most_s"] if said["is_adaptive"] else None)
 
 
 def mechanism(box: SavingboxClient | None) -> list[str]:

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval
-from pytest_cloudbench.judge.search import Bracket, BracketSearch
-from pytest_cloudbench.model import KIB
+from pytest_cloudbench import KIB, Bracket, BracketSearch, FixedInterval
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 FILE_BYTES = 5 * KIB
 SENSORS = 10

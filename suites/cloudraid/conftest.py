@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from pytest_cloudbench.options import Option, add_suite_options
+from pytest_cloudbench import Option, add_suite_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,20 +8,22 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.coding.placement import Throughput, cost_of, least_time_s
-from pytest_cloudbench.coding.policies import Equal, Split
-from pytest_cloudbench.judge.significance import binomial_sf
-from pytest_cloudbench.model import KIB
-from pytest_cloudbench.providers import Provider
-from pytest_cloudbench.systems.raid.costs import Costs
-from pytest_cloudbench.systems.raid.observing import Observer
+from pytest_cloudbench import (
+    KIB,
+    EqualPlacement,
+    Provider,
+    RaidCosts,
+    RaidObserver,
+    Split,
+    Threads,
+    ThroughputPlacement,
+    binomial_sf,
+    least_placement_time_s,
+    placement_cost,
+)
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.coding.policies import Placement
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
-    from pytest_cloudbench.systems.raid.driver import RaidDriver
+    from pytest_cloudbench import Experiment, Payloads, Placement, RaidDriver, Result
 
 PHASES = ("seal", "code", "hash", "metadata", "transfer")
 PLACED_BYTES = 10_000_000
@@ -43,18 +45,18 @@ def child_of(provider: Provider, array: RaidDriver, number: int) -> Provider:
     return Provider(member.spec, array.array.children.drivers[number], None if provider.is_kept else "its array's")
 
 
-def delta(before: Mapping[str, Costs], after: Mapping[str, Costs]) -> dict[str, Costs]:
+def delta(before: Mapping[str, RaidCosts], after: Mapping[str, RaidCosts]) -> dict[str, RaidCosts]:
     """The costs in between, by verb."""
     found = {}
     for verb, costs in after.items():
-        known = before.get(verb, Costs())
-        found[verb] = Costs(
-            **{each.name: getattr(costs, each.name) - getattr(known, each.name) for each in fields(Costs)}
+        known = before.get(verb, RaidCosts())
+        found[verb] = RaidCosts(
+            **{each.name: getattr(costs, each.name) - getattr(known, each.name) for each in fields(RaidCosts)}
         )
     return found
 
 
-def phases(spent: Mapping[str, Costs]) -> dict[str, Any]:
+def phases(spent: Mapping[str, RaidCosts]) -> dict[str, Any]:
     """Where the time goes: seconds of each phase per operation, by direction."""
     return {
         f"{verb}_phases_s": {name: getattr(costs, f"{name}_ns") / 1e9 / costs.operations for name in PHASES}
@@ -65,10 +67,10 @@ def phases(spent: Mapping[str, Costs]) -> dict[str, Any]:
 
 def stored_bytes(array: RaidDriver) -> dict[str, Any]:
     """The bytes that children hold per byte of content, as they list them."""
-    from pytest_cloudbench.systems.raid.survey import survey
+    from pytest_cloudbench import survey_array
 
     array.settle(30.0)
-    found = survey(array.array)
+    found = survey_array(array.array)
     held = sum(child.held_bytes for child in found.children)
     return {
         "stored_bytes": held, "content_bytes": found.content_bytes,
@@ -142,10 +144,12 @@ def placement_of(experiment: Experiment, payloads: Payloads, array: RaidDriver, 
     before = array.array
     k, children = before.file.k, len(before.children)
     try:
-        small = _times_s(_uploaded(experiment, payloads, array, Equal(k, children), LEARNING_BYTES, 1))
+        small = _times_s(_uploaded(experiment, payloads, array, EqualPlacement(k, children), LEARNING_BYTES, 1))
         known = [rate or 0.0 for rate in _observer(array).write_rates()]
-        equal_bound_s = cost_of(Split(k, (1,) * children), LEARNING_BYTES, _nominal(array, known)).time_s
-        placement = Throughput(k, children, _observer(array).write_rates, overhead_at_most=before.file.overhead_at_most)
+        equal_bound_s = placement_cost(Split(k, (1,) * children), LEARNING_BYTES, _nominal(array, known)).time_s
+        placement = ThroughputPlacement(
+            k, children, _observer(array).write_rates, overhead_at_most=before.file.overhead_at_most
+        )
         _uploaded(experiment, payloads, array, placement, PLACED_BYTES, LEARNING)
         measured = _uploaded(experiment, payloads, array, placement, PLACED_BYTES, MEASURED[grid])
         split = placement.split(PLACED_BYTES)
@@ -153,7 +157,7 @@ def placement_of(experiment: Experiment, payloads: Payloads, array: RaidDriver, 
         array.array = before
     rates = [rate or 0.0 for rate in _observer(array).write_rates()]
     nominal = _nominal(array, rates)
-    least_s, rounds_s = least_time_s(PLACED_BYTES, nominal, children - k), _times_s(measured)
+    least_s, rounds_s = least_placement_time_s(PLACED_BYTES, nominal, children - k), _times_s(measured)
     throughput_s = median(rounds_s)
     return {
         "throughput_s": throughput_s, "least_s": least_s, "over_the_bound": throughput_s / least_s - 1,
@@ -165,16 +169,15 @@ def placement_of(experiment: Experiment, payloads: Payloads, array: RaidDriver, 
     }  # fmt: skip
 
 
-def _observer(array: RaidDriver) -> Observer:
+def _observer(array: RaidDriver) -> RaidObserver:
     observer = array.array.children.rates
-    assert isinstance(observer, Observer)
+    assert isinstance(observer, RaidObserver)
     return observer
 
 
 def _nominal(array: RaidDriver, observed: Sequence[float]) -> list[float]:
     """The true rates: of emulated children by their profiles, of others as observed."""
-    from pytest_cloudbench.emulators.profile import find_profile
-    from pytest_cloudbench.model import ProviderSpec
+    from pytest_cloudbench import ProviderSpec, find_profile
 
     found = []
     for member, rate in zip(array.array.file.children, observed, strict=True):

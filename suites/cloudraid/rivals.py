@@ -15,15 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.drivers import connect
-from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
-from pytest_cloudbench.providers import Provider, provided
+from pytest_cloudbench import Driver, Provider, ProviderSpec, Threads, UsageError, Verb, connect_driver, open_provider
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 RIVALS = ("raid 4+2", "rclone union x4 + crypt", "tahoe")
 _PASSWORD = "cloudraid"
@@ -85,7 +80,7 @@ def _raid(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
     children = ", ".join(f'"folder:{folder}/{number}"' for number in range(6))
     file = folder / "array.toml"
     file.write_text(f'k = 4\nm = 2\nkey = "array.key"\nchildren = [{children}]\n', "utf-8")
-    with provided(f"raid:{file}") as provider:
+    with open_provider(f"raid:{file}") as provider:
         yield provider.driver, "any 2 of 6", lambda command: False
 
 
@@ -110,7 +105,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)  # the driver's daemon reads its remotes from there
     try:
-        driver = connect(ProviderSpec.parse("rclone:cloudraidcrypt:"))
+        driver = connect_driver(ProviderSpec.parse("rclone:cloudraidcrypt:"))
         try:
             yield driver, "any 3 of 4", lambda command: "rclone" in command
         finally:
@@ -127,7 +122,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
 def _tahoe(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
     """The recipe's grid of three nodes, any two of which are enough. It has its own folder."""
     del folder
-    with provided("local:tahoe") as provider:
+    with open_provider("local:tahoe") as provider:
         yield provider.driver, "any 1 of 3", lambda command: command.rstrip().endswith("gateway")
 
 

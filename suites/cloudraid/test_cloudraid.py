@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import clock
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.coding.availability import at_least
-from pytest_cloudbench.judge.expect import Expectation
-from pytest_cloudbench.judge.shapes import availability
-from pytest_cloudbench.model import KIB, MIB, CloudError, Verb
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench import (
+    KIB,
+    MIB,
+    CloudError,
+    Expectation,
+    RandomContent,
+    Threads,
+    Verb,
+    chance_of_at_least,
+    judge_availability,
+    now_ns,
+)
 
 from .measures import (
     PHASES,
@@ -38,10 +43,7 @@ from .rivals import RIVALS, measured_rival
 from .trouble import SLOW_S, TROUBLES, Chance, asked_first, trouble, troubled
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.load.operations import Files
-    from pytest_cloudbench.payload import Payloads
-    from pytest_cloudbench.systems.raid.driver import RaidDriver
+    from pytest_cloudbench import Experiment, Files, Payloads, RaidDriver, Result
 
 OBJECTS = {"quick": 8, "paper": 100}
 SIZE_BYTES = {"quick": MIB, "paper": 16 * MIB}
@@ -70,7 +72,7 @@ def size_bytes(pytestconfig: pytest.Config, grid: str) -> int:
 @pytest.fixture
 def array(experiment: Experiment) -> RaidDriver:
     """The array under test."""
-    from pytest_cloudbench.systems.raid.driver import RaidDriver
+    from pytest_cloudbench import RaidDriver
 
     driver = experiment.provider.driver
     if not isinstance(driver, RaidDriver):
@@ -253,14 +255,14 @@ def test_availability(
     option = pytestconfig.option
     file = array.array.file
     failures = [option.cloudbench_cloudraid_failure] * len(file.children)
-    predicted = at_least(file.k, failures)
+    predicted = chance_of_at_least(file.k, failures)
     payload = payloads.random(KIB)
     with troubled(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=4, keep=True, store=False, verify=False)
         chance = Chance(f"{experiment.facts.seed}/availability", failures, option.cloudbench_cloudraid_shared)
         chance.set_on(children)
         told = experiment.agent.once(f"reads:{experiment.nodeid}", lambda: _reads(array, up.files, chance, READS[grid]))
-    share = availability(told["ok"], READS[grid])
+    share = judge_availability(told["ok"], READS[grid])
     within = share.low <= predicted <= share.high
     experiment.conclude(
         {"availability": share.share}, told["times_s"] or [0.0], of=[up], stats_of="time of a read",
@@ -281,13 +283,13 @@ def _reads(array: RaidDriver, files: Files | None, chance: Chance, count: int) -
     times_s: list[float] = []
     for number in range(count):
         chance.begin()
-        began_ns = clock.now_ns()
+        began_ns = now_ns()
         try:
             for _ in array.get(paths[number % len(paths)]):
                 pass
         except CloudError:
             continue
-        times_s.append((clock.now_ns() - began_ns) / 1e9)
+        times_s.append((now_ns() - began_ns) / 1e9)
     return {"ok": len(times_s), "times_s": times_s[:1000]}
 
 

@@ -8,11 +8,17 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from pytest_cloudbench import clock
-from pytest_cloudbench.coding.policies import Equal
-from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind
-from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench import (
+    CloudError,
+    Content,
+    Driver,
+    Entry,
+    EqualPlacement,
+    ErrorKind,
+    RaidDriver,
+    due_ns,
+    sleep_until_ns,
+)
 
 TROUBLES = ("slow", "freezing", "corrupting", "failing")
 """The kinds of trouble that a child can make for reads, besides being lost."""
@@ -80,7 +86,7 @@ def troubled(driver: RaidDriver) -> Iterator[Sequence[Child]]:
 def asked_first(array: RaidDriver, children: Sequence[Child], size_bytes: int, count: int) -> list[Child]:
     """The children that a read of an object asks first: a read would not notice trouble with others."""
     file = array.array.file
-    equal = Equal(file.k, len(children)).split(size_bytes)
+    equal = EqualPlacement(file.k, len(children)).split(size_bytes)
     order = array.array.hedge.order(equal, size_bytes // file.k)
     return [children[number] for number in order[:count]]
 
@@ -92,7 +98,7 @@ def trouble(children: Sequence[Child], kind: str) -> Iterator[None]:
 
     def before(verb: str, path: str) -> None:
         if kind == "slow":
-            clock.sleep_until_ns(clock.due_ns(SLOW_S))
+            sleep_until_ns(due_ns(SLOW_S))
         elif kind == "freezing":
             thawed.wait()
             raise CloudError(ErrorKind.NETWORK, verb, path, detail="frozen, by the suite")

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.judge.shapes import knee
-from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench import KIB, MIB, Threads, Verb, find_knee
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 FILES = 50
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"100KB": 100 * KIB, "1MB": MIB}}
@@ -63,7 +60,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
         _conclude_level(experiment, threads, results)
-    found = knee(totals_s)
+    found = find_knee(totals_s)
     from_to = found.interval or (None, None)
     experiment.conclude(
         {"knee_threads": found.level, "best_total": found.best_time_s},

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.model import Conflict, Verb
+from pytest_cloudbench import Conflict, Verb
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.sandbox import Sandbox
-    from pytest_cloudbench.model import Capabilities
+    from pytest_cloudbench import Capabilities, Sandbox
 
 
 def pytest_configure(config: pytest.Config) -> None:

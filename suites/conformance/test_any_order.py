@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import extras
-from pytest_cloudbench.model import CloudError, Conflict, ErrorKind, Verb
-from pytest_cloudbench.payload import RandomContent, digest
-from pytest_cloudbench.payload.contents import Literal, difference
+from pytest_cloudbench import (
+    CloudError,
+    Conflict,
+    ErrorKind,
+    LiteralContent,
+    RandomContent,
+    Verb,
+    content_difference,
+    content_digest,
+    missing_extra,
+)
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench import Sandbox
 
 SEQUENCES = {"quick": 25, "paper": 100}
 STEPS = {"quick": 20, "paper": 50}
@@ -95,7 +102,7 @@ def machine(sandbox: Sandbox) -> Any:
                 return
             self.number += 1
             data = RandomContent(f"{self.number}", size_bytes).read(0, size_bytes)
-            entry = driver.put(self.top + path, Literal(data))
+            entry = driver.put(self.top + path, LiteralContent(data))
             self.model.put(path, data)
             self.compare(path, entry)
 
@@ -107,7 +114,7 @@ def machine(sandbox: Sandbox) -> Any:
         @rule(path=paths)
         def get(self, path: str) -> None:
             if path in self.model.files:
-                assert not difference(b"".join(driver.get(self.top + path)), self.model.files[path]), path
+                assert not content_difference(b"".join(driver.get(self.top + path)), self.model.files[path]), path
             else:
                 refused(ErrorKind.NOT_FOUND, driver.get, self.top + path)
 
@@ -118,7 +125,10 @@ def machine(sandbox: Sandbox) -> Any:
             data = self.model.files[path]
             if len(data) > 1:
                 offset = 1 + int(share * (len(data) - 2))
-                assert not difference(b"".join(driver.get(self.top + path, offset)), data[offset:]), (path, offset)
+                assert not content_difference(b"".join(driver.get(self.top + path, offset)), data[offset:]), (
+                    path,
+                    offset,
+                )
 
         @rule(path=paths)
         def stat(self, path: str) -> None:
@@ -195,7 +205,7 @@ def machine(sandbox: Sandbox) -> Any:
             """Check that an entry says what it should of the file; ``at`` is where the file has just been placed."""
             data = self.model.files[path]
             algorithm = declared.digest_of(len(data))
-            expected = digest(Literal(data), algorithm).hex() if algorithm else None
+            expected = content_digest(LiteralContent(data), algorithm).hex() if algorithm else None
             found = (entry.path, entry.size_bytes, entry.is_folder, entry.digest)
             assert found == (self.top + (at or path), len(data), False, expected)
 
@@ -203,7 +213,7 @@ def machine(sandbox: Sandbox) -> Any:
 
 
 def test_any_order(sandbox: Sandbox, grid: str, tmp_path: Path, payloads: Any) -> None:
-    if missing := extras.missing("conformance"):
+    if missing := missing_extra("conformance"):
         pytest.skip(missing)
     from hypothesis import HealthCheck, Phase, configuration, seed, settings
     from hypothesis.stateful import run_state_machine_as_test

@@ -17,13 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.drivers.base import Counting, Driver, Parted
-from pytest_cloudbench.model import KIB, MIB, CloudError, Conflict, Entry, ErrorKind, ProviderSpec, SpecError, Verb
-from pytest_cloudbench.payload import DIGESTS, RandomContent
-from pytest_cloudbench.payload.contents import Literal, difference
+from pytest_cloudbench import (
+    DIGESTS,
+    KIB,
+    MIB,
+    CloudError,
+    Conflict,
+    Counting,
+    Driver,
+    Entry,
+    ErrorKind,
+    LiteralContent,
+    Parted,
+    ProviderSpec,
+    RandomContent,
+    SpecError,
+    Verb,
+    content_difference,
+)
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench import Sandbox
 
 needs = pytest.mark.needs
 
@@ -109,7 +123,7 @@ def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: st
     if not counts:
         pytest.skip("not declared: how many requests it has sent")
     actions: dict[Verb, Callable[[], object]] = {
-        Verb.PUT: lambda: driver.put(f"{top}/a", Literal(b"1")),
+        Verb.PUT: lambda: driver.put(f"{top}/a", LiteralContent(b"1")),
         Verb.GET: lambda: list(driver.get(f"{top}/a")),
         Verb.STAT: lambda: driver.stat(f"{top}/a"),
         Verb.LIST: lambda: list(driver.list(top)),
@@ -144,9 +158,9 @@ def test_a_larger_upload_takes_more_requests(sandbox: Sandbox, driver: Any, top:
 def test_round_trip(driver: Any, top: str, size_bytes: int) -> None:
     data = RandomContent("round trip", size_bytes).read(0, size_bytes)
     path = f"{top}/file.bin"
-    put = driver.put(path, Literal(data))
+    put = driver.put(path, LiteralContent(data))
     stat = driver.stat(path)
-    assert not difference(content_of(driver, path), data)
+    assert not content_difference(content_of(driver, path), data)
     assert (put.path, put.size_bytes, put.is_folder) == (path, size_bytes, False)
     assert (stat.path, stat.size_bytes, stat.is_folder, stat.digest) == (path, size_bytes, False, put.digest)
 
@@ -157,21 +171,21 @@ def test_digest_is_the_declared_one(driver: Any, top: str, size_bytes: int) -> N
     data = RandomContent("digest", size_bytes).read(0, size_bytes)
     algorithm = driver.capabilities.digest_of(size_bytes)
     expected = algorithm and independent_digest(algorithm, data)
-    assert driver.put(f"{top}/a", Literal(data)).digest == expected
+    assert driver.put(f"{top}/a", LiteralContent(data)).digest == expected
     assert driver.stat(f"{top}/a").digest == expected
     assert [entry.digest for entry in driver.list(top)] == [expected]
 
 
 @needs("no digest")
 def test_no_digest_is_given(driver: Any, top: str) -> None:
-    entry = driver.put(f"{top}/a", Literal(b"1"))
+    entry = driver.put(f"{top}/a", LiteralContent(b"1"))
     assert [each.digest for each in (entry, driver.stat(f"{top}/a"), *driver.list(top))] == [None] * 3
 
 
 @needs("overwrites")
 def test_overwrite_replaces_content(driver: Any, top: str) -> None:
     for data in (b"the first and longer one", b"second"):
-        driver.put(f"{top}/a", Literal(data))
+        driver.put(f"{top}/a", LiteralContent(data))
         assert content_of(driver, f"{top}/a") == data
     assert driver.stat(f"{top}/a").size_bytes == 6
     assert [entry.size_bytes for entry in driver.list(top)] == [6]
@@ -181,7 +195,7 @@ def test_overwrite_replaces_content(driver: Any, top: str) -> None:
 def test_each_overwrite_has_a_revision_of_its_own(driver: Any, top: str) -> None:
     revisions = []
     for data in (b"1", b"2", b"1"):
-        revisions.append(driver.put(f"{top}/a", Literal(data)).revision)
+        revisions.append(driver.put(f"{top}/a", LiteralContent(data)).revision)
         assert driver.stat(f"{top}/a").revision == revisions[-1]
         assert [entry.revision for entry in driver.list(top)] == revisions[-1:]
     assert None not in revisions
@@ -192,8 +206,8 @@ def test_each_overwrite_has_a_revision_of_its_own(driver: Any, top: str) -> None
 @pytest.mark.parametrize("offset", [1, 1023, 1024, 70_000, 99_999])
 def test_get_from_an_offset(driver: Any, top: str, offset: int) -> None:
     data = RandomContent("range", 100_000).read(0, 100_000)
-    driver.put(f"{top}/a", Literal(data))
-    assert not difference(b"".join(driver.get(f"{top}/a", offset)), data[offset:])
+    driver.put(f"{top}/a", LiteralContent(data))
+    assert not content_difference(b"".join(driver.get(f"{top}/a", offset)), data[offset:])
 
 
 @needs("streams")
@@ -216,7 +230,7 @@ def test_names(driver: Any, top: str, name: str) -> None:
     if problem := driver.capabilities.names.problem(name):
         pytest.skip(f"not declared: {problem}")
     path = f"{top}/{name}"
-    driver.put(path, Literal(b"x"))
+    driver.put(path, LiteralContent(b"x"))
     assert driver.stat(path).path == path
     assert content_of(driver, path) == b"x"
     assert [entry.path for entry in driver.list(top)] == [path]
@@ -232,35 +246,35 @@ def test_longest_name(driver: Any, top: str, character: str) -> None:
     if not known:
         pytest.skip("not declared: names.max_chars, names.max_bytes")
     path = f"{top}/{character * min(known)}"
-    driver.put(path, Literal(b"x"))
+    driver.put(path, LiteralContent(b"x"))
     assert [entry.path for entry in driver.list(top)] == [path]
-    refusal(ErrorKind.INVALID, lambda: driver.put(path + character, Literal(b"x")))
+    refusal(ErrorKind.INVALID, lambda: driver.put(path + character, LiteralContent(b"x")))
 
 
 @needs("names.refused")
 def test_refused_characters_are_invalid(driver: Any, top: str) -> None:
     for character in driver.capabilities.names.refused:
-        refusal(ErrorKind.INVALID, partial(driver.put, f"{top}/a{character}b", Literal(b"x")))
+        refusal(ErrorKind.INVALID, partial(driver.put, f"{top}/a{character}b", LiteralContent(b"x")))
     assert list(driver.list(top)) == []
 
 
 @needs("names.case_sensitive")
 def test_case_is_kept_apart(driver: Any, top: str) -> None:
-    driver.put(f"{top}/A", Literal(b"1"))
-    driver.put(f"{top}/a", Literal(b"2"))
+    driver.put(f"{top}/A", LiteralContent(b"1"))
+    driver.put(f"{top}/a", LiteralContent(b"2"))
     assert {entry.path for entry in driver.list(top)} == {f"{top}/A", f"{top}/a"}
 
 
 @needs("no names.case_sensitive", "overwrites")
 def test_case_is_one(driver: Any, top: str) -> None:
-    driver.put(f"{top}/A", Literal(b"1"))
-    driver.put(f"{top}/a", Literal(b"2"))
+    driver.put(f"{top}/A", LiteralContent(b"1"))
+    driver.put(f"{top}/a", LiteralContent(b"2"))
     assert len(list(driver.list(top.upper()))) == 1
 
 
 @pytest.mark.parametrize("path", ["", "relative", "relative/a"])
 def test_malformed_paths_are_invalid(driver: Any, path: str) -> None:
-    refusal(ErrorKind.INVALID, lambda: driver.put(path, Literal(b"1")))
+    refusal(ErrorKind.INVALID, lambda: driver.put(path, LiteralContent(b"1")))
 
 
 # --- folders ---
@@ -268,8 +282,8 @@ def test_malformed_paths_are_invalid(driver: Any, path: str) -> None:
 
 @needs("folders")
 def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) -> None:
-    driver.put(f"{top}/deep/er/a", Literal(b"12"))
-    driver.put(f"{top}/b", Literal(b"123"))
+    driver.put(f"{top}/deep/er/a", LiteralContent(b"12"))
+    driver.put(f"{top}/b", LiteralContent(b"123"))
     driver.mkdir(f"{top}/empty")
     found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
     assert found == {
@@ -284,7 +298,7 @@ def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) 
 def test_a_folder_that_goes_while_it_is_listed_is_left_out(driver: Any, top: str) -> None:
     kept, gone = {f"{top}/a", f"{top}/y/b"}, {f"{top}/x/c", f"{top}/x/z/d"}
     for path in kept | gone:
-        driver.put(path, Literal(b"1"))
+        driver.put(path, LiteralContent(b"1"))
     found = set()
     is_there = True
     for entry in driver.list(top):
@@ -298,9 +312,9 @@ def test_a_folder_that_goes_while_it_is_listed_is_left_out(driver: Any, top: str
 
 @needs("no folders")
 def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
-    driver.put(f"{top}/deep/er/a", Literal(b"12"))
-    driver.put(f"{top}/b", Literal(b"123"))
-    driver.put(f"{top}-not", Literal(b"beside"))  # begins with the same letters, and is not below
+    driver.put(f"{top}/deep/er/a", LiteralContent(b"12"))
+    driver.put(f"{top}/b", LiteralContent(b"123"))
+    driver.put(f"{top}-not", LiteralContent(b"beside"))  # begins with the same letters, and is not below
     driver.mkdir(f"{top}/empty")
     found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
     driver.delete(f"{top}-not")
@@ -308,7 +322,7 @@ def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
 
 
 def test_the_root_is_listed(driver: Any, top: str) -> None:
-    driver.put(f"{top}/b", Literal(b"123"))
+    driver.put(f"{top}/b", LiteralContent(b"123"))
     listed = 0
     for entry in islice(driver.list("/"), MOST_LISTED):  # where other tests' folders come and go
         listed += 1
@@ -334,8 +348,8 @@ def test_mkdir_does_nothing(driver: Any, top: str) -> None:
 
 
 def test_delete_removes_a_tree(driver: Any, top: str) -> None:
-    driver.put(f"{top}/x/y/a", Literal(b"1"))
-    driver.put(f"{top}/xy", Literal(b"2"))
+    driver.put(f"{top}/x/y/a", LiteralContent(b"1"))
+    driver.put(f"{top}/xy", LiteralContent(b"2"))
     driver.delete(f"{top}/x")
     assert [entry.path for entry in driver.list(top)] == [f"{top}/xy"]
     refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{top}/x/y/a"))
@@ -386,11 +400,11 @@ def test_what_is_not_there_can_be_deleted(driver: Any, top: str) -> None:
     "conflict", [pytest.param(each, marks=needs(each), id=each.name.lower()) for each in list(Conflict)[:4]]
 )
 def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
-    driver.put(f"{top}/file", Literal(b"1"))
+    driver.put(f"{top}/file", LiteralContent(b"1"))
     driver.mkdir(f"{top}/folder")
     actions: dict[Conflict, Callable[[], object]] = {
-        Conflict.PUT_ON_FOLDER: lambda: driver.put(f"{top}/folder", Literal(b"2")),
-        Conflict.PUT_BELOW_FILE: lambda: driver.put(f"{top}/file/below", Literal(b"2")),
+        Conflict.PUT_ON_FOLDER: lambda: driver.put(f"{top}/folder", LiteralContent(b"2")),
+        Conflict.PUT_BELOW_FILE: lambda: driver.put(f"{top}/file/below", LiteralContent(b"2")),
         Conflict.GET_FOLDER: lambda: list(driver.get(f"{top}/folder")),
         Conflict.MKDIR_ON_FILE: lambda: driver.mkdir(f"{top}/file"),
     }
@@ -403,7 +417,7 @@ def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
 
 @needs(Verb.COPY)
 def test_copy(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
     copied = driver.copy(f"{top}/a", f"{top}/b")
     assert (copied.path, copied.size_bytes) == (f"{top}/b", 3)
     assert {entry.path for entry in driver.list(top)} == {f"{top}/a", f"{top}/b"}
@@ -413,15 +427,15 @@ def test_copy(driver: Any, top: str) -> None:
 
 @needs(Verb.COPY, Conflict.COPY_ON_EXISTING)
 def test_copy_onto_a_file_is_refused(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
-    driver.put(f"{top}/b", Literal(b"other"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
+    driver.put(f"{top}/b", LiteralContent(b"other"))
     refusal(ErrorKind.CONFLICT, lambda: driver.copy(f"{top}/a", f"{top}/b"))
     assert content_of(driver, f"{top}/b") == b"other"
 
 
 @needs(Verb.MOVE)
 def test_move(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
     assert driver.move(f"{top}/a", f"{top}/b").path == f"{top}/b"
     assert [entry.path for entry in driver.list(top)] == [f"{top}/b"]
     assert content_of(driver, f"{top}/b") == b"abc"
@@ -430,8 +444,8 @@ def test_move(driver: Any, top: str) -> None:
 
 @needs(Verb.MOVE, Conflict.MOVE_ON_EXISTING)
 def test_move_onto_a_file_is_refused(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
-    driver.put(f"{top}/b", Literal(b"other"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
+    driver.put(f"{top}/b", LiteralContent(b"other"))
     refusal(ErrorKind.CONFLICT, lambda: driver.move(f"{top}/a", f"{top}/b"))
     assert sorted(entry.size_bytes for entry in driver.list(top)) == [3, 5]
 
@@ -444,7 +458,7 @@ def test_move_onto_a_file_is_refused(driver: Any, top: str) -> None:
     ],
 )
 def test_copy_or_move_of_a_folder_takes_all_it_holds(driver: Any, top: str, verb: str, leaves: bool) -> None:
-    driver.put(f"{top}/x/y/a", Literal(b"abc"))
+    driver.put(f"{top}/x/y/a", LiteralContent(b"abc"))
     getattr(driver, verb)(f"{top}/x", f"{top}/z")
     expected = {f"{top}/z/y/a"} | ({f"{top}/x/y/a"} if leaves else set())
     assert {entry.path for entry in files_below(driver, top)} == expected
@@ -453,7 +467,7 @@ def test_copy_or_move_of_a_folder_takes_all_it_holds(driver: Any, top: str, verb
 
 @needs(Verb.SHARE)
 def test_share_and_revoke(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
     url = driver.share(f"{top}/a")
     assert url.startswith("https://")
     driver.revoke(url)
@@ -463,7 +477,7 @@ def test_share_and_revoke(driver: Any, top: str) -> None:
 
 @needs(Verb.SHARE, Conflict.SHARE_AGAIN)
 def test_a_second_share_is_refused(driver: Any, top: str) -> None:
-    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/a", LiteralContent(b"abc"))
     driver.share(f"{top}/a")
     refusal(ErrorKind.CONFLICT, lambda: driver.share(f"{top}/a"))
 
@@ -483,8 +497,8 @@ def test_sixteen_threads(driver: Any, top: str) -> None:
         data = RandomContent(f"thread {number}", 3000 + number).read(0, 4000)
         for turn in range(10):
             file = f"{path}/a" if driver.capabilities.overwrites else f"{path}/{turn}"
-            driver.put(file, Literal(data))
-            assert not difference(content_of(driver, file), data)
+            driver.put(file, LiteralContent(data))
+            assert not content_difference(content_of(driver, file), data)
             refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{path}/no"))
         return list(driver.list(path))
 

@@ -6,8 +6,7 @@ from math import inf
 
 import pytest
 
-from pytest_cloudbench.load.consistency import SETTLE_S
-from pytest_cloudbench.options import Option, add_suite_options
+from pytest_cloudbench import CONSISTENCY_SETTLE_S, Option, add_suite_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             "type": int, "metavar": "N", "help": "how many files each check uses (default: by grid)",
         }, "one file or more", lambda value: value >= 1),
         Option("--consistency-settle", {
-            "type": float, "default": SETTLE_S, "metavar": "S",
+            "type": float, "default": CONSISTENCY_SETTLE_S, "metavar": "S",
             "help": "seconds without a stale read that end a file's reading, at least (default: %(default)g)",
         }, "a time above 0", lambda value: 0 < value < inf),
     ))  # fmt: skip

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench.load.consistency import CHECKS, measure_consistency
+from pytest_cloudbench import CONSISTENCY_CHECKS, measure_consistency
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads
 
 FILES = {"quick": 10, "paper": 200}
 DEADLINE_S = {"quick": 15.0, "paper": 300.0}
@@ -28,7 +27,7 @@ def files(pytestconfig: pytest.Config, grid: str) -> int:
     return FILES[grid] if given is None else given
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", CONSISTENCY_CHECKS)
 def test_consistency(
     experiment: Experiment, payloads: Payloads, check: str, files: int, grid: str, pytestconfig: pytest.Config
 ) -> None:

@@ -1,1 +1,22 @@
 """Whether a transfer takes longer when there are others (Cloud-RAID, III.D, Figures 5 and 6)."""
+
+from __future__ import annotations
+
+from pytest_cloudbench import Curve, Metric, Suite
+
+CLOUDBENCH_SUITE = Suite(
+    "constancy",
+    figures=(
+        Curve(
+            test="test_*",
+            x="level",
+            y="median_s",
+            title="Time of one transfer over the number of simultaneous transfers",
+            told="A flat line: others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).",
+            high="slowest_s",
+        ),
+    ),
+    conclusions={
+        "slowdown": Metric("ratio"),
+    },
+)

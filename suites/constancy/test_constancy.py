@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.judge.shapes import constancy
-from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench import KIB, MIB, Threads, Verb, judge_constancy
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB}}
 LEVELS = {"quick": (1, 2, 5, 10, 20), "paper": (1, 5, *range(10, 101, 10))}
@@ -68,7 +65,7 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
         else:
             durations_s[level] = [taken_s for result in results for taken_s in result.ok_s]
         _conclude_level(experiment, level, results)
-    found = constancy(durations_s)
+    found = judge_constancy(durations_s)
     tests = {name: getattr(found, name) for name in ("difference", "trend", "bend")}
     experiment.conclude(
         {"slowdown": found.slowdown},

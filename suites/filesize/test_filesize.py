@@ -9,13 +9,10 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.judge.shapes import fit_line
-from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench import KIB, MIB, Threads, Verb, fit_line
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads
 
 SIZES = {"1KB": KIB, "10KB": 10 * KIB, "100KB": 100 * KIB} | {f"{size}MB": size * MIB for size in (1, 5, 10, 15, 20)}
 LARGEST_BYTES = {"quick": 5 * MIB, "paper": 20 * MIB}

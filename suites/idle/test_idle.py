@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.detect.rhythm import Rhythm, rhythm
+from pytest_cloudbench import Rhythm, find_rhythm
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.sync.activity import Window
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem, Window
 
 SOURCE = "Benchmarking personal cloud storage, IMC 2013, section 3.1, Figure 1"
 LOGIN = "SkyDrive about 150 kB, the others a quarter of it"
@@ -67,7 +66,7 @@ def test_idle(lab: LabItem, idle_s: float) -> None:
     """The rest of Figure 1: background traffic, and how often the client polls."""
 
     seen = lab.idle(idle_s)
-    found = rhythm(seen.events_s, seen.duration_s)
+    found = find_rhythm(seen.events_s, seen.duration_s)
     size, lasted_s = sample(seen, found)
     interval_s = max(1.0, round(seen.duration_s / INTERVALS, 1))
     per_s = size / lasted_s

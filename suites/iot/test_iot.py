@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime
-from pytest_cloudbench.model import KIB
+from pytest_cloudbench import KIB, FixedInterval, ThinkTime
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads
 
 FILE_BYTES = 5 * KIB
 """One reading (thesis 4.2.4: "the size of each file storing temperature data is 5 KB")."""

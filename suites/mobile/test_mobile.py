@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.link import Way
-from pytest_cloudbench.sync.changes import Workload
-from pytest_cloudbench.sync.transfers import PlannedInterruption, mean_of, means, recovery
+from pytest_cloudbench import PlannedInterruption, Way, Workload, mean_of_known, recovery_cost, transfer_means
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Result
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem, Result
 
 KB, MB = 1000, 1_000_000
 SOURCE = "Cui, Lai and Dai, A first look at mobile cloud storage services"
@@ -126,7 +123,7 @@ def transferred(
     delivered, results = lab.setting["link"]["delivered"], []
     for name in sets:
         transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name]), REPEATS[grid])]
-        numbers = means(transfers)
+        numbers = transfer_means(transfers)
         ended = sum(each["is_synced"] for each in transfers)
         extra = {
             **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
@@ -165,24 +162,24 @@ def setting_notes(setting: Mapping[str, Any], transfers: Sequence[Mapping[str, A
 def test_figure_4(lab: LabItem, grid: str, how: Any, files: str) -> None:
     """Figure 4: extra traffic when the connection ends in mid-upload, and the time until everything has arrived."""
     pairs = interrupted(lab, grid, how, files)
-    found = [recovery(first, second) for first, second in pairs]
+    found = [recovery_cost(first, second) for first, second in pairs]
     last, wrong = found[-1], [reason for pair in pairs for each in pair for reason in each["reasons"]]
     if any(each["how_recovered"] == "not interrupted" for each in found):
         wrong.append("less than half of the content's bytes passed, so nothing was interrupted")
     rounds_s = [second["synced_s"] for _, second in pairs if second["synced_s"]]
     result = lab.conclude(
-        {key: mean_of([each[key] for each in found]) for key in ("recovery", "recovery_overhead")},
+        {key: mean_of_known([each[key] for each in found]) for key in ("recovery", "recovery_overhead")},
         rounds_s or [TIMEOUT_S[grid]],
         stats_of="time from the change until the other side was seen to have it, with the interruption",
         columns=RECOVERY_COLUMNS,
         params={"set": files, "how": how},
         extra={
             "how_recovered": " or ".join(dict.fromkeys(each["how_recovered"] for each in found)),
-            "again_bytes": mean_of([each["again_bytes"] for each in found]),
-            "repeated_share": mean_of([each["repeated_share"] for each in found]),
+            "again_bytes": mean_of_known([each["again_bytes"] for each in found]),
+            "repeated_share": mean_of_known([each["repeated_share"] for each in found]),
             "run_again": any(second["interrupted"].get("run_again") for _, second in pairs),
             "passed_bytes": last["passed_bytes"], "interrupted_at_byte": last["interrupted_at_byte"],
-            "undisturbed_s": mean_of([first["completion_s"] for first, _ in pairs]),
+            "undisturbed_s": mean_of_known([first["completion_s"] for first, _ in pairs]),
             "pairs": pairs,
         },
         published={

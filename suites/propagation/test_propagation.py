@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.link import Way
-from pytest_cloudbench.sync.changes import Workload
-from pytest_cloudbench.sync.transfers import mean_of
+from pytest_cloudbench import Way, Workload, mean_of_known
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem
 
 KB, MB = 1000, 1_000_000
 SETS = {
@@ -64,7 +62,7 @@ def test_propagation(lab: LabItem, grid: str) -> None:
         name_of = "reaches_server_s" if device["device"] == "server" else "propagation"
         published = {"source": "syncthing's own benchmark: 50,000 files", "propagation": SYNCTHINGS_S}
         result = lab.conclude(
-            {name_of: mean_of(highs), "tue": tue(arrived)},
+            {name_of: mean_of_known(highs), "tue": tue(arrived)},
             highs or [TIMEOUT_S[grid]],
             stats_of="time from the change until the first look that found all files intact at the other side",
             columns=(name_of, *COLUMNS),
@@ -100,11 +98,11 @@ def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
 
     found: dict[str, Any] = {"uncertain_s": max((one["high_s"] - one["low_s"] for one in arrived), default=None)}
     for name, side in {"client": "client", "other": other, "server": "server"}.items():
-        found[f"cpu_{name}_s"] = mean_of([one["cpu_s"][side] for one in arrived])
-        found[f"{name}_mb"] = over(mean_of([one["memory_bytes"][side] for one in arrived]), MB)
+        found[f"cpu_{name}_s"] = mean_of_known([one["cpu_s"][side] for one in arrived])
+        found[f"{name}_mb"] = over(mean_of_known([one["memory_bytes"][side] for one in arrived]), MB)
     for name in ("up_bytes", "down_bytes", "other_up_bytes", "other_down_bytes"):
-        found[name] = mean_of([one[name] for one in arrived])
-    other_bytes = mean_of([moved(one) for one in arrived])
+        found[name] = mean_of_known([one[name] for one in arrived])
+    other_bytes = mean_of_known([moved(one) for one in arrived])
     return found | {"other_bytes": None if other_bytes is None else round(other_bytes)}
 
 
@@ -116,4 +114,4 @@ def moved(arrival: dict[str, Any]) -> int | None:
 
 def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
     """Bytes on the link, both ways, over bytes of content."""
-    return mean_of([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])
+    return mean_of_known([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.load.readiness import measure_readiness
-from pytest_cloudbench.model import KIB, MIB
+from pytest_cloudbench import KIB, MIB, measure_readiness
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads
 
 PUBLISHED_MS = {
     "200 MB": 255, "100 MB": 21, "50 MB": -125, "10 MB": 102, "1 MB": -83, "100 KB": 412, "10 KB": 285, "1 KB": -198,

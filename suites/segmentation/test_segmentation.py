@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.judge.search import BestLevel, LevelSearch
-from pytest_cloudbench.model import MIB
+from pytest_cloudbench import MIB, BestLevel, LevelSearch, Threads
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 SIZES_MB = {"quick": (10,), "paper": (1, 10, 100)}
 START = {"quick": (1, 5, 10, 20, 50), "paper": (1, *range(5, 101, 5))}

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.detect import CAPABILITIES, Observation, Step
-from pytest_cloudbench.model import MIB
+from pytest_cloudbench import CAPABILITIES, MIB, Observation, Step
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem
 
 IMC = "Benchmarking personal cloud storage, IMC 2013"
 TABLE_1 = {

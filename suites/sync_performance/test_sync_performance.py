@@ -11,11 +11,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.sync.changes import Workload
-from pytest_cloudbench.sync.transfers import doubts_of, means
+from pytest_cloudbench import Workload, transfer_doubts, transfer_means
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import LabItem
 
 KB, MB = 1000, 1_000_000
 """In the paper 1 kB is 1000 bytes: 100 files of 10 kB in 42 s are "189 kb/s"."""
@@ -45,7 +44,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
             transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name], kind), REPEATS[grid])]
         else:  # it is out of sync: its last result stands for the rest, and says why
             transfers = transfers[-1:]
-        numbers = means(transfers)
+        numbers = transfer_means(transfers)
         quoted = [each for each in PUBLISHED["quoted"] if each["set"] in (name, "any") and kind == "binary"]
         extra = {
             **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
@@ -60,7 +59,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
             params={"set": name, "kind": kind},
             extra=extra,
             published={"source": PUBLISHED["source"], "quoted": quoted},
-            doubts=[*doubts_of(transfers, REPEATS[grid]), *lab.doubts()],
+            doubts=[*transfer_doubts(transfers, REPEATS[grid]), *lab.doubts()],
             notes=[f"IMC 2013, {one['set']}, {one['quantity']}: {one['said']}" for one in quoted],
         )
         results.append(result)

@@ -1,1 +1,38 @@
 """How fast does one file go up and down, by its size, and what does each transfer cost besides its bytes?"""
+
+from __future__ import annotations
+
+from pytest_cloudbench import Curve, Metric, Suite
+
+CLOUDBENCH_SUITE = Suite(
+    "transfer",
+    figures=(
+        Curve(
+            test="test_sizes",
+            x="size_bytes",
+            y="throughput",
+            title="Throughput over the size of a file",
+            told="Small files pay for latency, large ones for bandwidth.",
+        ),
+        Curve(
+            test="test_parallel",
+            x="threads",
+            y="throughput",
+            title="Throughput over threads",
+            told="Where it stops rising, more brings nothing.",
+        ),
+        Curve(
+            test="test_parts",
+            x="parts",
+            y="throughput",
+            title="Throughput over parts",
+            told="Where it stops rising, more brings nothing.",
+        ),
+    ),
+    conclusions={
+        "wire_ratio": Metric("ratio", gated="exact"),
+        "extra_bytes_per_op": Metric("bytes"),
+        "extra_bytes_per_request": Metric("bytes"),
+    },
+    columns={"extra_bytes_per_op": "extra B/op", "extra_bytes_per_request": "extra B/req"},
+)

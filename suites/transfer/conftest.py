@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.options import Option, add_suite_options
+from pytest_cloudbench import Option, add_suite_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

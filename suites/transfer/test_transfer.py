@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.drivers.base import Parted
-from pytest_cloudbench.load.wire import Wire, WireSeen
-from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench import KIB, MIB, Parted, Threads, Verb, Wire, WireSeen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_cloudbench.load.experiment import Experiment, Result
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench import Experiment, Payloads, Result
 
 SIZES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "quick": {"1KiB": (KIB, 8), "64KiB": (64 * KIB, 8), "1MiB": (MIB, 6), "8MiB": (8 * MIB, 3)},

@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.judge.stats import PERCENTILES, percentile
-from pytest_cloudbench.model import KIB, MIB, Content
-from pytest_cloudbench.payload.contents import Literal
-from pytest_cloudbench.sync.activity import Act
-from pytest_cloudbench.sync.changes import Played, play
+from pytest_cloudbench import KIB, MIB, PERCENTILES, Act, Content, LiteralContent, Played, percentile, play_edits
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.payload import Payloads
-    from pytest_cloudbench.payload.edits import Edit
-    from pytest_cloudbench.sync.activity import Window
-    from pytest_cloudbench.sync.item import LabItem
+    from pytest_cloudbench import Edit, LabItem, Payloads, Window
 
 SOURCE = "Efficient Batched Synchronization in Dropbox-like Cloud Storage Services (UDS), 2013, Dropbox 0.7.1"
 
@@ -118,7 +111,7 @@ def test_appends(lab: LabItem, payloads: Payloads, interval_s: float, count: int
 
 def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
     """Figures 8, 9 and 11: random bytes are appended, each time once the previous ones are in sync and all is quiet."""
-    path, created = lab.new_file("delays", Literal(b""))
+    path, created = lab.new_file("delays", LiteralContent(b""))
     size, is_figure_8 = count * append_bytes, append_bytes == 1
     acts = [created]
     for _, edit in payloads.updates("byte_appends", block_bytes=append_bytes, until_bytes=size):
@@ -177,12 +170,12 @@ def streamed(
 ) -> None:  # fmt: skip
     """Measure one stream of updates, and store it as an entry."""
     played = Played()
-    path, before = lab.new_file(name, start or Literal(b""))
+    path, before = lab.new_file(name, start or LiteralContent(b""))
     after = None if lab.facts.watches_folder else lab.client.after_change
 
     def work() -> int:
         nonlocal played
-        played = play(stream, path, start=start, after=after)
+        played = play_edits(stream, path, start=start, after=after)
         return played.changed_bytes
 
     _, idle, seen = lab.watch([before, lab.rest(IDLE_S), Act(name, work)])
@@ -206,7 +199,7 @@ def streamed(
 
 def appended(path: Path, edit: Edit) -> int:
     """Write one edit. Returns the number of changed bytes."""
-    return play([(0.0, edit)], path).changed_bytes
+    return play_edits([(0.0, edit)], path).changed_bytes
 
 
 # --- results ---

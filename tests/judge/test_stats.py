@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.judge.metrics import CONCLUSIONS, METRICS, summarize
+from pytest_cloudbench.judge.metrics import BUILT_IN, CONCLUSIONS, summarize
 from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, verify
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
@@ -106,7 +106,7 @@ def test_a_summary_counts_every_record_and_keeps_refused_apart_from_ok(records: 
 
 
 def test_the_metrics_are_those_that_claims_can_name() -> None:
-    assert summarize(OpTable(), None).metrics.keys() == METRICS.keys() - CONCLUSIONS.keys()
+    assert summarize(OpTable(), None).metrics.keys() == BUILT_IN.keys() - CONCLUSIONS.keys()
 
 
 def test_nothing_measured_is_none_never_zero() -> None:

@@ -1,10 +1,10 @@
-"""docs/adding-a-suite.md, followed to the letter in a copy: the suite runs there, and its own tests pass."""
+"""docs/adding-a-suite.md, followed to the letter in a copy: it runs there with its figure, and its tests pass."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.adding import Followed, follow
+from tests.adding import Followed, follow, run_in
 
 PLACES = {
     "suites/smallfile/__init__.py",
@@ -32,14 +32,36 @@ def test_these_places_and_no_others_change(followed: Followed) -> None:
 def test_its_own_tests_pass(followed: Followed) -> None:
     done = followed.run("-q", "tests/suites/test_smallfile.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 @pytest.mark.slow
 def test_its_expectation_is_met(followed: Followed) -> None:
     done = followed.run("suites/smallfile", "--provider", "emulated:ideal", "-n", "2", "--cloudbench-max-lateness=60")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 expectation met" in done.stdout, done.stdout
+    assert done.stdout.count("expectation met") + done.stdout.count("expectations met") == 2, done.stdout
+
+
+@pytest.mark.slow
+def test_its_figure_is_drawn_and_its_conclusion_gated(followed: Followed) -> None:
+    """The report is made later, when the suite is gone; an expectation and a gate can name the conclusion."""
+    done = followed.run(
+        "suites/smallfile", "--provider", "folder:objects", "--benchmark-json=small.json",
+        "--cloudbench-fail", "small_put:60",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gate small_put:60: " in done.stdout
+    suite = followed.folder / "suites" / "smallfile"
+    suite.rename(followed.folder / "gone")
+    try:
+        made = run_in(followed.folder, "-m", "pytest_cloudbench.cli", "report", "small.json", "--output", "small.html")
+        words = ("export", "--format", "openmetrics", "--metric", "small_put", "small.json")
+        told = run_in(followed.folder, "-m", "pytest_cloudbench.cli", *words)
+    finally:
+        (followed.folder / "gone").rename(suite)
+    assert made.returncode == 0, made.stderr
+    assert "Time of a small upload over its size" in (followed.folder / "small.html").read_text("utf-8")
+    assert "lower is better" in told.stdout, told.stdout + told.stderr
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ GRID = ("sensors", "ops_per_sensor", "threads", "files", "pause_s")
 """Keys of an experiment that a grid can vary, besides those of payload and arrival."""
 
 METRICS: Mapping[str, metrics.Metric] = MappingProxyType(
-    {name: metric for name, metric in metrics.METRICS.items() if metric.of is not None}
+    {name: metric for name, metric in metrics.BUILT_IN.items() if metric.of is not None}
 )
 """What can be expected: the metrics of one run. Conclusions from several runs are drawn in Python."""
 
@@ -226,7 +226,7 @@ GATE: Mapping[str, Key] = MappingProxyType({
     name: Key('a margin such as 0.1 or "10%", or false', _MARGIN, f"{about} 0.1 is 10 %; false: not gated.")
     for name, about in {
         "p50": "For all metrics whose names end so.", "p99": "For all metrics whose names end so.",
-        **dict.fromkeys(metrics.METRICS, "For this metric."),
+        **dict.fromkeys(metrics.BUILT_IN, "For this metric."),
     }.items()
 })  # fmt: skip
 """Keys of ``[experiment.gate]``."""

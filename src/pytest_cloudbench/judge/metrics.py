@@ -21,7 +21,10 @@ from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile,
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.records import KINDS, OUTCOMES, OpTable, codes, values
 
-__all__ = ["CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "summarize", "told_details"]
+__all__ = [
+    "BUILT_IN", "CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "declare", "summarize",
+    "time_percentiles", "told_details",
+]  # fmt: skip
 
 Times = Literal["response", "service", "refused", "first_byte", "lateness", "quiet"]
 """Names of durations that a run has for each operation, or for some (docs/method.md)."""
@@ -156,6 +159,8 @@ class Metric:
         of: computes it from the records of one run (None if unknown); without ``of``, the metric is a conclusion's.
         column: its title in the table of single runs; empty: it is not shown there. A conclusion names its columns.
         about: the operations that it covers; empty: all.
+        gated: how the regression gate takes a conclusion: what is ``exact`` must stay the same, a ``fact`` must never
+            be above 0; empty: by its unit, if the suite's table shows it.
     """
 
     unit: str
@@ -164,6 +169,7 @@ class Metric:
     of: Callable[[Run], float | None] | None = None
     column: str = ""
     about: tuple[Verb, ...] = ()
+    gated: Literal["", "exact", "fact"] = ""
 
 
 def _loss_rate(run: Run) -> float | None:
@@ -226,57 +232,33 @@ def _spread(times: Times, *, about: tuple[Verb, ...] = (), **columns: str) -> di
     }  # fmt: skip
 
 
-def _concluded(*names: str) -> dict[str, Metric]:
+def time_percentiles(*names: str) -> dict[str, Metric]:
+    """Return rows of conclusions for all percentiles of some times: ``NAME_p50`` to ``NAME_max``."""
     return {f"{name}_{label}": Metric("s", time_like=True) for name in names for label in PERCENTILES}
 
 
 CONCLUSIONS: dict[str, Metric] = {
     "cpu_per_op": Metric("s"),
     "wire_bytes_per_op": Metric("bytes"),
-    "knee_threads": Metric("threads"),
-    "best_total": Metric("s", time_like=True),
-    "latency": Metric("s", time_like=True),
-    "bandwidth": Metric("bytes/s", "higher", time_like=True),
-    "sizes_off": Metric("sizes"),
-    "login_traffic": Metric("bytes"),
-    "idle_traffic": Metric("bit/s"),
-    "polling_period": Metric("s"),
-    "sync_delay": Metric("s"),
-    **_concluded("readiness", "hash_call", "start_up", "sync_delay", "consistency"),
+    **time_percentiles("readiness", "consistency"),
     "violation_rate": Metric("fraction"),
-    "flips": Metric("flips"),
-    "wire_ratio": Metric("ratio"),
-    "extra_bytes_per_op": Metric("bytes"),
-    "extra_bytes_per_request": Metric("bytes"),
-    "best_segments": Metric("segments"),
-    "native": Metric("s", time_like=True),
-    "segmented": Metric("s", time_like=True),
-    "single_chunk": Metric("s", time_like=True),
-    "improvement_factor": Metric("ratio", "higher"),
-    "slowdown": Metric("ratio"),
-    "slower_with_losses": Metric("ratio"),
-    "reads_failed": Metric("reads"),
-    "objects_harmed": Metric("objects"),
-    "over_the_bound": Metric("fraction"),
-    "availability": Metric("fraction", "higher"),
-    "wrong_hash_rate": Metric("fraction"),
-    "capacity_per_s": Metric("1/s", "higher", time_like=True),
-    "capacity_sensors": Metric("sensors", "higher"),
+    "flips": Metric("flips", gated="fact"),
     "chunking": Metric("1 is yes", "higher"),
     "bundling": Metric("1 is yes", "higher"),
     "deduplication": Metric("1 is yes", "higher"),
     "delta": Metric("1 is yes", "higher"),
     "compression": Metric("1 is yes", "higher"),
-    "tue": Metric("ratio"),
-    "traffic_mb": Metric("MB"),
+    "tue": Metric("ratio", gated="exact"),
     "start_up": Metric("s", time_like=True),
     "completion": Metric("s", time_like=True),
     "overhead": Metric("fraction"),
     "recovery": Metric("s", time_like=True),
     "recovery_overhead": Metric("fraction"),
-    "propagation": Metric("s", time_like=True),
 }
-"""Metrics of what an experiment concludes from several runs, and hands to ``experiment.conclude``."""
+"""Metrics that this package concludes from several runs, or from what it has seen of a sync client.
+
+Suites declare theirs themselves.
+"""
 
 METRICS: dict[str, Metric] = {
     "loss_rate": Metric("fraction", of=_loss_rate, column="loss rate", about=(Verb.PUT,)),
@@ -304,7 +286,18 @@ METRICS: dict[str, Metric] = {
     "starved_share": Metric("fraction", of=lambda run: run.starved_share, column="starved"),
     **CONCLUSIONS,
 }
-"""Every metric an expectation or a gate can name: those of one run, and those of conclusions."""
+"""Every metric an expectation or a gate can name: those of one run, and those of conclusions.
+
+Conclusions that suites declare join it (``declare``).
+"""
+
+BUILT_IN: Mapping[str, Metric] = dict(METRICS)
+"""Those that are there whatever suites are."""
+
+
+def declare(rows: Mapping[str, Metric]) -> list[str]:
+    """Add the conclusions of a suite. Returns the names that mean something else already, which keep that meaning."""
+    return [name for name, row in rows.items() if METRICS.setdefault(name, row) != row]
 
 
 @dataclass(frozen=True, slots=True)

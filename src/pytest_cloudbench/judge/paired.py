@@ -9,6 +9,7 @@ something is decided costs no false answers. docs/versus.md states the rule; its
 from __future__ import annotations
 
 from array import array
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import expm1, inf, log, sqrt
@@ -54,7 +55,7 @@ _FEWEST: Mapping[str, int] = {"quiet_p50": 40, "quiet_p99": 300}
 """Quiet operations of one side that a percentile is taken of. Pairs are put together until there are this many."""
 
 _SHARES: Mapping[str, float] = {"quiet_p50": 0.5, "quiet_p99": 0.99}
-COMPARED: Mapping[str, Metric] = {**dict.fromkeys(_SHARES, METRICS["service_p50"]), **METRICS}
+COMPARED: Mapping[str, Metric] = ChainMap(METRICS, dict.fromkeys(_SHARES, METRICS["service_p50"]))
 """Everything in which two sides are compared: all metrics, and percentiles of the service times of quiet operations."""
 
 _TOLD_OF = ("quiet_p50", "response_p50", "elapsed")

@@ -22,13 +22,13 @@ from pytest_cloudbench.model import UsageError, did_you_mean
 
 __all__ = [
     "FOLLOWED_ONLY",
-    "NUMBERS",
     "TIMES_DOUBTED",
     "Former",
     "Margins",
     "Numbers",
     "capabilities",
     "checks_of",
+    "needed_numbers",
     "paired_margin",
     "parse_margins",
     "watched_pairs",
@@ -101,9 +101,9 @@ _OF_RUNS: dict[str, _Watched] = {
 _LIKE = {"service_p25": "service_p50"}
 """Metrics that have the margin of another one, unless they are given one of their own."""
 
-_EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_ratio", "tue")
-_FACTS = ("flips", "silent_loss_rate", "corrupt_rate")
-"""Of a conclusion: what must never happen."""
+_EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op")
+_FACTS = ("silent_loss_rate", "corrupt_rate")
+"""Of a conclusion: what must never happen, besides the metrics that say so themselves."""
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
 _LOOKED_AT = 3
 """How many times as many runs as a baseline has are searched for a lasting improvement."""
@@ -118,12 +118,17 @@ _BARE = _Watched("level")
 _SAME = 1e-9
 _SLOWER = 1.5
 
-NUMBERS = frozenset({
-    *METRICS, *(each.count for each in _OF_RUNS.values() if each.count), *(each.of for each in _OF_RUNS.values()),
-    *(f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes"),
+_MORE = frozenset({
+    *(each.count for each in _OF_RUNS.values() if each.count), *(each.of for each in _OF_RUNS.values()),
     "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s", "wire_connections", "requests_usual",
 })  # fmt: skip
-"""All numbers of an entry that a check may need."""
+"""Numbers of an entry that a check may need besides its metrics."""
+
+
+def needed_numbers() -> frozenset[str]:
+    """Return the names of all numbers of an entry that a check may need."""
+    capable = (f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes")
+    return frozenset({*METRICS, *capable, *_MORE})
 
 
 def capabilities(metrics: Numbers) -> dict[str, Any]:
@@ -311,9 +316,9 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict
                 continue
             if _is_capability(name):
                 found[name] = _Watched("yes")
-            elif name in _EXACT and info[name] is not None:
+            elif (name in _EXACT or METRICS[name].gated == "exact") and info[name] is not None:
                 found[name] = _OF_RUNS.get(name) or _Watched("exact")
-            elif name in _FACTS and info[name] is not None:
+            elif (name in _FACTS or METRICS[name].gated == "fact") and info[name] is not None:
                 found[name] = _Watched("fact")
             elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
                 beside = "reference_cpu_s" if METRICS[name].unit == "s" else ""  # a client's times are this machine's

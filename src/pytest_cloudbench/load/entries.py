@@ -22,7 +22,9 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.verdicts import failing_gates
 from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.installed import learn_declared
 from pytest_cloudbench.results.machine import machine_text
+from pytest_cloudbench.results.suite import declared_in
 
 if TYPE_CHECKING:  # most sessions have no gate
     from pytest_cloudbench.load.gate import GatedPairs, SessionGate
@@ -93,6 +95,7 @@ class Entries:
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
     ) -> dict[str, Any]:
         """Returns what every entry's extra_info holds and a reader needs to trust the entry."""
+        learn_declared(subject.suite)
         return {
             "schema": ENTRY_SCHEMA,
             "outcome": "unfinished",
@@ -109,6 +112,7 @@ class Entries:
             "run_id": self.facts.run_id,
             "versions": {"pytest-cloudbench": __version__, **subject.versions},
             **({"block": subject.turn.plain()} if subject.turn else {}),
+            **({"suite": subject.suite} if subject.suite else {}),
         }
 
     def judge(
@@ -160,6 +164,8 @@ class Entries:
             "columns": list(columns),
             "spread": {metric: list(values) for metric, values in spread.items()},
         }
+        if (declared := declared_in(info.get("suite"))) is not None:
+            info["suite"] = declared.of_entry({**subject.params, **info}).plain()
         if self.gate is not None and not self.gate.take(subject, info, doubts, columns, margins):
             return
         if data_s:  # empty if all agents were lost before their first record: no time is not 0 s

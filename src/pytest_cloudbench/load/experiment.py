@@ -171,6 +171,7 @@ class Experiment:
         properties: collects what machine-readable reports say about the item (``user_properties``).
         turn: which block of a comparison of two sides this is; None for an ordinary test.
         margins: of the regression gate, by metric, from the item's marks.
+        suite: what the item's suite declares about its entries, as plain data.
     """
 
     agent: Agent
@@ -184,6 +185,7 @@ class Experiment:
     properties: list[tuple[str, object]] = field(default_factory=list)
     turn: Turn | None = None
     margins: Mapping[str, float | None] = field(default_factory=dict)
+    suite: Mapping[str, Any] = field(default_factory=dict)
     _runs: int = 0
     _labels: Labels = field(default_factory=Labels)
     _kept: list[str] = field(default_factory=list)
@@ -257,9 +259,9 @@ class Experiment:
         prepares = is_new and operation is not Verb.PUT
         load = deal.load(self.agent.index, self.agent.count)
         asked = Start(
-            self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
-            published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect), until=until,
-            warm_up_s=warm_up_s, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
+            self._subject(name, label, stores=store), _shape_of(deal, on, prepares), operation=operation, stores=store,
+            detail=detail, published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect),
+            until=until, warm_up_s=warm_up_s, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
             gate=self._margins(gate), addresses=self.provider.addresses,
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
@@ -284,8 +286,8 @@ class Experiment:
         conclusions are pure functions of merged results.
 
         Args:
-            metrics: values by name; expectations and gates can name those in ``metrics.METRICS``. None is "not known".
-                Any other is kept and shown like a fact.
+            metrics: values by name; expectations and gates can name the metrics of this package, and those that the
+                suite declares. None is "not known". Any other is kept and shown like a fact.
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: what these durations are.
             of: the runs that it combines; None for all runs that no conclusion has used yet.
@@ -328,7 +330,7 @@ class Experiment:
         self._runs += 1
         name = self._name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
-        self._agree(name, Start(self._subject(name, ""), LoadShape(0, 0)))
+        self._agree(name, Start(self._subject(name, "", stores=False), LoadShape(0, 0)))
         try:
             self.agent.once(f"folder:{name}", lambda: self._around.make(folder, mkdir=True, is_fresh=not self._kept))
             self._around.prepare_driver(name, folder)
@@ -347,7 +349,7 @@ class Experiment:
 
         ``load`` is what is planned. All agents enter and leave together.
         """
-        self.agent.gather(f"start:{run}", Start(self._subject(run, ""), load))
+        self.agent.gather(f"start:{run}", Start(self._subject(run, "", stores=False), load))
         with open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._handed_in(run, log, "", stopped="", verified=False)
@@ -544,12 +546,12 @@ class Experiment:
         block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
         return f"{self.nodeid}#{self._runs}{block}"
 
-    def _subject(self, run: str, label: str) -> Subject:
+    def _subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
         fullname, name = entry_names(self.nodeid, self.name, label)
         provider = self.provider
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
-            provider.is_kept, provider.driver.versions(), provider.emulated, self.turn,
+            provider.is_kept, provider.driver.versions(), provider.emulated, self.turn, self.suite if stores else {},
         )  # fmt: skip
 
     # -- its result -----------------------------------------------------------------------------

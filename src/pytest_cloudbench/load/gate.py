@@ -29,7 +29,7 @@ from pytest_cloudbench.judge.gate import (
     needs_again,
     suspicion,
 )
-from pytest_cloudbench.judge.watched import NUMBERS, TIMES_DOUBTED, Margins, Numbers, checks_of
+from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, needed_numbers
 from pytest_cloudbench.load.gate_history import GateHistory
 from pytest_cloudbench.load.gate_settings import GateSettings
 from pytest_cloudbench.load.gate_text import brief, remarks_of, ruling_text
@@ -261,7 +261,9 @@ class SessionGate:
                 if entry.fullname != subject.fullname:
                     continue
                 if all(map(is_about_times, doubts)):
-                    entry.again.append({name: info.get(name) for name in NUMBERS} | {TIMES_DOUBTED: bool(doubts)})
+                    entry.again.append(
+                        {name: info.get(name) for name in needed_numbers()} | {TIMES_DOUBTED: bool(doubts)}
+                    )
                 if doubts:
                     entry.left_out.append("; ".join(doubts))
             return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, differing, told
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, TIMES_DOUBTED, Numbers
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers, needed_numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
@@ -64,7 +64,7 @@ class GateHistory:
         """Returns the stored runs that an entry can be compared with."""
         runs: list[tuple[Point, dict[str, Any]]] = []
         for name in (fullname, *self._former_names(fullname)):
-            points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(NUMBERS))
+            points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
             runs += zip(points, numbers, strict=True)
         runs.sort(key=lambda run: run[0].time_ms)
         usable: list[Numbers] = []

@@ -5,6 +5,7 @@ What may live here: reading pytest's item into what an experiment needs. Importe
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ import pytest
 
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.messages import Turn
 
-__all__ = ["TURN", "experiment_of", "facts_of", "params_of"]
+__all__ = ["TURN", "declared_by", "experiment_of", "facts_of", "params_of"]
 
 TURN: pytest.StashKey[Turn] = pytest.StashKey()
 """Where an item that measures two sides keeps whose turn it is."""
@@ -39,7 +41,26 @@ def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFact
     return Experiment(
         agent, provider, facts_of(item, facts), test, item.nodeid, item.name, params, unmet_gates(item),
         item.user_properties, item.stash.get(TURN, None), marked_margins(item) if facts.gated else {},
+        declared_by(item),
     )  # fmt: skip
+
+
+def declared_by(item: pytest.Item) -> dict[str, Any]:
+    """Return what an item's suite declares about its entries, as plain data; empty if it is of no suite.
+
+    A suite is known by the module of its tests, or by the package around it, wherever they are.
+    """
+    if "pytest_cloudbench.results.suite" not in sys.modules:  # then nobody has made a Suite
+        return {}
+    from pytest_cloudbench.judge.metrics import declare
+    from pytest_cloudbench.results.installed import suite_of
+
+    suite = suite_of(getattr(getattr(item, "module", None), "__name__", ""))
+    if suite is None:
+        return {}
+    if taken := declare(suite.conclusions):
+        raise UsageError(f"suite {suite.name}: {', '.join(taken)}: another metric has that name")
+    return suite.about(getattr(item, "originalname", item.name)).plain()
 
 
 def params_of(item: pytest.Item, *without: str) -> dict[str, Any]:

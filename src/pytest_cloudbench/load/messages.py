@@ -89,6 +89,7 @@ class Subject(Message):
         versions: versions of the libraries that do the work.
         emulated: whether ``all``, ``some`` or ``none`` of the provider's parts are emulators.
         turn: which block of a comparison of two sides it is; None for an ordinary run.
+        suite: what the test's suite declares about its entries, as plain data; empty if it declares nothing.
     """
 
     run: str
@@ -104,6 +105,7 @@ class Subject(Message):
     versions: Mapping[str, str]
     emulated: str = "none"
     turn: Turn | None = None
+    suite: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

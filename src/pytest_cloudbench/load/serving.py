@@ -28,6 +28,7 @@ from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.outputs import Outputs
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks, recovery, stored
+from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.cassette import Cassette
@@ -79,6 +80,9 @@ class Serving:
         cassette: Cassette | None = None,
     ) -> None:
         option = config.option
+        learn_loaded(config.pluginmanager.get_plugins())
+        if option.cloudbench_fail or option.cloudbench_expectations or facts.gated:
+            learn_installed()  # what may be claimed of a metric, whichever suite runs
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)

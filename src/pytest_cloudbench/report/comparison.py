@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
 from pytest_cloudbench.report.table import column
+from pytest_cloudbench.results.suite import titles_in
 
 __all__ = ["BEST", "Standing", "compared", "comparison", "emphasized", "standings"]
 
@@ -34,7 +35,6 @@ _OF_RUN = ("loss_rate", "ok_rate", "throttled", "failed", "corrupt", "response_p
            "throughput", "requests_per_op")  # fmt: skip
 _TITLES = {
     "ok_rate": "ok", "first_byte_p50": "1st byte ms", "throughput": "MB/s", "requests_per_op": "req/op",
-    "extra_bytes_per_op": "extra B/op", "extra_bytes_per_request": "extra B/req",
 }  # fmt: skip
 _COUNTS = frozenset({"throttled", "failed", "corrupt"})
 _TWINS = {"response_p50": "lateness_p50", "response_p99": "lateness_p99"}
@@ -120,6 +120,11 @@ class _Group:
     def label(self) -> str:
         return self.experiment.rpartition("::")[2].replace("]#", "] ").replace("#", " ")
 
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Returns what its suite calls columns."""
+        return titles_in(self.rows[0].info)
+
     def has_spread(self, key: str) -> bool:
         """Returns whether a metric can vary within its runs: a conclusion says so, and a run does if it is long."""
         last = [row.findings[-1] for row in self.rows]
@@ -165,17 +170,18 @@ def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
     former: tuple[Any, ...] | None = None
     for kind in dict.fromkeys(group.kind for group in groups):
         alike = [group for group in groups if group.kind == kind]
-        keys = _keys(alike)
+        keys, titles = _keys(alike), alike[0].titles
         cells = {group.experiment: _cells(group, keys) for group in alike}
         widths = [
-            max(len(_title(key)) + 1, *(len(row[place]) for rows, _ in cells.values() for row in rows))
+            max(len(_title(key, titles)) + 1, *(len(row[place]) for rows, _ in cells.values() for row in rows))
             for place, key in enumerate(keys)
         ]
         wide = max(len("provider"), *(len(name) + 2 for name in names.values()))
         for places in _pages(widths, width - wide):
             lines += [""] if former is not None else []
             former = kind
-            head = "provider".ljust(wide) + "".join(_GAP + f"{_title(keys[at])} ".rjust(widths[at]) for at in places)
+            heads = [f"{_title(keys[at], titles)} ".rjust(widths[at]) for at in places]
+            head = "provider".ljust(wide) + "".join(_GAP + text for text in heads)
             lines += [head.rstrip(), "-" * min(width, wide + sum(widths[at] + len(_GAP) for at in places) - 1)]
             for group in alike:
                 rows, told = cells[group.experiment]
@@ -223,7 +229,8 @@ def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
         cells, told = _cells(group, keys)
         lines = [(row.provider, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
         apart = {key: far for key in keys if key in METRICS and (far := _distances(group, key)) is not None}
-        found.append(Standing(group.experiment, keys, [_title(key) for key in keys], lines, apart, told))
+        titles = [_title(key, group.titles) for key in keys]
+        found.append(Standing(group.experiment, keys, titles, lines, apart, told))
     return found, _notes(groups, {row.provider: row.provider for group in groups for row in group.rows})
 
 
@@ -281,11 +288,11 @@ def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[st
                 mark = BEST if found.verdict == "best" else _AMONG
             texts.append(column(key)[2](row.value(key)) + mark)
         cells.append(texts)
-    same = [_title(key) for key, found in ranked.items() if found.verdict == "not distinguishable"]
+    same = [_title(key, group.titles) for key, found in ranked.items() if found.verdict == "not distinguishable"]
     why: dict[str, list[str]] = {}
     for key, found in ranked.items():
         if found.verdict == "not judged" and found.why != "only one value is known":
-            why.setdefault(found.why, []).append(_title(key))
+            why.setdefault(found.why, []).append(_title(key, group.titles))
     told = [f"not distinguishable: {', '.join(same)}"] if same else []
     told += [f"not judged: {', '.join(titles)} ({_explained(reason)})" for reason, titles in why.items()]
     return cells, told
@@ -296,8 +303,8 @@ def _explained(reason: str) -> str:
     return reason + needed * reason.startswith("too few")
 
 
-def _title(key: str) -> str:
-    return _TITLES.get(key) or column(key)[0]
+def _title(key: str, titles: Mapping[str, str]) -> str:
+    return titles.get(key) or _TITLES.get(key) or column(key)[0]
 
 
 def _pages(widths: Sequence[int], room: int) -> list[list[int]]:

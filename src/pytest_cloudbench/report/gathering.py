@@ -16,6 +16,7 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.results.installed import suite_problems
 from pytest_cloudbench.results.places import USUAL
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
         paths: their files.
         records: further folders that names of their records may start from, besides those around a file.
     """
-    found = Gathered()
+    found = Gathered(left_out=suite_problems())
     for path in paths:
         try:
             commit, stored_ms, entries = stored.read(path)

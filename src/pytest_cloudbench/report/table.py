@@ -11,9 +11,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.results.suite import titles_in
 
 __all__ = ["cells", "column", "errors_said", "markup", "render", "shown_value"]
 
@@ -107,7 +108,7 @@ _COLUMNS: tuple[_Column, ...] = (
     ("corrupt", "corrupt", _if_number(_count)),
     ("silent", "silently_lost", _if_number(_count)),
     ("twice", "listed_twice", _if_number(_count)),
-    *(_measured(name) for name, metric in METRICS.items() if metric.column and name != "loss_rate"),
+    *(_measured(name) for name, metric in BUILT_IN.items() if metric.column and name != "loss_rate"),
 )
 
 
@@ -184,7 +185,9 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
     """Returns a table's columns: those that a conclusion names, or all relevant ones that a row has a key for."""
     if members[0].columns:
         params = [key for key in members[0].params if key not in members[0].columns]
-        return [(key.replace("_", " "), key, _plain) for key in params] + [_named(key) for key in members[0].columns]
+        titles, named = titles_in(members[0].info), [_named(key) for key in members[0].columns]
+        named = [(titles.get(key, title), key, show) for title, key, show in named]
+        return [(titles.get(key, key.replace("_", " ")), key, _plain) for key in params] + named
 
     first = members[0].info
     hidden = {"ops", "threads"} if first.get("operation", "put") == "put" else set(_OF_UPLOADS)

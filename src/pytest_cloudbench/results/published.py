@@ -15,8 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.results.installed import installed_suites
+from pytest_cloudbench.results.suite import PublishedTable
 
-__all__ = ["Measured", "Row", "Table", "beside", "load", "names", "read_run"]
+__all__ = ["Measured", "Row", "Table", "beside", "load", "names", "read_run", "table_of"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = (_PACKAGE / "data" / "published", _PACKAGE.parents[1] / "results" / "published")
@@ -63,14 +65,33 @@ def _folder() -> Path:
 
 
 def names() -> list[str]:
-    """Returns the names of all tables."""
-    return sorted(path.stem for path in _folder().glob("*.json"))
+    """Returns the names of all tables: of those that ship, and of those of installed suites."""
+    return sorted({*(path.stem for path in _folder().glob("*.json")), *_of_suites()})
+
+
+def _of_suites() -> dict[str, PublishedTable]:
+    return {table.name: table for suite in installed_suites().values() for table in suite.published}
+
+
+def table_of(declared: PublishedTable) -> Table:
+    """Returns a table that a suite declares."""
+    about = {
+        "stats_unit": declared.unit, "stats_of": declared.of, "stats_metric": declared.metric,
+        "stats_scale": declared.scale, "source": declared.source, "date": declared.date, "notes": [*declared.notes],
+    }  # fmt: skip
+    rows = [
+        Row(params, value, declared.unit, {"fullname": declared.test, "params": params, "extra_info": about})
+        for params, value in declared.rows
+    ]
+    return Table(declared.name, declared.of, declared.source, declared.date, declared.notes, rows)
 
 
 def load(name: str) -> Table:
     """Returns a table by its name. Raises UsageError that lists the known names."""
     if name not in names():
         raise UsageError(f"published {name}: there is no such table; there are: {', '.join(names())}")
+    if name in (declared := _of_suites()):
+        return table_of(declared[name])
     entries = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))["benchmarks"]
     rows = [
         Row(each["params"], each["stats"]["data"][0], each["extra_info"]["stats_unit"], each) for each in entries
@@ -146,6 +167,8 @@ def beside(table: Table, run: Sequence[_Entry]) -> int:
 def _has(mine: _Entry, figure: _Figure) -> bool:
     """Returns whether an entry is of this test function, in a checkout or a wheel, and of the right kind."""
     (my_file, my_test), (file, test) = map(_named, (mine["fullname"], figure.test))
+    if not test:  # a suite's own table names the function alone
+        (file, test) = my_file, figure.test
     if (my_file, my_test) != (file, test):
         return False
     info = mine["extra_info"]

@@ -147,11 +147,16 @@ def read(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
 
     Entries of stock benchmarks, which say nothing about themselves, are omitted. Raises ResultsError.
     """
+    from pytest_cloudbench.results.installed import learn_declared, learn_installed  # agents never come here
+
     document = read_document(path)
     listed = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: it has no list of benchmarks")
     entries = [entry for each in listed if (entry := _entry(path, each)) is not None]
+    learn_installed()  # what the numbers in it mean
+    for entry in entries:
+        learn_declared(entry.info.get("suite"))
     return commit_of(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
 
 

@@ -28,7 +28,7 @@ from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.link import LinkUnavailable, Way
 from pytest_cloudbench.load.experiment import Result, result_of
 from pytest_cloudbench.load.gate_settings import marked_margins
-from pytest_cloudbench.load.item import params_of
+from pytest_cloudbench.load.item import declared_by, params_of
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.verdicts import failing_gates, properties, unmet_gates
@@ -305,6 +305,7 @@ class LabItem:
             f"{self.nodeid}#lab{self._entries}", self.nodeid, fullname,
             f"{test}[{'-'.join(filter(None, (label, ids)))}]", test, own if params is None else params, "", self.spec,
             None, is_kept=False, versions={**(lab.versions if lab else {}), **(versions or {})},
+            suite=declared_by(self._item),
         )  # fmt: skip
         asked = Conclusion(
             subject, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),

@@ -1,13 +1,11 @@
 """What went over the wire, or took CPU time, in the course of one experiment: a line for each client.
 
-What may live here: which list of an entry is drawn over which times for which experiments, as rows of a table, and the
-one figure that draws them all.
+What may live here: the one figure that draws them all. Suites declare which list of an entry is drawn over which times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import ceil
 from statistics import fmean
@@ -16,10 +14,11 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import text_of
-from pytest_cloudbench.report.figures.quotes import Quote, quoted
+from pytest_cloudbench.report.figures.quotes import quoted
 from pytest_cloudbench.report.gathering import Measurement, line_name
 from pytest_cloudbench.report.scales import Linear, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
+from pytest_cloudbench.results.suite import TimeCourse
 
 __all__ = ["courses"]
 
@@ -30,79 +29,18 @@ _MOST_SAID = 4
 _Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What one figure draws.
-
-    Attributes:
-        suite, test: which experiments: the folder, and the test's name.
-        y: what the axis is called; its ending says the unit.
-        values: the entry's list of what was seen in each interval.
-        times: the entry's list of when, in seconds, or what says how long each interval is: a number, or its name.
-        title: of the figure; ``told`` says what to look for.
-        is_sum: draw the sum so far.
-        over: the extra value by which it is divided, if any.
-        published: names of published values, of the times at which they hold (empty: always), and words.
-        quotes: published values that hold always.
-    """
-
-    suite: str
-    test: str
-    y: str
-    values: str
-    times: str | float
-    title: str
-    told: str
-    is_sum: bool = True
-    over: str = ""
-    published: Sequence[tuple[str, str, str]] = ()
-    quotes: Sequence[Quote] = ()
-
-
-_ALONE, _UDS, _RANGES = "client alone", "with UDS", "with UDS+"
-_TUE = "traffic per byte of the file"
-_ROWS = (
-    _Row("batching", "test_download", _TUE, "each_second_bytes", 1.0, "Traffic while a file is downloaded",
-         "The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figures 16 and 21).",
-         over="file_bytes", published=(("uds_tue", "", _ALONE), ("uds_tue_batched", "", _UDS))),
-    _Row("batching", "test_log", _TUE, "each_second_bytes", 1.0, "Traffic while a log grows",
-         "The sum so far, over the size that the log has in the end; 1 is the best (UDS, Figures 15 and 22).",
-         over="file_bytes", published=(("uds_tue", "", _ALONE),)),
-    _Row("batching", "test_cpu", "cpu_share", "cpu_shares", "cpu_shares_at_s", "CPU time while a file grows",
-         "Of the client, and of what batches in front of it, as a share of one core (UDS, Figures 23 to 25); published "
-         "are means on a processor of 2012.", is_sum=False,
-         published=(("uds_cpu_share", "", _ALONE), ("uds_cpu_share_batched", "", _UDS),
-                    ("uds_cpu_share_ranges", "", _RANGES))),
-    _Row("batching", "test_single_bytes", _TUE, "each_second_bytes", 1.0, "Traffic while single bytes are appended",
-         "The sum so far, over the size that the file has in the end (UDS, section 3.3).", over="file_bytes"),
-    _Row("updates", "test_appends", "traffic_bytes", "each_second_bytes", 1.0, "Traffic while bytes are appended",
-         "The sum so far: each change costs the same again unless changes wait for each other (UDS, Figures 4 and 5).",
-         quotes=(Quote("uds-2013-appends", "traffic", given={"interval_s": 1.0, "count": 1024}),)),
-    _Row("updates", "test_download", _TUE, "each_second_bytes", 1.0, "Traffic while a file is downloaded",
-         "The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figure 16).",
-         over="file_bytes", quotes=(Quote("uds-2013-download", "traffic", "alone", factor=1 / 5e6,
-                                          given={"rate_kbit_per_s": 80}),)),
-    _Row("idle", "test_idle", "traffic_bytes", "interval_bytes", "interval_s", "Traffic of a client that is left alone",
-         "The sum so far: each step is the client asking for news (IMC, Figure 1)."),
-    _Row("mobile", "test_figure_2", "traffic_bytes", "interval_bytes", "interval_s", "Traffic since the start",
-         "The sum so far: what a start costs, and then what a client sends by itself (mobile study, Figure 2).",
-         published=(("published_start_bytes", "published_start_s", "the largest start"),)),
-)  # fmt: skip
-
-
-def courses(members: Sequence[Measurement]) -> list[Figure | str]:
+def courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> list[Figure | str]:
     """Returns the figures over time that the experiments of one test function have, and why some have none."""
     found: list[Figure | str] = []
-    for row in _ROWS:
-        if (row.suite, row.test) == members[0].kind:
-            lines = dict[str, list[_Point]]()
-            for each in members:
-                line = _line(row, each)
-                if isinstance(line, str):
-                    found.append(f"{each.subject}: not drawn, {line}")
-                else:
-                    lines[_name(each, members)] = line
-            found += [_figure(row, members, lines)] if lines else []
+    for row in rows:
+        lines = dict[str, list[_Point]]()
+        for each in members:
+            line = _line(row, each)
+            if isinstance(line, str):
+                found.append(f"{each.subject}: not drawn, {line}")
+            else:
+                lines[_name(each, members)] = line
+        found += [_figure(row, members, lines)] if lines else []
     return found
 
 
@@ -115,7 +53,7 @@ def _name(each: Measurement, members: Sequence[Measurement]) -> str:
     return ", ".join(told if is_one else [line_name(each, alike), *told])
 
 
-def _line(row: _Row, each: Measurement) -> list[_Point] | str:
+def _line(row: TimeCourse, each: Measurement) -> list[_Point] | str:
     """Returns the points of an entry, or why there are none."""
     values, over = _numbers(each.info.get(row.values)), each.number(row.over) if row.over else 1.0
     if not values:
@@ -142,7 +80,7 @@ def _numbers(found: Any) -> list[float]:
     return [float(each) for each in values] if all(finite(each) and each >= 0 for each in values) else []
 
 
-def _published(row: _Row, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
+def _published(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
     """Yields the time at which each published value holds, None for always, the value and words."""
     for y_key, x_key, words in row.published:
         for given in (each.info["published"] for each in members):
@@ -152,7 +90,7 @@ def _published(row: _Row, members: Sequence[Measurement]) -> Iterator[tuple[floa
                 break
 
 
-def _figure(row: _Row, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
+def _figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
     quotes, text = quoted(row.quotes, members), text_of(row.y)
     theirs = [
         *_published(row, members),
@@ -196,7 +134,7 @@ def _figure(row: _Row, members: Sequence[Measurement], lines: Mapping[str, Seque
     return Figure(name, row.title, told, draw, ["line", "since the start, s", y_words], rows, notes)
 
 
-def _said(row: _Row, name: str, line: Sequence[_Point]) -> str:
+def _said(row: TimeCourse, name: str, line: Sequence[_Point]) -> str:
     text = text_of(row.y)
     if row.is_sum:
         return f"{name}: {text(line[-1][1])} after {seconds_text(line[-1][0])}"

@@ -1,7 +1,6 @@
 """Values along a parameter: one line per provider, with the published values beside them.
 
-What may live here: which value is drawn over which parameter for which experiments, as rows of a table, and the one
-figure that draws them all.
+What may live here: the one figure that draws them all. Suites declare which value is drawn over which parameter.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
-from pytest_cloudbench.report.figures.quotes import Quote, Quoted, quoted
+from pytest_cloudbench.report.figures.quotes import Quoted, quoted
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import (
     Categories,
@@ -27,119 +26,13 @@ from pytest_cloudbench.report.scales import (
     seconds_text,
 )
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
+from pytest_cloudbench.results.suite import Curve
 
 __all__ = ["curves", "text_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What one figure draws.
-
-    Attributes:
-        suite, test: which experiments: the folder, and how the test's name begins.
-        x, y: a parameter, metric or extra value.
-        title: of the figure; ``told`` says what to look for.
-        published: the extra value that holds the published value of the same point; ``beside``: what it is instead, if
-            it is not a paper's.
-        quotes: published values of single points, or of the whole line.
-        low, high: extra values that bound the value.
-        inside: an extra value that holds all points of one experiment: level to values, whose median is drawn.
-        mark: a metric, extra or published value that names a value of x, such as a knee; it may be of another entry of
-            the same test.
-    """
-
-    suite: str
-    test: str
-    x: str
-    y: str
-    title: str
-    told: str
-    published: str = ""
-    low: str = ""
-    high: str = ""
-    inside: str = ""
-    mark: str = ""
-    beside: str = "published"
-    quotes: Sequence[Quote] = ()
-
-
-_IMC, _SMALL = "imc-2013-quoted", "100 x 10 kB"
-_KNEE = "The knee is the smallest number whose total is within 5 % of the best one (thesis 4.2.2, Figures 4.1 to 4.4)."
-_ROWS = (
-    _Row("concurrency", "test_", "threads", "elapsed", "Total time over threads", _KNEE, mark="knee_threads"),
-    _Row("filesize", "test_", "size_bytes", "median_s", "Time of one file over its size",
-         "A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).", published="fitted_s",
-         beside="fitted"),
-    _Row("segmentation", "test_", "segments", "time_s", "Time of an object over its segments",
-         "Fewer segments wait for bandwidth, more for latency (Cloud-RAID III.D, Figure 7).", inside="segments_s",
-         mark="best_segments"),
-    _Row("constancy", "test_", "level", "median_s", "Time of one transfer over the number of simultaneous transfers",
-         "A flat line: others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).", high="slowest_s"),
-    _Row("transfer", "test_sizes", "size_bytes", "throughput", "Throughput over the size of a file",
-         "Small files pay for latency, large ones for bandwidth."),
-    _Row("transfer", "test_parallel", "threads", "throughput", "Throughput over threads",
-         "Where it stops rising, more brings nothing."),
-    _Row("transfer", "test_parts", "parts", "throughput", "Throughput over parts",
-         "Where it stops rising, more brings nothing."),
-    _Row("updates", "test_table_1", "changed_bytes", "tue", "Traffic usage efficiency over the size of a new file",
-         "Bytes on the wire per byte of the file; 1 is the best (UDS, Table 1 and Figure 4).", published="uds_tue"),
-    _Row("updates", "test_table_1", "changed_bytes", "sync_delay_s", "Sync delay over the size of a new file",
-         "From the new file to the last payload before the server had it (UDS, Table 1).", published="uds_delay_s"),
-    _Row("updates", "test_appends", "interval_s", "tue", "Traffic usage efficiency over the interval of appends",
-         "A client that batches sends less per change when changes come fast (UDS, Figures 6, 7 and 12)."),
-    _Row("updates", "test_appends", "interval_s", "traffic_kb", "Traffic over the interval of appends",
-         "What the same number of one-byte appends costs (UDS, Figures 4 to 7).",
-         quotes=(Quote("uds-2013-appends", "traffic", x=1.0, factor=1e-3, given={"interval_s": 1.0, "count": 1024}),)),
-    _Row("updates", "test_blocks", "block_kb", "traffic_kb", "Traffic over the size of the written blocks",
-         "The same bytes in other pieces (UDS, Figure 10)."),
-    _Row("updates", "test_download", "rate_kbit_per_s", "traffic_kb", "Traffic over the speed of a download",
-         "A slow download is many small changes (UDS, Figure 16).",
-         quotes=(Quote("uds-2013-download", "traffic", "alone", x=80, factor=1e-3),)),
-    _Row("updates", "test_download", "rate_kbit_per_s", "up_over_file", "Upload per byte of a file that is downloaded",
-         "1 is the best, and the faster the download the better (UDS, Figure 17).",
-         quotes=(Quote("uds-2013-ratios", "upload over file"),)),
-    _Row("batching", "test_threshold", "threshold_kb", "tue", "Traffic usage efficiency over the byte counter c",
-         "More bytes wait together, so fewer sessions are paid for (UDS, Figure 19).", mark="published_best_kb"),
-    _Row("batching", "test_threshold", "threshold_kb", "pushes", "Pushes over the byte counter c",
-         "How often changes were handed on for the same stream of appends.", mark="published_best_kb"),
-    _Row("batching", "test_threshold", "threshold_kb", "sync_delay_s", "Sync delay over the byte counter c",
-         "From the last append until the server has all: what still waits in the end (UDS, Figure 20).",
-         mark="published_best_kb"),
-    _Row("sync_capabilities", "test_figure_3", "files", "syns", "Connections over the number of files",
-         "The same bytes in more files: a client that bundles opens no more (IMC, Figure 3).",
-         quotes=(Quote(_IMC, "connections", _SMALL, x=100),)),
-    _Row("sync_capabilities", "test_figure_3", "files", "completion_s", "Completion time over the number of files",
-         "The same bytes in more files: a client that bundles takes no longer (IMC, Figure 3).",
-         quotes=(Quote(_IMC, "completion time", f"{_SMALL}, Figure 3", x=100),)),
-    _Row("sync_capabilities", "test_figure_4", "size_bytes", "uploaded_mb", "Uploaded over the size of a changed file",
-         "A client with delta encoding sends the change (IMC, Figure 4)."),
-    _Row("sync_capabilities", "test_figure_5", "size_bytes", "uploaded_mb", "Uploaded over the size of a file",
-         "A client that compresses sends less of a text (IMC, Figure 5)."),
-    _Row("sync_capabilities", "test_figure_4_8", "size_mb", "traffic_mb", "Traffic over the size of a sparse file",
-         "A flat line: what is not there is not sent. The published ones differ by 3.6 KB (thesis, Figure 4.8)."),
-    _Row("sync_capabilities", "test_figure_4_10", "percent", "traffic_mb", "Traffic over what versions have in common",
-         "Several versions of a file; with delta encoding the common part is sent once (thesis, Figure 4.10).",
-         published="delta_encoded_mb", beside="with delta encoding"),
-    _Row("sync_performance", "test_figure_6", "set", "start_up", "Start-up time by set of files",
-         "From the change to the first byte of content (IMC, Figure 6a).", low="start_up_min", high="start_up_max",
-         quotes=(Quote(_IMC, "startup time", "any"), Quote(_IMC, "startup time", _SMALL, x=_SMALL))),
-    _Row("sync_performance", "test_figure_6", "set", "completion", "Completion time by set of files",
-         "From the first to the last byte of content (IMC, Figure 6b).", low="completion_min", high="completion_max",
-         quotes=tuple(Quote(_IMC, "completion time", name, x=name) for name in ("1 x 1 MB", _SMALL))),
-    _Row("sync_performance", "test_figure_6", "set", "overhead", "Overhead by set of files",
-         "Bytes besides the files, as a share of them (IMC, Figure 6c).", low="overhead_min", high="overhead_max",
-         quotes=(*(Quote(_IMC, "overhead", name, x=name, factor=0.01) for name in ("1 x 100 kB", "1 x 1 MB")),
-                 Quote(_IMC, "traffic over data size", _SMALL, x=_SMALL, plus=-1.0))),
-    _Row("mobile", "test_figure_5", "rtt_ms", "completion", "Completion time over round trips",
-         "Many small messages make a client slow where round trips are long (mobile study, Figure 5)."),
-    _Row("mobile", "test_figure_4", "how", "recovery_overhead", "Traffic of recovery by how a transfer was interrupted",
-         "What an interruption at half of the content costs, as a share of the content (mobile study, Figure 4)."),
-    _Row("mobile", "test_loss", "loss", "completion", "Completion time over lost packets",
-         "How a client's connections recover (mobile study)."),
-)  # fmt: skip
 _ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
-_TITLES = {"tue": "traffic usage efficiency", "changed_bytes": "size of the file", "size_bytes": "size of the file",
-           "threshold_kb": "byte counter c, KB", "percent": "identical part, %"}  # fmt: skip
+_TITLES = {"tue": "traffic usage efficiency", "size_bytes": "size of the file"}
 _ID_LIKE = frozenset({"service", "client"})
 
 
@@ -153,14 +46,12 @@ class _Point:
     is_doubted: bool = False
 
 
-def curves(members: Sequence[Measurement]) -> list[Figure]:
+def curves(rows: Iterable[Curve], members: Sequence[Measurement]) -> list[Figure]:
     """Returns the figures along a parameter that the experiments of one test function have."""
-    suite, test = members[0].kind
-    rows = [row for row in _ROWS if row.suite == suite and test.startswith(row.test)]
     return [drawn for row in rows if (drawn := _figure(row, members)) is not None]
 
 
-def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
+def _figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
     lines = _lines(row, members)
     points = [point for line in lines.values() for point in line]
     if len({point.x for point in points}) < 2:
@@ -171,6 +62,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     quotes = [each for each in quoted(row.quotes, members) if each.x is None or any(each.x == at.x for at in points)]
     is_theirs = row.mark.startswith("published")
     y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
+    titles = row.x_title or _words(row.x), row.y_title or _words(row.y)
 
     def place(x: float | str) -> float:
         return float(names.index(x)) if isinstance(x, str) else x
@@ -183,7 +75,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
         top = canvas.legend(6, 14, entries, width - 4) + 34
         x_scale = _x_scale(row.x, points, names, marks.values())
         plane = Plane(canvas, x_scale, _y_scale(points, quotes, y_text), 62, top, width - 14, top + 190)
-        plane.axes(_words(row.x), _words(row.y))
+        plane.axes(*titles)
         lane = [(place(x), value) for x, value in published]
         plane.line(sorted(lane), "published")
         for x, y in lane:
@@ -198,7 +90,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
                 if point.low is not None or point.high is not None:
                     plane.upright(x, _known(point.low, point.y), _known(point.high, point.y), f"s{number}")
                 doubt = ", has doubts" if point.is_doubted else ""
-                plane.dot(x, point.y, number, f"{name}, {_x_label(row.x, point.x)}: {y_text(point.y)}{doubt}")
+                plane.dot(x, point.y, number, f"{name}, {_x_label(row, point.x)}: {y_text(point.y)}{doubt}")
         for mark in dict.fromkeys(marks.values()):
             plane.rule(x=mark, label=f"{row.mark.partition('_')[0]}: {mark:g}")
         canvas.height = top + 190 + 42
@@ -208,7 +100,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     missing = len(lines) - len(shown)
     told = " ".join([row.told, *([f"{'; '.join(said)}."] if said else []),
                      *([f"{missing} more lines are in the numbers only."] if missing else [])])  # fmt: skip
-    head = ["line", _words(row.x), _words(row.y), "from", "to", row.beside, "doubts"]
+    head = ["line", *titles, "from", "to", row.beside, "doubts"]
     table = [
         [name, point.x, point.y, point.low, point.high, point.published, point.is_doubted]
         for name, line in lines.items() for point in line
@@ -240,7 +132,7 @@ def _draw_quotes(
         plane.canvas.text(plane.px(x) + (-8 if is_right else 8), y, told, "note", "end" if is_right else "start")
 
 
-def _lines(row: _Row, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
+def _lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
     """Returns the points of each line: of a provider, and of all parameters besides x that differ."""
     names = dict.fromkeys(name for each in members for name in each.params)
     others = [name for name in [*names, "operation"] if name not in {row.x, *_ID_LIKE} and _splits(row, name, members)]
@@ -259,7 +151,7 @@ def _lines(row: _Row, members: Sequence[Measurement]) -> dict[str, list[_Point]]
     return lines
 
 
-def _splits(row: _Row, name: str, members: Sequence[Measurement]) -> bool:
+def _splits(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
     """Returns whether a parameter has several values at one value of x, so that each needs a line of its own."""
     found: dict[tuple[str, object], set[str]] = {}
     for each in members:
@@ -272,7 +164,7 @@ def _param(each: Measurement, name: str) -> Any:
     return each.params.get(name, each.info.get(name))
 
 
-def _points(row: _Row, each: Measurement) -> Iterator[_Point]:
+def _points(row: Curve, each: Measurement) -> Iterator[_Point]:
     doubted = bool(each.info["doubts"])
     if row.inside:
         found = each.info.get(row.inside)
@@ -303,7 +195,7 @@ def _size_bytes(text: object) -> int | None:
     return None
 
 
-def _marks(row: _Row, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
+def _marks(row: Curve, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
     """Returns the marked value of x of each line; nothing if a provider has several lines."""
     found: dict[str, float] = {}
     for each in members if row.mark else ():
@@ -335,8 +227,8 @@ def _y_scale(points: Sequence[_Point], quotes: Sequence[Quoted], text: Callable[
     return Log(low * 0.8, high * 1.25, text) if low > 0 and high / low >= 30 else Linear(min(0.0, low), high, text)
 
 
-def _x_label(key: str, value: float | str) -> str:
-    return value if isinstance(value, str) else f"{_words(key)} {text_of(key)(value)}"
+def _x_label(row: Curve, value: float | str) -> str:
+    return value if isinstance(value, str) else f"{row.x_title or _words(row.x)} {text_of(row.x)(value)}"
 
 
 def text_of(key: str) -> Callable[[float], str]:

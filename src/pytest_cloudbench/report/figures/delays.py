@@ -1,6 +1,6 @@
 """Delays of single changes: which share of them a sync client began, and finished, within a time.
 
-What may live here: the distributions of UDS's Figures 8 and 9, from an entry of ``suites/updates``.
+What may live here: the distributions of an entry's lists of delays, as a suite declares them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Linear, Log, percent_text, seconds_text
 from pytest_cloudbench.report.svg import Canvas, Plane
+from pytest_cloudbench.results.suite import Delays
 
 __all__ = ["delays_of_changes"]
 
-_LINES = {"start_ups_s": "start-up", "sync_delays_s": "sync delay"}
-_PUBLISHED = {
-    "start_up_p50_7200_rpm_s": "median start-up with a disk of 7,200 rpm",
-    "start_up_p50_5400_rpm_s": "with one of 5,400 rpm",
-    "start_up_max_s": "the longest start-up",
-}
-_SHARES = {"sync_delay_1_to_4_s": (1.0, 4.0), "sync_delay_4_to_7_s": (4.0, 7.0)}
-"""Shares of all sync delays that are between two times, published and measured."""
 
-
-def delays_of_changes(each: Measurement) -> Figure | str | None:
+def delays_of_changes(row: Delays, each: Measurement) -> Figure | str | None:
     """Returns the figure of an entry's delays, why there is none, or None for an entry that has none."""
-    if not any(name in each.info for name in _LINES):
+    if not any(name in each.info for name in row.values):
         return None
-    lines = {words: _seconds(each.info.get(name)) for name, words in _LINES.items()}
+    lines = {words: _seconds(each.info.get(name)) for name, words in row.values.items()}
     known = {words: values for words, values in lines.items() if values}
-    return _figure(each, known) if known else "not drawn, the entry's delays are not a list of positive numbers"
+    return _figure(row, each, known) if known else "not drawn, the entry's delays are not a list of positive numbers"
 
 
 def _seconds(found: object) -> list[float]:
@@ -43,16 +35,16 @@ def _seconds(found: object) -> list[float]:
     return sorted(numbers) if is_sound else []
 
 
-def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
+def _figure(row: Delays, each: Measurement, lines: dict[str, list[float]]) -> Figure:
     theirs = {
         words: float(value)
-        for key, words in _PUBLISHED.items()
+        for key, words in row.published.items()
         if isinstance(value := each.info["published"].get(key), (int, float))
     }
     thirds = {
         ends: float(value)
-        for key, ends in _SHARES.items()
-        if finite(value := each.info["published"].get(key)) and "sync delay" in lines
+        for key, ends in row.shares.items()
+        if finite(value := each.info["published"].get(key)) and row.shares_of in lines
     }
     every = [end for ends in thirds for end in ends]
     every += [value for values in lines.values() for value in values] + list(theirs.values())
@@ -61,14 +53,14 @@ def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
         canvas = Canvas(width, 0, f"Delays of single changes, {each.subject}", told)
         entries = [(f"s{number}", words) for number, words in enumerate(lines)]
         entries += [("rule", "published")] if theirs else []
-        entries += [("band", "published share of sync delays")] if thirds else []
+        entries += [("band", f"published share of {row.shares_of}s")] if thirds else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
         x, y = Log(min(every) * 0.8, max(every) * 1.25, seconds_text), Linear(0, 1, percent_text, fixed=True)
         plane = Plane(canvas, x, y, 54, top, width - 14, top + 190)
         plane.axes("time since the change", "share of changes")
         for number, ((from_s, to_s), share) in enumerate(thirds.items()):
             style = "band" if number % 2 == 0 else "band other"
-            plane.bar(from_s, to_s, 0, 1, style, f"published: {percent_text(share)} of sync delays")
+            plane.bar(from_s, to_s, 0, 1, style, f"published: {percent_text(share)} of {row.shares_of}s")
             middle = (plane.px(from_s) + plane.px(to_s)) / 2
             canvas.text(middle, plane.bottom - 6, f"{share:.0%}".replace("%", " %"), "note", "middle")
         for value in theirs.values():
@@ -80,18 +72,17 @@ def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
         return canvas
 
     middle = "; ".join(f"{words}: {seconds_text(_median(values))}" for words, values in lines.items())
-    told = (
-        "Start-up: from a change to the first payload that the client sent; sync delay: until the last one. "
-        f"Medians: {middle}. A client that indexes or waits before it sends begins late (UDS, Figures 8 and 9)."
-    )
+    told = f"{row.told} Medians: {middle}.".lstrip()
     for (from_s, to_s), share in thirds.items():
-        mine = sum(from_s <= value < to_s for value in lines["sync delay"]) / len(lines["sync delay"])
-        told += f" From {from_s:g} to {to_s:g} s: {mine:.0%} of sync delays, published {share:.0%}.".replace("%", " %")
+        values = lines[row.shares_of]
+        mine = sum(from_s <= value < to_s for value in values) / len(values)
+        words = f"{mine:.0%} of {row.shares_of}s, published {share:.0%}".replace("%", " %")
+        told += f" From {from_s:g} to {to_s:g} s: {words}."
     head, rows = ["delay", "number", "seconds", "share of changes"], list[list[object]]()
     for words, values in lines.items():
         rows += [[words, number, value, share] for number, (value, share) in enumerate(_steps(values), 1)]
     rows += [[words, None, value, None] for words, value in theirs.items()]
-    rows += [[f"published: sync delay from {from_s:g} to {to_s:g} s", None, None, share]
+    rows += [[f"published: {row.shares_of} from {from_s:g} to {to_s:g} s", None, None, share]
              for (from_s, to_s), share in thirds.items()]  # fmt: skip
     source = str(each.info["published"].get("source") or "")
     notes = [

@@ -8,24 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Categories
 from pytest_cloudbench.report.svg import Canvas, Plane, shortened
 from pytest_cloudbench.results import published
+from pytest_cloudbench.results.suite import Answers, LossGrid
 
 __all__ = ["capabilities", "losses"]
 
 _MARKS = {"yes": "\u2713 yes", "no": "\u2717 no", "unknown": "? unknown"}
-_FOLDERS = {"test_table_4_2": "thesis-2014-table-4.2", "test_table_4_3": "thesis-2014-table-4.3"}
 
 
-def losses(members: Sequence[Measurement]) -> list[Figure]:
-    """Draw loss rates over sensors and interval, a grid for each provider (thesis 4.2.4, Tables 4.2 and 4.3)."""
-    table = published.load(_FOLDERS[members[0].kind[1]]) if members[0].kind[1] in _FOLDERS else None
-    known: dict[tuple[float, float], tuple[float, int]] = {}
-    for row in table.rows if table else ():
-        known[row.params["sensors"], row.params["interval_s"]] = row.value / 100, int(row.params["first_delay_max_s"])
+def losses(row: LossGrid, members: Sequence[Measurement]) -> list[Figure]:
+    """Draw loss rates over sensors and interval, a grid for each provider."""
+    table = published.load(row.table) if row.table in published.names() else None
+    known: dict[tuple[float, float], float] = {}
+    for cell in table.rows if table else ():
+        place: Any = cell.params.get("sensors"), cell.params.get("interval_s")
+        if all(map(finite, place)):  # any suite may name any table
+            known[place] = cell.value / 100
     drawn = []
     for subject in dict.fromkeys(each.subject for each in members):
         cells: dict[tuple[float, float], list[Measurement]] = {}
@@ -40,7 +43,7 @@ def losses(members: Sequence[Measurement]) -> list[Figure]:
 
 def _losses(
     subject: str, cells: Mapping[tuple[float, float], Sequence[Measurement]],
-    known: Mapping[tuple[float, float], tuple[float, int]], source: str,
+    known: Mapping[tuple[float, float], float], source: str,
 ) -> Figure:  # fmt: skip
     sensors, intervals_s = (sorted({key[at] for key in (*cells, *known)}) for at in (0, 1))
     rates = {key: _rate(each) for key, each in cells.items()}
@@ -67,7 +70,7 @@ def _losses(
     head = ["sensors", "interval, s", "loss rate", "published", "doubts"]
     unknown = (None, False)
     table = [
-        [*key, rates.get(key, unknown)[0], known.get(key, (None, 0))[0], rates.get(key, unknown)[1]]
+        [*key, rates.get(key, unknown)[0], known.get(key), rates.get(key, unknown)[1]]
         for key in sorted({*rates, *known})
     ]
     return Figure(
@@ -77,20 +80,20 @@ def _losses(
 
 def _cell(
     canvas: Canvas, left: float, top: float, wide: float, key: tuple[float, float], found: tuple[float | None, bool],
-    there: tuple[float, int] | None,
+    there: float | None,
 ) -> None:  # fmt: skip
     """Draw one cell: the measured rate, and the published one below it."""
     rate, is_doubted = found
     doubt, is_short = "?" if is_doubted else "", wide < 60
     tip = f"{key[0]:g} sensors, {key[1]:g} s: {_percent(rate)}{doubt}"
-    canvas.box(left, top, wide, 54, "cell blank", tip + (f"; published {_percent(there[0])}" if there else ""))
+    canvas.box(left, top, wide, 54, "cell blank", tip + ("" if there is None else f"; published {_percent(there)}"))
     if rate is not None:
         place = f'x="{left + 1:.1f}" y="{top + 1:.1f}" width="{wide - 2:.1f}" height="52" pointer-events="none"'
         canvas.add(f'<rect {place} class="heat" fill-opacity="{0.04 + 0.62 * min(1.0, rate):.2f}"/>')
     middle, share = left + wide / 2, _percent(rate, short=is_short)
-    canvas.text(middle, top + (23 if there else 31), share + doubt, "value", "middle")
-    if there:
-        text = ("p " if is_short else "publ. ") + _percent(there[0], short=is_short)
+    canvas.text(middle, top + (31 if there is None else 23), share + doubt, "value", "middle")
+    if there is not None:
+        text = ("p " if is_short else "publ. ") + _percent(there, short=is_short)
         canvas.text(middle, top + 40, text, "note", "middle")
 
 
@@ -103,8 +106,8 @@ def _percent(value: float | None, *, short: bool = False) -> str:
     return "-" if value is None else f"{value * 100:.0f} %" if short else f"{value * 100:.1f} %"
 
 
-def capabilities(members: Sequence[Measurement]) -> list[Figure]:
-    """Draw which sync client can do what, with its evidence, beside the paper's five (IMC 2013, Table 1)."""
+def capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:
+    """Draw which sync client can do what, with its evidence, beside those of a paper."""
     mine: dict[str, dict[str, Measurement]] = {}
     for each in members:
         if isinstance(each.params.get("capability"), str):
@@ -112,14 +115,13 @@ def capabilities(members: Sequence[Measurement]) -> list[Figure]:
     if not mine:
         return []
     theirs: dict[str, dict[str, Mapping[str, Any]]] = {}
-    table = published.load("imc-2013-table-1")
-    for row in table.rows:
-        theirs.setdefault(str(row.params["service"]), {})[str(row.params["capability"])] = row.entry["extra_info"]
-    names = list(
-        dict.fromkeys(
-            [*(str(row.params["capability"]) for row in table.rows), *(key for of in mine.values() for key in of)]
-        )
-    )
+    table = published.load(row.table) if row.table in published.names() else None
+    cells = table.rows if table else ()
+    for cell in cells:
+        theirs.setdefault(str(cell.params["service"]), {})[str(cell.params["capability"])] = cell.entry["extra_info"]
+    names = list(dict.fromkeys([
+        *(str(cell.params["capability"]) for cell in cells), *(key for of in mine.values() for key in of),
+    ]))  # fmt: skip
     columns = [
         (subject, {key: (_answer(each), str(each.info.get("how") or "")) for key, each in of.items()}, True)
         for subject, of in mine.items()
@@ -131,38 +133,39 @@ def capabilities(members: Sequence[Measurement]) -> list[Figure]:
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, "What clients can do", told)
-        left, cell, high = 92.0, (width - 96) / len(names), 34.0
-        is_narrow = cell < 62
+        left, wide, high = 92.0, (width - 96) / len(names), 34.0
+        is_narrow = wide < 62
         top = 100.0 if is_narrow else 28.0
         for place, name in enumerate(names):
-            middle = left + (place + 0.5) * cell
+            middle = left + (place + 0.5) * wide
             if is_narrow:
                 canvas.text(middle + 4, top - 4, shortened(name, 92), "note", turned=True)
             else:
-                canvas.text(middle, top - 8, shortened(name, cell), "note", "middle")
+                canvas.text(middle, top - 8, shortened(name, wide), "note", "middle")
         for line, (subject, answers, is_mine) in enumerate(columns):
             gap = 14 if not is_mine else 0
             y = top + line * high + gap
             canvas.text(left - 6, y + 20, shortened(subject, left - 8), "value" if is_mine else "", "end")
             for place, name in enumerate(names):
                 answer, how = answers.get(name, ("", ""))
-                x = left + place * cell
+                x = left + place * wide
                 style = answer if answer in _MARKS else "blank"
-                canvas.box(x + 2, y, cell - 4, high - 5, style, f"{subject}, {name}: {answer or 'not measured'}. {how}")
+                canvas.box(x + 2, y, wide - 4, high - 5, style, f"{subject}, {name}: {answer or 'not measured'}. {how}")
                 mark = _MARKS.get(answer, "-")
-                canvas.text(x + cell / 2, y + 19, mark[:1] if is_narrow else mark, "value", "middle")
+                canvas.text(x + wide / 2, y + 19, mark[:1] if is_narrow else mark, "value", "middle")
         canvas.height = top + len(columns) * high + 22
         return canvas
 
-    told = (
-        f"Measured: {', '.join(mine)}. Below: the five clients of 2013, as published. The evidence is in the numbers."
-    )
+    told = f"Measured: {', '.join(mine)}. "
+    told += f"Below: {', '.join(theirs)}, as published ({table.date}). " if table else ""
+    told += "The evidence is in the numbers."
     rows = [
         [subject, name, *answers.get(name, (None, None)), _evidence(mine.get(subject, {}).get(name))]
         for subject, answers, _ in columns for name in names
     ]  # fmt: skip
     head = ["client", "capability", "answer", "how", "evidence"]
-    return [Figure("capabilities", "What clients can do", told, draw, head, rows, [f"Published: {table.source}"])]
+    notes = [f"Published: {table.source}"] if table else []
+    return [Figure("capabilities", "What clients can do", told, draw, head, rows, notes)]
 
 
 def _answer(each: Measurement) -> str:

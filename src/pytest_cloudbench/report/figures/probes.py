@@ -1,6 +1,6 @@
 """A search for a limit: its probes in their order, which passed, and the interval that is left for the answer.
 
-What may live here: the probes that an entry of ``suites/capacity`` keeps, and the figure of them.
+What may live here: the probes that an entry keeps, and the figure of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Linear, Log, count_text, percent_text, seconds_text
 from pytest_cloudbench.report.svg import Canvas, Plane
+from pytest_cloudbench.results.suite import Probes
 
 __all__ = ["levels_tried"]
 
-_SEARCHED = {"capacity_per_s": "uploads per second", "capacity_sensors": "sensors"}
 _VERDICTS = {True: ("passed", 0), False: ("failed", 1), None: ("not judged", 4)}
 """What a probe said: its word and its series' marker."""
 
@@ -29,10 +29,10 @@ class _Probe:
     why: str
 
 
-def levels_tried(each: Measurement) -> Figure | str | None:
+def levels_tried(row: Probes, each: Measurement) -> Figure | str | None:
     """Returns the figure of a search, why there is none, or None for an entry that is not about a search."""
     found = each.info.get("probes")
-    searched = next((words for metric, words in _SEARCHED.items() if metric in each.info), None)
+    searched = next((words for metric, words in row.searched.items() if metric in each.info), None)
     if searched is None:
         return None
     if not isinstance(found, list) or not found:

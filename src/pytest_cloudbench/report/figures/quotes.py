@@ -5,34 +5,15 @@ What may live here: rows of tables that ship, as values of a figure. They are dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.results import published
+from pytest_cloudbench.results.suite import Quote
 
-__all__ = ["Quote", "Quoted", "quoted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """Which rows of a table are quoted of a figure.
-
-    Attributes:
-        table, quantity, condition: which rows; of the condition its end, and if that is empty, all of the quantity.
-        x: where on the figure's axis; None: they are of all of it.
-        factor, plus: make values of the figure from those of the table.
-        given: names of parameters or facts, and what they must be: of another experiment nothing was published.
-    """
-
-    table: str
-    quantity: str
-    condition: str = ""
-    x: float | str | None = None
-    factor: float = 1.0
-    plus: float = 0.0
-    given: Mapping[str, object] = field(default_factory=dict)
+__all__ = ["Quoted", "quoted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +37,16 @@ def quoted(quotes: Iterable[Quote], members: Sequence[Measurement]) -> list[Quot
         Quoted(quote.x, row.value * quote.factor + quote.plus, _words(row),
                str(row.entry["extra_info"].get("bound") or ""), table.source)
         for quote in quotes if any(_is_of(quote, each) for each in members)
-        for table in [_table(quote.table)]
+        for table in _tables(quote.table)
         for row in table.rows
         if row.params["quantity"] == quote.quantity and row.params["condition"].endswith(quote.condition)
     ]  # fmt: skip
 
 
-_table = cache(published.load)
+@cache
+def _tables(name: str) -> list[published.Table]:
+    """Return the table of that name, if it is here: an entry may be from another installation."""
+    return [published.load(name)] if name in published.names() else []
 
 
 def _is_of(quote: Quote, each: Measurement) -> bool:

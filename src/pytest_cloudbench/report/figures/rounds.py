@@ -18,6 +18,7 @@ from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Linear, Tail, count_text, percent_text, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results import published, series
+from pytest_cloudbench.results.suite import Rounds
 
 __all__ = ["completed_over_time", "hash_calls_over_time"]
 
@@ -25,7 +26,6 @@ _MOST_PARTS = 60
 _TOP = 0.9999
 """The top of the axis: what is between it and all of them cannot be told apart there."""
 
-_TABLE = "cloud-raid-2012-table-3"
 _UNITS_S = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0))
 
 
@@ -51,21 +51,21 @@ class _Course:
     stops: Sequence[tuple[float, float]]
 
 
-def completed_over_time(each: Measurement) -> Figure | str | None:
+def completed_over_time(row: Rounds, each: Measurement) -> Figure | str | None:
     """Returns the figure of a series, why there is none, or None for an entry that is about no series as a whole."""
     course = _read(each)
     if course is None or isinstance(course, str):
         return course
-    return _figure(each, course) if course.parts else f"not drawn, {each.series}: no round has tried a write"
+    return _figure(row, each, course) if course.parts else f"not drawn, {each.series}: no round has tried a write"
 
 
-def hash_calls_over_time(each: Measurement) -> Figure | None:
+def hash_calls_over_time(row: Rounds, each: Measurement) -> Figure | None:
     """Returns the figure of a series' hash calls; None if none was answered, or another figure says why."""
     course = _read(each)
     if course is None or isinstance(course, str):
         return None
     sizes = sorted({size for part in course.parts for size, (answered, _) in part.calls.items() if answered})
-    return _calls(each, course, sizes) if sizes else None
+    return _calls(row, each, course, sizes) if sizes else None
 
 
 def _read(each: Measurement) -> _Course | str | None:
@@ -119,10 +119,10 @@ def _joined(rounds: Sequence[_Part]) -> _Part:
     return _Part(rounds[0].from_s, rounds[-1].to_s, tried, ok, any(each.is_doubted for each in rounds), calls)
 
 
-def _figure(each: Measurement, course: _Course) -> Figure:
-    parts, table = course.parts, published.load(_TABLE)
+def _figure(row: Rounds, each: Measurement, course: _Course) -> Figure:
+    parts, table = course.parts, published.load(row.table) if row.table in published.names() else None
     seen = [availability(part.ok, part.tried) for part in parts]
-    theirs = sorted(row.value / 100 for row in table.rows)
+    theirs = sorted(cell.value / 100 for cell in table.rows) if table else []
     end_s = parts[-1].to_s
     unit, unit_s = _unit(end_s)
     so_far, tried, ok = list[tuple[float, float]](), 0, 0
@@ -135,14 +135,15 @@ def _figure(each: Measurement, course: _Course) -> Figure:
         entries = [("d0", "completed, 95 % interval"), ("s1", "so far")]
         entries += [("d4", "has doubts")] if any(part.is_doubted for part in parts) else []
         entries += [("unknown", "stopped: not measured")] if course.stops else []
-        top = canvas.legend(6, 14, [*entries, ("rule", "published, lowest and highest")], width - 4) + 34
+        entries += [("rule", "published, lowest and highest")] if theirs else []
+        top = canvas.legend(6, 14, entries, width - 4) + 34
         x = Linear(0, end_s / unit_s, count_text, fixed=True)
         plane = Plane(canvas, x, Tail(_TOP), 62, top, width - 14, top + 190)
         for from_s, to_s in course.stops:
             left, right = plane.px(from_s / unit_s), plane.px(to_s / unit_s)
             canvas.box(left, top, max(2.0, right - left), plane.bottom - top, "unknown", "stopped: not measured")
         plane.axes(f"{unit} since the start", f"writes completed (top: {percent_text(_TOP)} and more)")
-        for value in dict.fromkeys((theirs[0], theirs[-1])):
+        for value in dict.fromkeys((*theirs[:1], *theirs[-1:])):
             plane.rule(y=value)
         for part, share in zip(parts, seen, strict=True):
             middle = (part.from_s + part.to_s) / 2 / unit_s
@@ -160,14 +161,16 @@ def _figure(each: Measurement, course: _Course) -> Figure:
     )
     if course.stops:
         told += f"Stopped {len(course.stops)} x: these times count neither as measured nor as unavailable. "
-    told += f"Published: {percent_text(theirs[0])} to {percent_text(theirs[-1])}, over twenty days of other services."
+    if theirs:
+        told += f"Published: {percent_text(theirs[0])} to {percent_text(theirs[-1])}, of other services."
     head = ["from, s", "to, s", "tried", "completed", "share", "interval from", "interval to", "doubts"]
     rows = [
         [part.from_s, part.to_s, part.tried, part.ok, share.share, share.low, share.high, part.is_doubted]
         for part, share in zip(parts, seen, strict=True)
     ]
     title = f"Writes completed over time: {each.subject}"
-    return Figure("completed-over-time", title, told, draw, head, rows, [f"Published: {table.source} ({table.date})"])
+    notes = [f"Published: {table.source} ({table.date})"] if table else []
+    return Figure("completed-over-time", title, told, draw, head, rows, notes)
 
 
 def _unit(end_s: float) -> tuple[str, float]:
@@ -175,7 +178,7 @@ def _unit(end_s: float) -> tuple[str, float]:
     return next(((name, size) for name, size in _UNITS_S if end_s >= 2 * size), ("seconds", 1.0))
 
 
-def _calls(each: Measurement, course: _Course, sizes: Sequence[int]) -> Figure:
+def _calls(row: Rounds, each: Measurement, course: _Course, sizes: Sequence[int]) -> Figure:
     unit, unit_s = _unit(course.parts[-1].to_s)
     means = {size: [_mean_s(part, size) for part in course.parts] for size in sizes}
     known = [mean_s for values in means.values() for mean_s in values if mean_s is not None]
@@ -202,8 +205,8 @@ def _calls(each: Measurement, course: _Course, sizes: Sequence[int]) -> Figure:
 
     told = (
         f"From a call to its answer, on average of each part of the time, by the size of the file. {_nature(each)}"
-        "Cloud-RAID found no influence of the size (III.D; its Figures 3 and 4 print no numbers)."
-    )
+        f"{row.calls_told}"
+    ).rstrip()
     rows = [
         [size, part.from_s, part.to_s, part.calls.get(size, (0, 0.0))[0], mean_s]
         for size, values in means.items() for part, mean_s in zip(course.parts, values, strict=True)

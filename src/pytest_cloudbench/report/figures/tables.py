@@ -5,7 +5,7 @@ What may live here: one figure for every table that ships and shares a row with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 from pytest_cloudbench.report.figures import Figure
@@ -13,25 +13,34 @@ from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Linear, Log, Scale, count_text, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, shortened
 from pytest_cloudbench.results import published
+from pytest_cloudbench.results.suite import PublishedTable
 
 __all__ = ["beside_published"]
 
-_DRAWN_OTHERWISE = frozenset({"thesis-2014-table-4.2", "thesis-2014-table-4.3", "imc-2013-table-1", "uds-2013-table-1"})
 _MOST_ROWS = 30
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "s": seconds_text}
 
 
-@cache
-def _names() -> tuple[str, ...]:
-    return tuple(name for name in published.names() if name not in _DRAWN_OTHERWISE)
+_names = cache(published.names)
 
 
-def beside_published(members: Sequence[Measurement]) -> list[Figure]:
-    """Returns a figure for each table and unit that has rows which these experiments repeat."""
+def beside_published(
+    members: Sequence[Measurement], without: Collection[str] = (), own: Iterable[PublishedTable] = ()
+) -> list[Figure]:
+    """Returns a figure for each table and unit that has rows which these experiments repeat.
+
+    Args:
+        members: the experiments of one test function.
+        without: names of tables that another figure shows.
+        own: tables of their suite, besides those that are installed.
+    """
     run = [{"fullname": each.nodeid, "params": each.params, "extra_info": each.info} for each in members]
     drawn = []
-    for name in _names():
-        table = published.load(name)
+    declared = {table.name: table for table in own}
+    for name in dict.fromkeys([*_names(), *declared]):
+        if name in without:
+            continue
+        table = published.table_of(declared[name]) if name in declared else published.load(name)
         if published.beside(table, run):
             rows = [row for row in table.rows if any(each.value is not None for each in row.measured)]
             for unit in dict.fromkeys(row.unit for row in rows):

@@ -1,0 +1,138 @@
+"""A suite in somebody else's project: a figure, a conclusion, a title, a published table and an option of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet.harness import FOLDER, Ended, Lab
+from tests.runs import SPREAD, Spread
+
+DECLARED = """
+'''What does a photo cost?'''
+
+from pytest_cloudbench import Curve, Metric, PublishedTable, Suite
+
+CLOUDBENCH_SUITE = Suite(
+    "photos",
+    figures=(Curve(test="test_photo", x="photo_bytes", y="photo_cost", title="Cost over size", told="Flat is best."),),
+    conclusions={"photo_cost": Metric("s", "higher", time_like=True)},
+    columns={"photo_cost": "costs so much"},
+    published=(
+        PublishedTable(
+            name="album-2020-table-1", test="test_photo", metric="photo_cost", of="cost of a photo", unit="ms",
+            source="An album", date="2020", rows=(({"times": 1}, 20.0), ({"times": 2}, 30.0)), scale=1000.0,
+        ),
+    ),
+)
+"""
+OPTIONS = """
+from pytest_cloudbench import Option, add_suite_options
+
+def pytest_addoption(parser):
+    option = Option("--photo-bytes", {"type": int, "default": 100, "help": "how large"}, "1 or more", lambda n: n > 0)
+    add_suite_options(parser, "photos", (option,))
+"""
+TEST = """
+import pytest
+from pytest_cloudbench import Threads
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_photo(experiment, payloads, pytestconfig, times):
+    photo_bytes = times * pytestconfig.option.cloudbench_photo_bytes
+    run = experiment.run(payloads.random(photo_bytes), arrival=Threads(2), files=4, store=False)
+    experiment.conclude(
+        {"photo_cost": run["response_p50"]}, [run["elapsed"]], stats_of="elapsed time",
+        columns=("photo_bytes", "photo_cost"), extra={"photo_bytes": photo_bytes},
+    ).check()
+"""
+CLAIM = """
+[[expect]]
+provider = "folder:objects"
+metric = "photo_cost"
+at_least = 0.0
+source = "it cannot be quicker"
+date = 2026-11-26
+"""
+
+
+def project(lab: Lab, declared: str = DECLARED) -> None:
+    package = lab.folder / "photos"
+    package.mkdir()
+    for name, text in (("__init__", declared), ("conftest", OPTIONS), ("test_photo", TEST)):
+        (package / f"{name}.py").write_text(text)
+    (lab.folder / "claims.toml").write_text(CLAIM)
+
+
+def command(lab: Lab, *words: str) -> str:
+    """Return what a command prints, in the project's folder but without the project."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest_cloudbench.cli", *words],
+        cwd=lab.folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def entry(run: Ended, times: int) -> dict[str, Any]:
+    return {**run.info(f"test_photo[folder:objects-{times}]")}
+
+
+@SPREAD
+def test_it_has_all_that_ours_have(lab: Lab, spread: Spread) -> None:
+    project(lab)
+    run = lab.run(
+        "photos", *FOLDER, *spread, "--photo-bytes", "1000", "--cloudbench-expectations=claims.toml",
+        "--cloudbench-fail=photo_cost:0", "--cloudbench-report=now.html",
+    )  # fmt: skip
+    assert run.counts() == {"passed": 2}, run.text
+    assert run.lines_with("costs so much"), run.text
+    assert run.lines_with("2 expectations met"), run.text
+    assert run.lines_with("gate photo_cost:0: "), run.text
+    assert entry(run, 2)["photo_bytes"] == 2000
+    suite = entry(run, 2)["suite"]
+    assert suite["name"] == "photos"
+    assert suite["published"][0]["rows"] == [[{"times": 2}, 30.0]]
+    (lab.folder / "photos").rename(lab.folder / "gone")  # the report is made elsewhere, from the file alone
+    command(lab, "report", "out.json", "--output", "later.html")
+    for name in ("now.html", "later.html"):
+        page = (lab.folder / name).read_text("utf-8")
+        assert "Cost over size" in page
+        assert "Published beside measured: cost of a photo" in page
+        assert "An album (2020)" in page
+    exported = command(lab, "export", "--format", "openmetrics", "--metric", "photo_cost", "out.json")
+    assert "higher is better" in exported
+
+
+def test_a_stranger_may_not_redefine_a_metric(lab: Lab) -> None:
+    project(lab, DECLARED.replace("photo_cost", "loss_rate"))
+    run = lab.run("photos", *FOLDER)
+    assert run.counts() == {"errors": 2}, run.text
+    assert "suite photos: loss_rate: another metric has that name" in run.text
+
+
+def test_a_single_file_of_tests_declares_what_is_its_own(lab: Lab) -> None:
+    (lab.folder / "test_photo.py").write_text(
+        DECLARED + TEST.replace("pytestconfig.option.cloudbench_photo_bytes", "100")
+    )
+    run = lab.run("test_photo.py", *FOLDER)
+    assert run.counts() == {"passed": 2}, run.text
+    assert entry(run, 1)["suite"]["conclusions"] == {
+        "photo_cost": {"unit": "s", "better": "higher", "time_like": True, "gated": ""}
+    }
+
+
+@pytest.mark.parametrize("suite", ["no dictionary", {"name": "photos", "figures": [{"kind": "Curve"}, 5]}])
+def test_what_a_file_says_of_its_suite_is_not_trusted(lab: Lab, suite: object) -> None:
+    project(lab)
+    run = lab.run("photos", *FOLDER, "-k", "2")
+    document = json.loads((lab.folder / "out.json").read_text())
+    document["benchmarks"][0]["extra_info"]["suite"] = suite
+    (lab.folder / "odd.json").write_text(json.dumps(document))
+    command(lab, "report", "odd.json", "--output", "odd.html")
+    assert "test_photo" in Path(run.folder, "odd.html").read_text("utf-8")

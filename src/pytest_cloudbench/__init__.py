@@ -15,7 +15,7 @@ __all__ = [
     "Capabilities", "Capture", "CaptureError", "CaptureResult", "CaptureUnavailable", "ClientError", "ClientFacts",
     "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
     "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
-    "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "EmpiricalSizes",
+    "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "Egress", "EmpiricalSizes",
     "EmulatorService", "Endpoint", "Entry", "EqualPlacement", "ErrorKind", "Expectation", "Experiment", "FileNames",
     "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Insert", "Jittered",
     "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError", "LinkUnavailable",
@@ -24,22 +24,22 @@ __all__ = [
     "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption",
     "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote",
     "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount",
-    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox",
-    "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin", "SkinClock", "SpecError", "Split",
-    "Stable", "Step", "StoreError", "Suite", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement",
-    "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError",
-    "Verb", "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__",
-    "add_suite_options", "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range",
-    "chance_of_at_least", "check_params", "chunks", "client_names", "client_option", "connect_driver",
-    "content_difference", "content_digest", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "endpoint_of",
-    "find_knee", "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily",
-    "import_parts", "is_loaded", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
-    "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s", "load_recipe",
-    "make_arrival", "make_client", "make_payload", "md5_of", "mean_of_known", "measure_consistency",
-    "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_duration_s", "parse_form",
-    "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace",
-    "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator", "survey_array", "time_percentiles",
-    "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient",
+    "Series", "SeriesPlan", "Service", "ServiceError", "Skin", "SkinClock", "SpecError", "Split", "Stable", "Step",
+    "StoreError", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement", "TimeCourse",
+    "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict",
+    "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites",
+    "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks",
+    "client_names", "client_option", "connect_driver", "content_difference", "content_digest", "detail_of",
+    "detail_of_error", "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee", "find_profile",
+    "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts", "is_loaded",
+    "is_web_address", "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift",
+    "key_of", "kind_of_status", "least_placement_time_s", "load_recipe", "make_arrival", "make_client",
+    "make_payload", "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "now_ns",
+    "open_provider", "parse_duration_s", "parse_form", "parse_trace", "path_of", "percentile", "placement_cost",
+    "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator",
+    "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials",
+    "wait_for",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -116,8 +116,11 @@ if TYPE_CHECKING:
         timeout_of,
         usable_credentials,
     )
+    from pytest_cloudbench.drivers.egress import Egress
+    from pytest_cloudbench.drivers.egress import leaving as egress_of
     from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
+    from pytest_cloudbench.drivers.surroundings import Surrounding
     from pytest_cloudbench.drivers.web import Bearer, Unsuccessful, WebClient
     from pytest_cloudbench.emulators import EmulatorService
     from pytest_cloudbench.emulators import start as start_emulator
@@ -285,8 +288,10 @@ _NAMES = {
         "RequestCount STATUS_KINDS check_params detail_of detail_of_error endpoint_of is_web_address "
         "kind_of_status seconds_of timeout_of usable_credentials"
     ),
+    "pytest_cloudbench.drivers.egress": "Egress egress_of=leaving",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
     "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
+    "pytest_cloudbench.drivers.surroundings": "Surrounding",
     "pytest_cloudbench.drivers.web": "Bearer Unsuccessful WebClient",
     # emulators and other services
     "pytest_cloudbench.emulators": "EmulatorService start_emulator=start",

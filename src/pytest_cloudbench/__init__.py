@@ -42,7 +42,7 @@ __all__ = [
     "wait_for",
 ]  # fmt: skip
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 TYPE_CHECKING = False
 """Type checkers take this for true. The constant of ``typing`` would cost an import."""

@@ -156,8 +156,8 @@ SIDEWAYS = {
     ("report", "live"): "both are what people look at",
 }
 # What a driver may import from the package, besides helper modules of its own package.
-# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and child
-# processes that end with this one; none knows a provider, except that one knows where Google's programs keep
+# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and
+# child processes that end with this one; none knows a provider, except that one knows where Google's programs keep
 # credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
     "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk_import",

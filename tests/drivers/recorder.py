@@ -35,7 +35,7 @@ _VARYING_HEADERS = frozenset(
 )
 _VARYING = re.compile(
     r"(?<=[?&]sn=)\w+|(?<=Signature=)\w+|(?<=SharedKey cloudbench:)\S+|(?<=gccl-invocation-id/)\S+|(?<=boundary=)\S+"
-    r'|(?<="[a-z]": ")[\w-]{6,}|\d{5,}|[\da-f]{8}-[\da-f-]{20,}|(?<![\w+=-])(?=[\w+=-]*\d)(?!AWS4-HMAC)[\w+=-]{16,}'
+    r'|(?<="[a-z]": ")[\w-]{6,}|\d{5,}|[\da-f]{8}-[\da-f-]{20,}|(?<![\w+-])(?=[\w+-]*\d)(?!AWS4-HMAC)[\w+-]{16,}={0,2}'
     r"|20\d\d-\d\d-\d\d[T ][\d:.]+Z?|={10,}\d+=*|(?<=boxcloud.com:443/)\S+|(?<=personalcontent.com:443/)\S+"
     r"|(?<=userstorage.mega.co.nz:443/)\S+"
 )

@@ -102,6 +102,29 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
     assert leaving(None, "http://127.0.0.1:9").remarks == {}
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("socks5://us:secret-4711@proxy.test:1080", "drivers know no proxies but those of HTTP"),
+        ("http://", "no address of a proxy"),
+        ("http://[::1", "no address of a proxy"),
+        ("http://proxy.test:port", "no address of a proxy"),
+        ("http://proxy.test:99999", "no address of a proxy"),
+        ("nonsense nonsense", "no address of a proxy"),
+    ],
+)
+def test_what_is_no_proxy_is_told_where_it_would_be_asked(
+    monkeypatch: pytest.MonkeyPatch, value: str, told: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", value)
+    with pytest.raises(UsageError, match=rf"^HTTPS_PROXY=\w+://...: {told}: set it to http://HOST:PORT") as caught:
+        leaving(None, REAL)
+    assert "4711" not in str(caught.value)
+    assert leaving(None, "https://127.0.0.1").remarks == {}
+    monkeypatch.setenv("NO_PROXY", "storage.test")
+    assert leaving(None, REAL).proxy_for(REAL) == ""
+
+
 def test_the_first_variable_counts_and_a_bad_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in CERTIFICATES:
         trustme.CA().cert_pem.write_to_path(str(tmp_path / name))

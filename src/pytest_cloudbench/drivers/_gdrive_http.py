@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.model import UsageError
 
 _READ_PIECE_BYTES = 64 * 1024
 # http.client waits for a whole piece: a small first one marks the first byte.
@@ -61,6 +62,10 @@ class Transport:
         self._http: Any = _http_class()
         self._library: Any = httplib2
         self.egress, self.hosts, self.token = egress, hosts, token
+        if any(egress.proxy_for(f"https://{host}").startswith("https:") for host in hosts):
+            raise UsageError(
+                "gdrive: its library for HTTP asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT"
+            )
         self.timeout_s = timeout_s
         self._own = _Own()
         self._all: list[Any] = []

@@ -53,7 +53,7 @@ def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
     seen = environment()
     certificates = next((name for name in CERTIFICATES if seen.get(name)), "")
     egress = Egress(
-        proxies={scheme: found for scheme in _SCHEMES if (found := _proxy_in(seen, scheme))},
+        proxies={scheme: entry for scheme in _SCHEMES if (entry := _proxy_in(seen, scheme))},
         direct=_value_of(seen, "no_proxy"), trusted=seen.get(certificates, ""), trusted_by=certificates,
     )  # fmt: skip
     if url:
@@ -89,26 +89,27 @@ class Egress:
         if why and urlsplit(url).scheme == "http":
             self._trusted_by = self.trusted = ""  # not needed here, and requests looks whether there is such a file
         elif why:
-            told = f"{self._trusted_by}={self.trusted}: {why}"
-            raise UsageError(f"{told}: name a file of certificates (PEM), or unset the variable")
+            problem = f"{self._trusted_by}={self.trusted}: {why}"
+            raise UsageError(f"{problem}: name a file of certificates (PEM), or unset the variable")
         elif self._trusted_by and urlsplit(url).scheme == "https":
             self.remarks["certificates"] = self._trusted_by
-        if found := self._found(url):
-            variable, proxy = found
-            parts = urlsplit(proxy)
+        if entry := self._proxy_entry(url):
+            variable, proxy = entry
             if why := _not_a_proxy(proxy):
-                told = f"{variable}={redact.clean(parts.scheme)}://...: {why}"
-                raise UsageError(f"{told}: set it to http://HOST:PORT, or name the provider's host in NO_PROXY")
+                problem = f"{variable}={redact.clean(proxy.partition('://')[0])}://...: {why}"
+                raise UsageError(f"{problem}: set it to http://HOST:PORT, or name the provider's host in NO_PROXY")
+            parts = urlsplit(proxy)
             self.remarks["proxy"] = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def proxy_for(self, url: str) -> str:
         """Returns the URL of the proxy for a request; empty if it goes there itself."""
-        return found[1] if self._proxies and (found := self._found(url)) else ""
+        entry = self._proxy_entry(url) if self._proxies else None
+        return entry[1] if entry else ""
 
-    def _found(self, url: str) -> tuple[str, str] | None:
+    def _proxy_entry(self, url: str) -> tuple[str, str] | None:
         parts = urlsplit(url)
-        found = self._proxies.get(parts.scheme)
-        return None if found is None or _is_direct(parts.netloc, parts.scheme, self._direct) else found
+        entry = self._proxies.get(parts.scheme)
+        return None if entry is None or _is_direct(parts.netloc, parts.scheme, self._direct) else entry
 
     def context(self) -> ssl.SSLContext | bool:
         """Returns whom TLS trusts; True for those that a library trusts by itself. Raises OSError."""
@@ -173,12 +174,12 @@ class Egress:
         """Returns this as an environment, for a library or a program that takes it from nowhere else."""
         proxies = {f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _not_a_proxy(proxy)}
         direct = ",".join(filter(None, (_LOOPBACK, self._direct)))
-        found = {**proxies, **({"no_proxy": direct} if proxies else {})}
-        found = {spelled: value for name, value in found.items() for spelled in (name, name.upper())}
+        named = {**proxies, **({"no_proxy": direct} if proxies else {})}
+        variables = {spelled: value for name, value in named.items() for spelled in (name, name.upper())}
         if self.trusted:
-            found["SSL_CERT_DIR" if os.path.isdir(self.trusted) else "SSL_CERT_FILE"] = self.trusted
-            found["REQUESTS_CA_BUNDLE"] = self.trusted
-        return found
+            variables["SSL_CERT_DIR" if os.path.isdir(self.trusted) else "SSL_CERT_FILE"] = self.trusted
+            variables["REQUESTS_CA_BUNDLE"] = self.trusted
+        return variables
 
     @contextmanager
     def as_environment(self) -> Iterator[None]:
@@ -206,7 +207,7 @@ def _proxy_in(seen: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
     for name in (f"{scheme}_proxy", "all_proxy"):
         if value := _value_of(seen, name):
             url = value if "://" in value else f"http://{value}"
-            user_info = urlsplit(url).netloc.rpartition("@")[0]
+            user_info = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
             redact.learn({form for part in user_info.split(":", 1)[1:] for form in (part, unquote(part)) if form})
             return (name if name in seen else name.upper()), url
     return None
@@ -216,7 +217,7 @@ def _not_a_proxy(url: str) -> str:
     """Returns why a URL cannot be a proxy's; empty if it can."""
     try:
         parts = urlsplit(url)
-        has_place = bool(parts.hostname) and parts.port != 0
+        has_place = bool(parts.hostname) and parts.port != 0 and " " not in url and url.isprintable()
     except ValueError:
         has_place = False
     if not has_place:

@@ -61,6 +61,7 @@ class Load:
 
 LOADS: Mapping[str, Load] = {
     "calm": Load("nothing else to do"),
+    "other work": Load("whatever else the machine does, which this process does not start"),
     "busy4": Load("4 busy processes beside", 4),
     "busy16": Load("16 busy processes beside", 16),
     "bursts": Load("10 processes beside that compute for 2 s and sleep for 4 s, on average", 10, 2.0, 4.0),

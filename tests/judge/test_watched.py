@@ -79,6 +79,18 @@ def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_work
     assert answers({"quiet_kept": 200, "quiet_share": 0.5})["quiet_share"] == "inconclusive"
 
 
+@pytest.mark.parametrize(("starved", "before", "answer"), [
+    (0.05, 0.05, "broken"), (0.02, 0.05, "broken"), (None, None, "broken"),
+    (0.30, 0.05, "inconclusive"),  # the machine was busy: each operation costs some more CPU time then, too
+    (0.30, None, "inconclusive"),  # nobody knows how long threads waited before
+])  # fmt: skip
+def test_fewer_quiet_operations_are_the_clients_only_if_threads_did_not_wait_more(
+    starved: float | None, before: float | None, answer: str
+) -> None:
+    now = {"quiet_kept": 200, "quiet_share": 0.5, "cpu_per_op": 0.0021, "starved_share": starved}
+    assert answers(now, [RUN | {"starved_share": before}] * 20)["quiet_share"] == answer
+
+
 @pytest.mark.parametrize(("lost", "answer"), [(0, "met"), (1, "broken"), (60, "broken")])
 def test_a_file_that_was_lost_silently_is_broken_whatever_repetitions_say(lost: int, answer: str) -> None:
     now = RUN | {"silently_lost": lost, "silent_loss_rate": lost / 400}

@@ -377,6 +377,8 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) 
         return f"{watched.fewest_ops} quiet operations are needed, found {round(ops)}"
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
+    if watched.rest and _waits_more(info, baseline):
+        return "threads waited for a CPU for more of the time than in any run before, as beside other work"
     if (by := watched.by or watched.beside) and (now := _number(info, by)):
         before = [reading.value for reading in baseline.readings(by, _BARE) if reading.value]
         if before and now > max(before) * _SLOWER:
@@ -390,6 +392,16 @@ def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
     now = _reading("cpu_per_op", watched, info).value
     known = [each.value for each in baseline.readings("cpu_per_op", watched) if each.value is not None]
     return now is not None and bool(known) and now > max(known)
+
+
+def _waits_more(info: Numbers, baseline: Former) -> bool:
+    """Returns whether threads waited for a CPU more than in any run of the baseline, as far as is known.
+
+    On a busy machine each operation costs a little more CPU time, too, so CPU time alone does not show who was busy.
+    """
+    now = _number(info, "starved_share")
+    before = [reading.value for reading in baseline.readings("starved_share", _BARE) if reading.value is not None]
+    return now is not None and now > max(before, default=0.0)
 
 
 def _without_handshakes(check: Check, info: Numbers, again: Sequence[Numbers], former: Former) -> Check:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import MIB, Figure, alternating, environment, median, python, scratch
-from pytest_cloudbench.systems.savingbox.content import compressed_bytes
-from pytest_cloudbench.systems.savingbox.written import TracedWrites, find_writes
+from pytest_cloudbench.savingbox.content import compressed_bytes
+from pytest_cloudbench.savingbox.written import TracedWrites, find_writes
 
 __all__ = ["measure"]
 
@@ -143,7 +143,7 @@ def _box(folder: Path, size_mib: int, ranges: str = "auto") -> Iterator[_Box]:
     with file.open("wb") as made:
         for _ in range(size_mib):
             made.write(os.urandom(MIB))
-    argv = python("-m", "pytest_cloudbench.cli", "savingbox", str(home / "box"), str(home / "sync"), "--json")
+    argv = python("-m", "pytest_cloudbench.commands.cli", "savingbox", str(home / "box"), str(home / "sync"), "--json")
     argv += [f"--quiet={_QUIET_S}s", f"--ranges={ranges}", f"--state={home / 'state'}"]
     process = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True)
     try:

@@ -16,7 +16,7 @@ from benchmarks.bare_sdks import BARE, BODY, Put
 from benchmarks.harness import Blocks, Figure, alternating, median
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload.contents import Literal
 
 __all__ = ["compared", "measure"]
 

@@ -43,7 +43,7 @@ _WAITED_NS = 1_000_000_000
 """Only a frozen server takes so long: from these operations the emulator's thaws are known."""
 
 _TEST = f"""
-    from pytest_cloudbench.arrival import FixedInterval
+    from pytest_cloudbench.workload.arrival import FixedInterval
 
     def test_freeze(experiment, payloads):
         experiment.run(

@@ -105,7 +105,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 def _command(folder: Path, *words: str) -> Usage:
-    command = python("-m", "pytest_cloudbench.cli", *words, "--storage", "results")
+    command = python("-m", "pytest_cloudbench.commands.cli", *words, "--storage", "results")
     used = run_tree(command, folder, environment(PYTHONPATH=str(ROOT / "src")), sampled=False).require()
     if not used.output:
         raise RuntimeError(f"{command}: said nothing")

@@ -22,7 +22,7 @@ _READ_S = 2.0
 
 _CHILD = """
 import json, os, sys, time
-from pytest_cloudbench.live import AgentReport, Live, Meter
+from pytest_cloudbench.report.live import AgentReport, Live, Meter
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.report.live_page import LivePage
 

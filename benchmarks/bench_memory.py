@@ -19,7 +19,7 @@ _FEW, _MANY = 20_000, 220_000
 _SENSORS = 50
 
 _TEST = """
-    from pytest_cloudbench.arrival import FixedInterval
+    from pytest_cloudbench.workload.arrival import FixedInterval
 
     def test_many(experiment, payloads):
         experiment.run(payloads.random(5120), arrival=FixedInterval(0.0), sensors=50, ops_per_sensor=OPS)
@@ -28,7 +28,7 @@ _CONFTEST = """
     import json, os, pathlib, pytest
     from benchmarks.engine_agent import NoDriver
     from pytest_cloudbench.providers import Provider
-    from pytest_cloudbench.sync.usage import rss_bytes
+    from pytest_cloudbench.lab.sync.usage import rss_bytes
     from pytest_cloudbench.model import Entry
 
     class Lists(NoDriver):

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from benchmarks.harness import Figure, alternating, median, run_tree, scratch
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import KIB, Endpoint, ProviderSpec
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import CommandService, load_recipe, search_path
+from pytest_cloudbench.workload.payload.contents import Literal
 
 __all__ = ["measure"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.harness import Figure, alternating, median
 from pytest_cloudbench.model import KIB, MIB, Content
-from pytest_cloudbench.payload import Payloads
+from pytest_cloudbench.workload.payload import Payloads
 
 __all__ = ["measure"]
 

@@ -35,7 +35,7 @@ _ORDINARY = """
         assert number >= 0
 """
 _EXPERIMENT = """
-    from pytest_cloudbench.arrival import FixedInterval
+    from pytest_cloudbench.workload.arrival import FixedInterval
 
     def test_percentiles(experiment, payloads):
         arrival = FixedInterval(0.5, first_delay_max_s=0.5)

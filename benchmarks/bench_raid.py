@@ -25,7 +25,6 @@ from typing import Any
 
 from benchmarks.harness import ROOT, Figure, alternating, children_cpu_s, median
 from pytest_cloudbench import drivers, providers
-from pytest_cloudbench.coding import reed_solomon
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -37,10 +36,11 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.raid import config
+from pytest_cloudbench.raid.coding import reed_solomon
+from pytest_cloudbench.raid.driver import RaidDriver, open_array
 from pytest_cloudbench.services.command import CommandService, load_recipe
-from pytest_cloudbench.systems.raid import config
-from pytest_cloudbench.systems.raid.driver import RaidDriver, open_array
+from pytest_cloudbench.workload.payload.contents import Literal
 
 __all__ = ["measure"]
 
@@ -210,8 +210,8 @@ def _memory() -> Figure:
 
 def main(folder: str, size_bytes: int) -> None:
     """Write and read one object; print the most memory after each, in KiB."""
-    from pytest_cloudbench.payload import RandomContent
-    from pytest_cloudbench.sync.usage import rss_bytes
+    from pytest_cloudbench.lab.sync.usage import rss_bytes
+    from pytest_cloudbench.workload.payload import RandomContent
 
     def tell() -> None:
         # Not ru_maxrss: that is at least what the process had that started this one.

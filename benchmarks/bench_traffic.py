@@ -36,13 +36,15 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
         payload = write_uploads(small, _PACKETS)
         found = {how: [_read(how, small, payload) for _ in range(runs)] for how in ("ours", "dpkt")}
         found["pyshark"] = [_read("pyshark", small, None)] if shutil.which("tshark") else []
-        whole = _rate(python("-m", "pytest_cloudbench.cli", "analyze", str(small), "--json"), folder)
+        whole = _rate(python("-m", "pytest_cloudbench.commands.cli", "analyze", str(small), "--json"), folder)
         rates = {how: median(each) for how, each in found.items() if each}
         payload = write_uploads(
             large, _MANY_PACKETS, flows=1
         )  # one upload: the hardest, since it cannot be parted by flow
         size = large.stat().st_size
-        used = _run(python("-m", "pytest_cloudbench.cli", "analyze", str(large), "--json"), folder, sampled=True)
+        used = _run(
+            python("-m", "pytest_cloudbench.commands.cli", "analyze", str(large), "--json"), folder, sampled=True
+        )
         summary = json.loads(used.output)
         if summary["payload_up_bytes"] != payload or summary["validity"]["reasons"][:-1]:
             raise RuntimeError(f"wrong answer: {summary['payload_up_bytes']} of {payload}, {summary['validity']}")
@@ -83,7 +85,7 @@ def _against(name: str, path: Path, packets: int, payload: int, runs: int) -> li
             rates["tcptrace"].append(packets / _run(tcptrace, path.parent).cpu_s)
     if shutil.which("tshark"):
         rates["tshark"].append(packets / _run(tshark, path.parent).cpu_s)
-    whole = _run(python("-m", "pytest_cloudbench.cli", "analyze", str(path), "--json"), path.parent)
+    whole = _run(python("-m", "pytest_cloudbench.commands.cli", "analyze", str(path), "--json"), path.parent)
     details: dict[str, Any] = {how: [round(rate) for rate in each] for how, each in rates.items()}
     details |= {"packets": packets, "cloudbench analyze --json with its start": round(packets / whole.cpu_s)}
     figures = []

@@ -28,9 +28,9 @@ from typing import Any
 from benchmarks.harness import Figure, environment, median, python, scratch
 from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Pair, compare, is_decided, quiet_service_s
 from pytest_cloudbench.judge.quiet import WaitSeries
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Outcome
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
 
 __all__ = ["measure", "record"]
@@ -52,7 +52,7 @@ _SIMULATED = {
 """Figure to the recorded noise, and the change of B."""
 
 _TEST = """
-    from pytest_cloudbench.arrival import Jittered
+    from pytest_cloudbench.workload.arrival import Jittered
 
     def test_put(experiment, payloads):
         experiment.run(payloads.random(5120), arrival=Jittered(0.5, 0.5), sensors=20, ops_per_sensor=4, verify=False)

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.harness import alternating
-from pytest_cloudbench.arrival import Arrival, FixedInterval, ThinkTime, plan
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.judge.records import pack
 from pytest_cloudbench.judge.stats import percentile
-from pytest_cloudbench.load.engine import Budget, Engine, Task
-from pytest_cloudbench.load.operations import Files, Upload
+from pytest_cloudbench.load.engine.engine import Budget, Engine, Task
+from pytest_cloudbench.load.engine.operations import Files, Upload
 from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, Op, Outcome, ProviderSpec, Verb
-from pytest_cloudbench.payload import Payloads
-from pytest_cloudbench.records import pack
 from pytest_cloudbench.results.oplog import OpLog, read_log
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.arrival import Arrival, FixedInterval, ThinkTime, plan
+from pytest_cloudbench.workload.payload import Payloads
 
 __all__ = ["cost", "lateness"]
 

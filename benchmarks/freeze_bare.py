@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 
 from benchmarks.bare_sdks import bare_dropbox
-from pytest_cloudbench.arrival import FixedInterval, plan
-from pytest_cloudbench.clock import now_ns, sleep_until_ns
 from pytest_cloudbench.emulators import EmulatorService
+from pytest_cloudbench.support.clock import now_ns, sleep_until_ns
+from pytest_cloudbench.workload.arrival import FixedInterval, plan
 
 SENSORS, OPS_PER_SENSOR = 100, 40
 ARRIVAL = FixedInterval(1.0, first_delay_max_s=1.0)

@@ -103,7 +103,7 @@ _CONFTEST = f"""
 
     from pytest_cloudbench.judge.metrics import Run
     from pytest_cloudbench.judge.quiet import WaitSeries
-    from pytest_cloudbench.load import merging
+    from pytest_cloudbench.load.merging import merge
 
     summarize = merging.summarize
 
@@ -122,7 +122,7 @@ _TEST = """
     import os
 
     import pytest
-    from pytest_cloudbench.arrival import Jittered, Threads
+    from pytest_cloudbench.workload.arrival import Jittered, Threads
 
     OPS, BYTES = int(os.environ["OPS"]), 5120
     EMULATED, SERVED = "emulated:./noise.toml?driver=dropbox%2Bfast", "served:./threads.toml"

@@ -45,7 +45,8 @@ def _checks(experiment: Experiment, former: Former, again: Sequence[Numbers]) ->
 
 
 def gate(session: Session) -> list[Answered]:
-    """The product's rule. Suspects are measured again as in ``load.gate``, for half the session's own time at most."""
+    """The product's rule. Suspects are measured again as in ``load.gate.session``, for half the session's own time at
+    most."""
     experiments = session.experiments
     former = [Former(experiment.former) for experiment in experiments]
     again: list[list[Numbers]] = [[] for _ in experiments]

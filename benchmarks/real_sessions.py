@@ -31,8 +31,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from benchmarks.gate_recorded import LOADS, busy_machine
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.judge.significance import wilson
+from pytest_cloudbench.support.clock import now_ns
 
 _LEAST_RUNS = 10
 _LATENCY_S = 0.05
@@ -92,7 +92,7 @@ import os
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, Threads
+from pytest_cloudbench.workload.arrival import FixedInterval, Threads
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 0.12, 0.15, 0.2])

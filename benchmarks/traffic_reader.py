@@ -15,8 +15,8 @@ from pathlib import Path
 def ours(path: Path, most: int) -> tuple[float, int, int]:
     import numpy as np
 
-    from pytest_cloudbench import dissect
-    from pytest_cloudbench.traffic import analyze
+    from pytest_cloudbench.net import dissect
+    from pytest_cloudbench.net.traffic import analyze
 
     np.zeros(1)
     began = time.process_time()

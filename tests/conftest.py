@@ -11,10 +11,10 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_cloudbench import redact
-from pytest_cloudbench.capture import CaptureUnavailable, check
-from pytest_cloudbench.link import Link, LinkUnavailable
+from pytest_cloudbench.net.capture import CaptureUnavailable, check
+from pytest_cloudbench.net.link import Link, LinkUnavailable
 from pytest_cloudbench.results.installed import learn_installed
+from pytest_cloudbench.support import redact
 from tests.outside import GUARD
 from tests.parts import choose_part, parse_part
 from tests.truths import Truths, summary

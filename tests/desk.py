@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pytest_cloudbench import clients
-from pytest_cloudbench.capture import check
-from pytest_cloudbench.clients.reference.adapter import ReferenceClient
-from pytest_cloudbench.link import Link, Side, Way
-from tests.sync.links import skipping
+from pytest_cloudbench.lab import clients
+from pytest_cloudbench.lab.clients.reference.adapter import ReferenceClient
+from pytest_cloudbench.net.capture import check
+from pytest_cloudbench.net.link import Link, Side, Way
+from tests.lab.sync.links import skipping
 
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,18 +25,9 @@ def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
-    """The modules of the package that one imports when it runs: also inside functions, and by import_module."""
-    for_types = {
-        id(node)
-        for block in nodes(source)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
-        for statement in block.body
-        for node in ast.walk(statement)
-    }
+    """Find the modules of the package that one imports: at its top, inside functions, for types, by import_module."""
     for node in nodes(source):
         names: list[str] = []
-        if id(node) in for_types:
-            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -50,7 +41,7 @@ def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def circles(sources: Mapping[str, str]) -> list[list[str]]:
-    """Groups of modules that import each other, directly or not; what only the type checker imports does not count."""
+    """Groups of modules that import each other, directly or not, and be it only for types."""
     reached: dict[str, set[str]] = {}
     direct = {module: set(imported_modules(source, sources)) for module, source in sources.items()}
     for module in sources:

@@ -15,7 +15,7 @@ from tests.limits import HANG_S
 
 _SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 _AS_NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "text": True}
-_START = f"import sys; sys.path.append({_SOURCE!r})\nimport pytest_cloudbench.link, pytest_cloudbench.capture\n"
+_START = f"import sys; sys.path.append({_SOURCE!r})\nimport pytest_cloudbench.net.link, pytest_cloudbench.net.capture\n"
 
 needs_root = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="becomes another user, which needs root on Linux"

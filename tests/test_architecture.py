@@ -25,151 +25,51 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pytest_cloudbench"
 SOURCE = ROOT / "src" / PACKAGE
 
-# First part of a module's name (below the package) to its layer. Imports only point down.
-LAYERS = {
-    "": 0,  # __init__.py: the public face, whose names belong to their homes
-    "model": 0,
-    "payload": 1,
-    "trace": 1,
-    "arrival": 1,
-    "records": 1,
-    "judge": 1,
-    "traffic": 1,
-    "detect": 1,
-    "redact": 1,  # knows what is secret, which is no I/O
-    "configs": 1,
-    "batching": 1,
-    "coding": 1,
-    "drivers": 2,
-    "emulators": 2,
-    "clients": 2,
-    "clock": 2,
-    "cpu_wait": 2,
-    "capture": 2,
-    "sockets": 2,
-    "dissect": 2,
-    "link": 2,
-    "results": 2,
-    "credentials": 2,
-    "services": 2,
-    "extras": 2,
-    "data": 2,
-    "opening": 2,
-    "systems": 2,
-    "watching": 2,
-    "fleet": 3,
-    "testbed": 3,
-    "providers": 3,
-    "provided": 3,
-    "report": 3,
-    "live": 3,
-    "login": 3,
-    "renewal": 3,
-    "doctor": 3,
-    "load": 4,
-    "sync": 4,
-    "plugin": 5,
-    "options": 5,
-    "collect": 5,
-    "cli": 5,
-    "accounts": 5,
-    "past": 5,
-    "exporting": 5,
-    "reporting": 5,
-    "gating": 5,
-    "saving": 5,
-    "raiding": 5,
-    "suites": 6,  # in a wheel; top-level folder in a checkout
+# The rooms, the highest first: a module imports from its own room and from lines below its own.
+ROOMS = (
+    ("suites",),  # in a wheel; a top-level folder in a checkout
+    ("commands", "plugin"),
+    ("lab",),
+    ("load", "raid"),
+    ("providers",),
+    ("emulators", "fleet", "report", "savingbox"),
+    ("results",),
+    ("drivers",),
+    ("services",),
+    ("data", "net"),
+    ("judge", "support", "workload"),
+    ("model",),
+)
+FACES = ("", "api")  # what others import from: it shows things of every room, and rooms take only the version from it
+# A name of a room that is data where it stands, and no import.
+NAMED_ROOMS = {
+    ("load.policy", "suites"): "looks for this name on the command line",
+    ("results.installed", "suites"): "imports the suites that ship for what they declare, and knows none by name",
 }
-# Imports between two packages of one layer: (importer, imported) to the reason.
-SIDEWAYS = {
-    ("dissect", "extras"): "tells which extra a feature needs",
-    ("credentials", "extras"): "the same",
-    ("drivers", "extras"): "the same for a driver's library",
-    (
-        "drivers",
-        "services.child",
-    ): "a driver's daemon ends with its process, even if that is killed, as services do",
-    ("drivers", "services.guard"): "the same",
-    ("systems", "drivers.base"): "they use the seam that experiments use",
-    ("systems", "drivers.keys"): "paths as flat keys",
-    ("cpu_wait", "clock"): "samples are on the clock of the records",
-    ("cpu_wait", "sockets.owners"): "which processes a service has started",
-    ("systems", "clock"): "how long transfers take, and when one more is asked",
-    ("systems", "credentials"): "the one way to ask the keyring, which may wait for its user",
-    ("systems", "extras"): "tells which extra a feature needs",
-    ("systems", "results.owner"): "whether the process that began something still lives",
-    ("clients", "clock"): "pauses of the reference client, and questions that nothing signals",
-    ("cli", "accounts"): "its commands about accounts",
-    ("cli", "past"): "its commands about stored runs",
-    ("cli", "exporting"): "its commands for CI",
-    ("exporting", "past"): "how a user names a stored run",
-    ("reporting", "past"): "how a user names a stored run",
-    ("gating", "past"): "where the runs of a user are stored",
-    ("cli", "reporting"): "its command about pages",
-    ("cli", "gating"): "its commands about the regression gate",
-    ("cli", "saving"): "its command about the batching folder",
-    ("clients", "watching"): "the reference client notices changes as the batching folder does",
-    ("systems", "watching"): "the same",
-    ("cli", "raiding"): "its commands about arrays of providers",
-    ("doctor", "providers"): "it examines what was opened",
-    ("plugin", "collect"): "the plugin wires the collectors in",
-    ("plugin", "options"): "the plugin registers its options",
-    ("sync", "load"): "what was seen of a client becomes an entry, and is judged, as an experiment is",
-    ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
-    **{
-        (name, "opening"): "the one way to open what a user names"
-        for name in (
-            "drivers",
-            "credentials",
-            "data",
-            "emulators",
-            "services",
-            "clients",
-            "results",
-            "dissect",
-            "capture",
-            "systems",
-        )
-    },
-    ("providers", "renewal"): "credentials as a driver takes them",
-    ("renewal", "login"): "the one way to ask for tokens",
-    ("providers", "fleet.run"): "a run's files are named in one way",
-    ("providers", "provided"): "what it gives to agents",
-    ("provided", "fleet.wire"): "the answer to an agent is a message",
-    ("services", "sockets.kernel"): "which connections are this process's own questions",
-    ("emulators", "services"): "an emulator is a service, in a child process",
-    ("emulators", "results.owner"): "whether the process that left its certificate still lives",
-    ("results", "drivers.base"): "what a run has left is removed through the seam",
-    ("clients", "results.journal"): "a client's new folder is marked as a run's",
-    ("arrival", "trace"): "a replayed trace is one of the arrival processes",
-    ("judge", "records"): "summaries are of tables of records",
-    ("detect", "traffic"): "an observation is what a capture shows of one phase",
-    ("configs", "payload"): "a file names generators, which are built to check it",
-    ("configs", "arrival"): "the same for arrival processes",
-    ("configs", "trace"): "a trace says how many sensors and which operations there are",
-    ("configs", "judge.expect"): "a file's claims are expectations",
-    ("configs", "judge.metrics"): "they name metrics",
-    ("configs", "judge.steady"): "and when an experiment may end",
-    ("configs", "judge.watched"): "and margins of the regression gate",
-    ("load", "suites"): "looks for this name on the command line; imports no experiment",
-    ("results", "suites"): "imports the packages of those that ship for what they declare, and knows none by name",
-    ("report", "live"): "both are what people look at",
-}
+# No clock, no file, no socket, no thread and no unseeded chance.
+PURE_PLACES = (
+    "model", "workload", "judge", "support.redact", "net.traffic", "lab.detect", "plugin.configs", "savingbox.batching",
+    "raid.coding",
+)  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and
 # child processes that end with this one. None knows a provider, except that one knows where Google's programs keep
 # credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
     "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk_import",
-    "drivers.surroundings", "drivers.web", "redact", "opening", "services.child", "services.guard",
+    "drivers.surroundings", "drivers.web", "support.redact", "support.opening", "services.child", "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}
 # Packages that never import each other, or one bug would cancel the other.
-STRANGERS = {("drivers", "emulators"), ("emulators", "drivers"), ("clients", "emulators"), ("emulators", "clients")}
+STRANGERS = {
+    ("drivers", "emulators"),
+    ("emulators", "drivers"),
+    ("lab.clients", "emulators"),
+    ("emulators", "lab.clients"),
+}
 
 # Where providers may be named: the code for them, and their registries.
-PROVIDER_HOMES = ("drivers", "emulators", "clients")
+PROVIDER_HOMES = ("drivers", "emulators", "lab.clients")
 RECIPES = ("services.recipes",)  # data, and the scripts beside it that start one server each
 PROVIDERS = frozenset(
     "dropbox onedrive googledrive gdrive s3 minio azure gcs webdav nextcloud owncloud tahoe rclone backblaze b2 "
@@ -180,29 +80,28 @@ ORDINARY = frozenset("box drive mega swift".split())
 COMPANIONS = frozenset("driver emulator client provider sdk api account token google openstack".split())
 # (module, literal) that may occur once although it names a provider.
 NAMED = {
-    ("options", "emulated:dropbox"): "the default of --provider needs no account",
-    ("options", "syncthing"): "the default of --client is a real one that Debian has, and ours",
+    ("plugin.options", "emulated:dropbox"): "the default of --provider needs no account",
+    ("plugin.options", "syncthing"): "the default of --client is a real one that Debian has, and ours",
 }
 
-# All that layers 0 and 1 may import from the standard library: no clock, socket, file or thread among it.
+# All that PURE_PLACES may import from the standard library: no clock, socket, file or thread among it.
 PURE = frozenset(
     "__future__ abc array ast base64 binascii bisect codecs collections contextlib copy csv dataclasses datetime "
     "decimal difflib enum fnmatch fractions functools hashlib heapq hmac html ipaddress itertools json keyword math "
     "numbers operator random re statistics string struct textwrap tomllib types typing unicodedata urllib.parse "
     "warnings zlib".split()
 )
-# (top module, library) that a pure layer may use all the same.
+# (place, library) that pure code may use all the same.
 PURE_TOO = {
-    ("", "importlib"): "how the public face finds the home of a name",
-    ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
-    ("coding", "numpy"): "sums of shares: a pure function of their bytes",
-    ("coding", "pyeclib"): "the same, faster",
-    ("coding", "cryptography"): "AES: a pure function of key, nonce and content",
-    ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
-    ("detect", "numpy"): "the same columns, cut by time",
-    ("traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
-    ("redact", "logging"): "what records are made of, so that none of them shows a secret; it writes none",
-    ("traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
+    ("workload.payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
+    ("raid.coding", "numpy"): "sums of shares: a pure function of their bytes",
+    ("raid.coding", "pyeclib"): "the same, faster",
+    ("raid.coding", "cryptography"): "AES: a pure function of key, nonce and content",
+    ("net.traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
+    ("lab.detect", "numpy"): "the same columns, cut by time",
+    ("net.traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
+    ("support.redact", "logging"): "what records are made of, so that none of them shows a secret; it writes none",
+    ("net.traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
 }
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})
 CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
@@ -221,21 +120,21 @@ NOT_PORTABLE = frozenset(
 )
 # Modules that may call time.sleep: waiting for a signal is better nearly everywhere (clock.wait_for).
 SLEEPERS = {
-    "load.engine": "the only clock for operations",
-    "clock": "the pace of a workload, and questions that nothing signals",
-    "link.echo": "the pace of its datagrams; it runs where nothing of the package can be imported",
+    "load.engine.engine": "the only clock for operations",
+    "support.clock": "the pace of a workload, and questions that nothing signals",
+    "net.link.echo": "the pace of its datagrams; it runs where nothing of the package can be imported",
 }
 
 # Private names of others: (module, attribute) to the reason.
 PRIVATES = {
-    ("cli", "_SubParsersAction"): "argparse has no public name for it",
-    ("past", "_SubParsersAction"): "the same",
-    ("exporting", "_SubParsersAction"): "the same",
-    ("reporting", "_SubParsersAction"): "the same",
+    ("commands.cli", "_SubParsersAction"): "argparse has no public name for it",
+    ("commands.history", "_SubParsersAction"): "the same",
+    ("commands.export", "_SubParsersAction"): "the same",
+    ("commands.report", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",
-    ("options", "_groups"): "the names that other plugins' options have",
-    ("options", "_anonymous"): "the same",
-    ("load.serving", "_tw"): "pytest's terminal writer knows the width and the colours",
+    ("plugin.options", "_groups"): "the names that other plugins' options have",
+    ("plugin.options", "_anonymous"): "the same",
+    ("load.conductor.serving", "_tw"): "pytest's terminal writer knows the width and the colours",
     ("fleet.session", "_tw"): "the same",
     ("fleet.session", "_file"): "what it writes to",
     ("fleet.session", "_summary_report"): "xdist's hook for its last words",
@@ -258,7 +157,7 @@ PRIVATES = {
     ("drivers._mega_loop", "_retry_connection"): "the HTTP library repeats a download otherwise",
     ("drivers.gcs", "_connection"): "where it sends requests if the environment asks for mutual TLS",
     ("drivers.gcs", "_bucket_metadata_cache"): "a thread of the SDK's asks for the bucket beside some requests",
-    ("dissect", "_running_processes"): "its destructor would wait for them on a closed loop",
+    ("net.dissect", "_running_processes"): "its destructor would wait for them on a closed loop",
 }
 PUBLIC_ALL_THE_SAME = frozenset({"_replace", "_asdict", "_fields", "_make"})  # of named tuples
 
@@ -276,8 +175,10 @@ def top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def layer(module: str) -> int | None:
-    return LAYERS.get(top(module))
+def rank(module: str) -> int | None:
+    """The line of a module's room, from 0 at the bottom; None where it has no room."""
+    ranks = {room: number for number, line in enumerate(reversed(ROOMS)) for room in line}
+    return ranks.get(top(module))
 
 
 def below(module: str, roots: tuple[str, ...]) -> bool:
@@ -332,30 +233,29 @@ def provider_in(text: str, *, is_literal: bool) -> str | None:
 
 
 def check_layers(module: str, source: str) -> list[str]:
-    """Imports only point down, or stay within the same package."""
-    own = layer(module)
-    if own is None:
-        return [f"1: {module} has no layer, give it one in LAYERS"]
-    if not module:  # the face names its homes, and imports none of them before it is asked (tests/test_face.py)
+    """Imports point to rooms below, or stay within a room."""
+    if module in FACES:
         return []
+    own = rank(module)
+    if own is None:
+        return [f"1: {module} has no room, give it one in ROOMS"]
     findings = []
     for line, target in inside_imports(module, source):
-        there = layer(target)
+        there = -1 if target == "" else rank(target)
         if there is None:
-            findings.append(f"{line}: {target} has no layer, give it one in LAYERS")
-        elif top(target) != top(module) and there >= own:
-            allowed = any(top(module) == importer and below(target, (imported,)) for importer, imported in SIDEWAYS)
-            if not allowed:
-                findings.append(f"{line}: layer {own} imports {target} of layer {there}")
+            findings.append(f"{line}: {target} has no room, give it one in ROOMS")
+        elif top(target) != top(module) and there >= own and (module, top(target)) not in NAMED_ROOMS:
+            findings.append(f"{line}: {top(module)} imports {target}, which is not below it")
     return findings
 
 
 def check_drivers(module: str, source: str) -> list[str]:
     """A driver sees model, drivers.base and its own helpers: not the engine, the emulators, or a sibling."""
     findings = [
-        f"{line}: {top(module)} must not import {target}"
+        f"{line}: {own} must not import {target}"
         for line, target in inside_imports(module, source)
-        if (top(module), top(target)) in STRANGERS
+        for own, other in STRANGERS
+        if below(module, (own,)) and below(target, (other,))
     ]
     if module.startswith("drivers."):
         own = ".".join(module.split(".")[:2])
@@ -375,7 +275,7 @@ def check_drivers(module: str, source: str) -> list[str]:
 
 def check_provider_names(module: str, source: str) -> list[str]:
     """No provider's name outside drivers/, emulators/ and clients/; comments and docstrings may name them."""
-    if top(module) in PROVIDER_HOMES or below(module, RECIPES):
+    if below(module, (*PROVIDER_HOMES, *RECIPES)):
         return []
     exempt = docstrings(source)
     findings = []
@@ -395,15 +295,15 @@ def check_provider_names(module: str, source: str) -> list[str]:
 
 
 def check_pure(module: str, source: str) -> list[str]:
-    """Layers 0 and 1 have no clock, no file, no socket, no thread and no unseeded chance."""
-    own = layer(module)
-    if own is None or own > 1:
+    """Pure code has no clock, no file, no socket, no thread and no unseeded chance."""
+    if not below(module, PURE_PLACES):
         return []
+    allowed = {library for place, library in PURE_TOO if below(module, (place,))}
     findings = [
         f"{line}: {name} is not in PURE"
         for line, name in outside_imports(nodes(source))
         if name not in PURE and name.partition(".")[0] not in PURE and not below(name, (PACKAGE,))
-        if (top(module), name.partition(".")[0]) not in PURE_TOO
+        if name.partition(".")[0] not in allowed
     ]
     for node in nodes(source):
         if isinstance(node, ast.ImportFrom) and node.module == "random":
@@ -648,33 +548,28 @@ def test_the_glossary_names_classes_that_there_are() -> None:
     assert named <= defined, named - defined
 
 
-def mapped() -> set[str]:
-    """Modules, and packages with a slash, that the first column of the map names (docs/architecture.md, Layers)."""
-    found = set()
-    for row in re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE):
-        stem = folder = ""
-        for name in re.findall(r"`([^`]+)`", row):
-            if name.startswith("_"):
-                found.add(stem + name)
-                continue
-            if "/" in name:
-                folder = name.rpartition("/")[0] + "/"
-            stem = name if "/" in name else folder + name
-            found.add(stem)
-    return found
+def mapped() -> list[str]:
+    """The rooms that the map names, from top to bottom (docs/architecture.md, Rooms)."""
+    section = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## Rooms")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
 
 
-def test_the_map_names_every_module() -> None:
-    parts = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py")}
-    modules = {part for part in parts if not part.endswith("__init__")}
-    packages = {part.removesuffix("/__init__") for part in parts - modules}
-    whole = tuple(name for name in mapped() if name.endswith("/"))
-    assert {name for name in modules - mapped() if not name.startswith(whole)} == set()
-    assert {name.removesuffix("/") for name in mapped()} <= modules | packages
+def test_the_map_names_every_room_in_its_order() -> None:
+    rooms = [room for line in ROOMS for room in line if room != "suites"]
+    assert sorted(mapped()) == sorted(rooms)
+    ranks = [rank(room) or 0 for room in mapped()]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_the_root_holds_the_face_the_model_and_few_rooms() -> None:
+    names = {path.name for path in SOURCE.iterdir() if path.name not in {"__pycache__", "suites"}}
+    rooms = {room for line in ROOMS for room in line if room not in {"suites", "model"}}
+    assert names - {"api.py"} == rooms | {"__init__.py", "model.py", "py.typed"}
+    assert len(rooms) <= 18
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    assert circles(sources()) == []
+    assert circles({module: source for module, source in sources().items() if module not in FACES}) == []
 
 
 def test_what_is_done_leaves_the_tables() -> None:

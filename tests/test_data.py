@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from pytest_cloudbench.arrival import arrival, plan
 from pytest_cloudbench.data import SHIPPED, read_trace
 from pytest_cloudbench.model import ConfigError, Verb
-from pytest_cloudbench.trace import VERBS, Replay, parse_trace
+from pytest_cloudbench.workload.arrival import arrival, plan
+from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
 from tests.tool import load_tool
 
 

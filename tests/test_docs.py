@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.arrival import NAMES, arrival
 from pytest_cloudbench.emulators.profile import parse_profile, settings
 from pytest_cloudbench.judge.expect import parse_expectations
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.services.command import load_recipe
-from pytest_cloudbench.trace import parse_trace
+from pytest_cloudbench.workload.arrival import NAMES, arrival
+from pytest_cloudbench.workload.trace import parse_trace
 from tests.limits import HANG_S
 from tests.runs import QUIET
 

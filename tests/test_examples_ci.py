@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import pytest
 from ruamel.yaml import YAML
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from tests.runs import QUIET
 from tests.test_docs import commands
 

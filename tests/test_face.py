@@ -43,8 +43,10 @@ def test_importing_the_package_loads_one_module() -> None:
 def test_a_name_loads_its_home_and_not_the_whole_package() -> None:
     loaded = loaded_by("from pytest_cloudbench import KIB, FixedInterval")
     ours = {name for name in loaded if name.startswith("pytest_cloudbench")}
-    assert "pytest_cloudbench.arrival" in ours
-    assert ours <= {f"pytest_cloudbench{name}" for name in ("", ".arrival", ".model", ".trace")}
+    assert "pytest_cloudbench.workload.arrival" in ours
+    assert ours <= {
+        f"pytest_cloudbench{name}" for name in ("", ".workload", ".workload.arrival", ".model", ".workload.trace")
+    }
     assert "pytest" not in loaded
 
 
@@ -137,8 +139,8 @@ def test_readers_are_shown_imports_from_the_face_only(folder: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from pytest_cloudbench.arrival import FixedInterval",
-        "from pytest_cloudbench import arrival",
+        "from pytest_cloudbench.workload.arrival import FixedInterval",
+        "from pytest_cloudbench.workload import arrival",
         "import pytest_cloudbench.load.experiment",
         "def test():\n    from pytest_cloudbench.model import KIB",
     ],

@@ -20,7 +20,11 @@ def test_a_circle_of_any_kind_of_import() -> None:
     assert circles({"p": package, "p.part": "from pytest_cloudbench.p import f"}) == [["p", "p.part"]]
 
 
-def test_what_is_no_circle() -> None:
+def test_an_import_for_types_closes_a_circle_too() -> None:
     for_types = "if TYPE_CHECKING:\n    from pytest_cloudbench.a import Plan\n"
-    assert circles({"a": FIRST, "b": LAZY, "c": for_types}) == []
+    assert circles({"a": FIRST, "b": LAZY, "c": for_types}) == [["a", "b", "c"]]
+
+
+def test_what_is_no_circle() -> None:
+    assert circles({"a": FIRST, "b": LAZY, "c": ""}) == []
     assert circles({"a": "from pytest_cloudbench.a import x"}) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, ProviderSpec, SpecError, Verb, chunks
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 
 # Mostly noise would never get past the scheme.
 PIECES = st.sampled_from(["dropbox", "folder", "emulated", ":", "//", "/", "?", "&", "=", "%", "key", " ", "\n", "\0"])

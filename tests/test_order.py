@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import redact
+from pytest_cloudbench.support import redact
 from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,8 +23,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pytest_cloudbench.extras import BRINGS
 from pytest_cloudbench.results.oplog import read_parquet
+from pytest_cloudbench.support.extras import BRINGS
 from tests.limits import HANG_S
 from tests.outside import with_index
 from tests.runs import SPREAD, Spread
@@ -222,7 +222,7 @@ def bare_run(bare: dict[str, str], *command: str, cwd: Path) -> subprocess.Compl
 
 
 _EXPERIMENT = """
-from pytest_cloudbench.arrival import ThinkTime
+from pytest_cloudbench.workload.arrival import ThinkTime
 
 def test_it(experiment, payloads):
     result = experiment.run(payloads.random(size_bytes=100), arrival=ThinkTime(0), sensors=2, ops_per_sensor=3)
@@ -243,12 +243,12 @@ def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare: dict[s
 @pytest.mark.parametrize("command", [["--help"], ["emulate", "--help"], ["clean", "--dry-run"], ["new", "-"]])
 def test_the_command_works_without_any_extra(command: list[str], bare: dict[str, str], tmp_path: Path) -> None:
     bare["CLOUDBENCH_JOURNAL"] = str(tmp_path / "journal.jsonl")
-    assert bare_run(bare, "-m", "pytest_cloudbench.cli", *command, cwd=tmp_path).returncode == 0
+    assert bare_run(bare, "-m", "pytest_cloudbench.commands.cli", *command, cwd=tmp_path).returncode == 0
 
 
 def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
     done = bare_run(
-        bare, "-m", "pytest_cloudbench.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
+        bare, "-m", "pytest_cloudbench.commands.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
     )
     said = "numpy and pyshark are not installed: run pip install 'pytest-cloudbench[capture]'"
     assert (done.returncode, done.stderr) == (4, f"cloudbench: analyze: {said}\n")
@@ -405,7 +405,7 @@ def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
         "def rewritten(name):\n"
         "    return type(importlib.import_module(name).__spec__.loader).__name__ == 'AssertionRewritingHook'\n"
         "def test_it(experiment):\n"
-        "    ours = ['arrival', 'fleet.wire', 'load.experiment', 'judge.metrics', 'providers']\n"
+        "    ours = ['workload.arrival', 'fleet.wire', 'load.experiment', 'judge.metrics', 'providers']\n"
         "    assert [name for name in ours if rewritten(f'pytest_cloudbench.{name}')] == []\n"
         "    assert rewritten(__name__), 'what explains a failure'\n"
         "    assert rewritten('pytest_benchmark.session'), 'other plugins are as pytest has them'\n"

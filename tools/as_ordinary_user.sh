@@ -10,7 +10,7 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "not run once more as an ordinary user: this user is one"
     exit
 fi
-again='import subprocess, sys; subprocess.run([sys.executable, "-c", "import pytest_cloudbench.cli"], check=True)'
+again='import subprocess, sys; subprocess.run([sys.executable, "-c", "import pytest_cloudbench.commands.cli"], check=True)'
 if ! $nobody "$1" -c "$again" 2>/dev/null; then
     echo "not run as an ordinary user: user 65534 cannot use $1 in $(pwd); both must be where others may read them"
     exit

@@ -1,6 +1,6 @@
 """Write the JSON Schema of ``*.bench.toml`` files, for editors, from the tables that their parser uses.
 
-    python tools/make_bench_schema.py            # write src/pytest_cloudbench/configs/bench.schema.json
+    python tools/make_bench_schema.py            # write src/pytest_cloudbench/plugin/configs/bench.schema.json
     python tools/make_bench_schema.py --check    # exit status 1 where the file is not what the tables say
 
 The schema accepts whatever the parser accepts. It is more lenient where a schema cannot say it, or only in a way that
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.configs import bench_keys as keys
-from pytest_cloudbench.payload.registry import Param
+from pytest_cloudbench.plugin.configs import bench_keys as keys
+from pytest_cloudbench.workload.payload.registry import Param
 
-FILE = Path(__file__).resolve().parent.parent / "src" / "pytest_cloudbench" / "configs" / "bench.schema.json"
+FILE = Path(__file__).resolve().parent.parent / "src" / "pytest_cloudbench" / "plugin" / "configs" / "bench.schema.json"
 
 Schema = dict[str, Any]
 

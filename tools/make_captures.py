@@ -139,7 +139,7 @@ def serve_dns(address: str, port: int) -> None:
 
 def payload(size: int) -> bytes:
     """Bytes that look random and are always the same."""
-    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench.workload.payload import Payloads
 
     return Payloads("captures").random(size).content(0, 0).read(0, size)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 from statistics import NormalDist
 
-from pytest_cloudbench.arrival import Arrival, Bursts, Jittered, Poisson
 from pytest_cloudbench.model import KIB
-from pytest_cloudbench.trace import COLUMNS
+from pytest_cloudbench.workload.arrival import Arrival, Bursts, Jittered, Poisson
+from pytest_cloudbench.workload.trace import COLUMNS
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "pytest_cloudbench" / "data" / "traces" / "iot-hour.csv"
 SEED = "pytest-cloudbench"

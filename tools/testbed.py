@@ -28,9 +28,10 @@ TOOLS = Path(__file__).resolve().parent
 # Another checkout's package may be installed: this one's comes first.
 sys.path.insert(0, str(TOOLS.parent / "src"))
 
-from pytest_cloudbench import clients, testbed  # noqa: E402  # the path above comes first
-from pytest_cloudbench.clients.processes import tail  # noqa: E402  # the same
-from pytest_cloudbench.clients.watchdog import read_stat  # noqa: E402  # the same
+from pytest_cloudbench.commands import testbed  # noqa: E402  # the path above comes first
+from pytest_cloudbench.lab import clients  # noqa: E402  # the path above comes first
+from pytest_cloudbench.lab.clients.processes import tail  # noqa: E402  # the same
+from pytest_cloudbench.lab.clients.watchdog import read_stat  # noqa: E402  # the same
 from pytest_cloudbench.model import CloudbenchError  # noqa: E402  # the same
 
 UP_S = 120.0

@@ -48,50 +48,7 @@ TYPE_CHECKING = False
 """Type checkers take this for true. The constant of ``typing`` would cost an import."""
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.arrival import (
-        Arrival,
-        Bursts,
-        Closed,
-        Diurnal,
-        FixedInterval,
-        Jittered,
-        Lognormal,
-        Poisson,
-        ThinkTime,
-        Threads,
-    )
-    from pytest_cloudbench.arrival import arrival as make_arrival
-    from pytest_cloudbench.batching.batcher import BatchRules
-    from pytest_cloudbench.batching.batcher import Change as BatchedChange
-    from pytest_cloudbench.batching.forecast import Forecast
-    from pytest_cloudbench.batching.forecast import forecast as forecast_batching
-    from pytest_cloudbench.capture import Capture, CaptureError, CaptureResult, CaptureUnavailable
-    from pytest_cloudbench.clients import client as make_client
-    from pytest_cloudbench.clients import names as client_names
-    from pytest_cloudbench.clients.base import (
-        ClientFacts,
-        ClientUnavailable,
-        Documented,
-        LocalClient,
-        MissingProgramError,
-        Receiver,
-        SyncClient,
-    )
-    from pytest_cloudbench.clients.base import option as client_option
-    from pytest_cloudbench.clients.savingbox import SavingboxClient
-    from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns, wait_for
-    from pytest_cloudbench.clock import duration_s as parse_duration_s
-    from pytest_cloudbench.coding.availability import at_least as chance_of_at_least
-    from pytest_cloudbench.coding.placement import Throughput as ThroughputPlacement
-    from pytest_cloudbench.coding.placement import cost_of as placement_cost
-    from pytest_cloudbench.coding.placement import least_time_s as least_placement_time_s
-    from pytest_cloudbench.coding.policies import Equal as EqualPlacement
-    from pytest_cloudbench.coding.policies import Placement, Split
     from pytest_cloudbench.data import read_trace
-    from pytest_cloudbench.detect import CAPABILITIES, Observation, Step, Verdict
-    from pytest_cloudbench.detect import judge as judge_capabilities
-    from pytest_cloudbench.detect.rhythm import Rhythm
-    from pytest_cloudbench.detect.rhythm import rhythm as find_rhythm
     from pytest_cloudbench.drivers import connect as connect_driver
     from pytest_cloudbench.drivers.base import (
         STATUS_KINDS,
@@ -138,7 +95,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.skin import Clock as SkinClock
     from pytest_cloudbench.emulators.skin import Kind as RequestKind
     from pytest_cloudbench.emulators.throttle import Refusal
-    from pytest_cloudbench.extras import missing as missing_extra
     from pytest_cloudbench.judge.expect import Expectation, Gate
     from pytest_cloudbench.judge.metrics import Metric, time_percentiles
     from pytest_cloudbench.judge.search import BestLevel, Bracket, BracketSearch, LevelSearch
@@ -150,19 +106,45 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.significance import binomial_sf
     from pytest_cloudbench.judge.stats import PERCENTILES, percentile
     from pytest_cloudbench.judge.steady import Stable
-    from pytest_cloudbench.link import Delivered, Link, LinkError, LinkUnavailable, Way
-    from pytest_cloudbench.load.consistency import CHECKS as CONSISTENCY_CHECKS
-    from pytest_cloudbench.load.consistency import SETTLE_S as CONSISTENCY_SETTLE_S
-    from pytest_cloudbench.load.consistency import measure_consistency
+    from pytest_cloudbench.lab.clients import client as make_client
+    from pytest_cloudbench.lab.clients import names as client_names
+    from pytest_cloudbench.lab.clients.base import (
+        ClientFacts,
+        ClientUnavailable,
+        Documented,
+        LocalClient,
+        MissingProgramError,
+        Receiver,
+        SyncClient,
+    )
+    from pytest_cloudbench.lab.clients.base import option as client_option
+    from pytest_cloudbench.lab.clients.savingbox import SavingboxClient
+    from pytest_cloudbench.lab.detect import CAPABILITIES, Observation, Step, Verdict
+    from pytest_cloudbench.lab.detect import judge as judge_capabilities
+    from pytest_cloudbench.lab.detect.rhythm import Rhythm
+    from pytest_cloudbench.lab.detect.rhythm import rhythm as find_rhythm
+    from pytest_cloudbench.lab.sync.activity import Act, Window
+    from pytest_cloudbench.lab.sync.changes import Played, Workload
+    from pytest_cloudbench.lab.sync.changes import play as play_edits
+    from pytest_cloudbench.lab.sync.item import LabItem
+    from pytest_cloudbench.lab.sync.lab import Lab
+    from pytest_cloudbench.lab.sync.transfers import PlannedInterruption
+    from pytest_cloudbench.lab.sync.transfers import doubts_of as transfer_doubts
+    from pytest_cloudbench.lab.sync.transfers import mean_of as mean_of_known
+    from pytest_cloudbench.lab.sync.transfers import means as transfer_means
+    from pytest_cloudbench.lab.sync.transfers import recovery as recovery_cost
+    from pytest_cloudbench.load.engine.operations import Files
     from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.load.merging.wire import Wire, WireSeen
     from pytest_cloudbench.load.messages import SeriesPlan
     from pytest_cloudbench.load.names import FileNames
-    from pytest_cloudbench.load.operations import Files
     from pytest_cloudbench.load.policy import adopt as adopt_suites
-    from pytest_cloudbench.load.readiness import measure_readiness
+    from pytest_cloudbench.load.probes.consistency import CHECKS as CONSISTENCY_CHECKS
+    from pytest_cloudbench.load.probes.consistency import SETTLE_S as CONSISTENCY_SETTLE_S
+    from pytest_cloudbench.load.probes.consistency import measure_consistency
+    from pytest_cloudbench.load.probes.readiness import measure_readiness
     from pytest_cloudbench.load.sandbox import Sandbox
     from pytest_cloudbench.load.series import Series
-    from pytest_cloudbench.load.wire import Wire, WireSeen
     from pytest_cloudbench.model import (
         KIB,
         MIB,
@@ -192,17 +174,23 @@ if TYPE_CHECKING:
         chunks,
         did_you_mean,
     )
-    from pytest_cloudbench.options import Option, add_suite_options
-    from pytest_cloudbench.payload import DIGESTS, Payloads, RandomContent
-    from pytest_cloudbench.payload import digest as content_digest
-    from pytest_cloudbench.payload import generator as make_payload
-    from pytest_cloudbench.payload.base import Generator as PayloadGenerator
-    from pytest_cloudbench.payload.contents import Literal as LiteralContent
-    from pytest_cloudbench.payload.contents import difference as content_difference
-    from pytest_cloudbench.payload.edits import Edit, Insert, Overwrite, Truncate
-    from pytest_cloudbench.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, UniformSizes
+    from pytest_cloudbench.net.capture import Capture, CaptureError, CaptureResult, CaptureUnavailable
+    from pytest_cloudbench.net.link import Delivered, Link, LinkError, LinkUnavailable, Way
+    from pytest_cloudbench.net.traffic import Analysis
+    from pytest_cloudbench.net.traffic import analyze as analyze_traffic
+    from pytest_cloudbench.plugin.options import Option, add_suite_options
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.providers import provided as open_provider
+    from pytest_cloudbench.raid.coding.availability import at_least as chance_of_at_least
+    from pytest_cloudbench.raid.coding.placement import Throughput as ThroughputPlacement
+    from pytest_cloudbench.raid.coding.placement import cost_of as placement_cost
+    from pytest_cloudbench.raid.coding.placement import least_time_s as least_placement_time_s
+    from pytest_cloudbench.raid.coding.policies import Equal as EqualPlacement
+    from pytest_cloudbench.raid.coding.policies import Placement, Split
+    from pytest_cloudbench.raid.costs import Costs as RaidCosts
+    from pytest_cloudbench.raid.driver import RaidDriver
+    from pytest_cloudbench.raid.observing import Observer as RaidObserver
+    from pytest_cloudbench.raid.survey import survey as survey_array
     from pytest_cloudbench.results.suite import (
         Answers,
         Curve,
@@ -215,25 +203,37 @@ if TYPE_CHECKING:
         Suite,
         TimeCourse,
     )
+    from pytest_cloudbench.savingbox.batching.batcher import BatchRules
+    from pytest_cloudbench.savingbox.batching.batcher import Change as BatchedChange
+    from pytest_cloudbench.savingbox.batching.forecast import Forecast
+    from pytest_cloudbench.savingbox.batching.forecast import forecast as forecast_batching
     from pytest_cloudbench.services import MakesFaults, Service
     from pytest_cloudbench.services.command import CommandService, load_recipe
-    from pytest_cloudbench.sync.activity import Act, Window
-    from pytest_cloudbench.sync.changes import Played, Workload
-    from pytest_cloudbench.sync.changes import play as play_edits
-    from pytest_cloudbench.sync.item import LabItem
-    from pytest_cloudbench.sync.lab import Lab
-    from pytest_cloudbench.sync.transfers import PlannedInterruption
-    from pytest_cloudbench.sync.transfers import doubts_of as transfer_doubts
-    from pytest_cloudbench.sync.transfers import mean_of as mean_of_known
-    from pytest_cloudbench.sync.transfers import means as transfer_means
-    from pytest_cloudbench.sync.transfers import recovery as recovery_cost
-    from pytest_cloudbench.systems.raid.costs import Costs as RaidCosts
-    from pytest_cloudbench.systems.raid.driver import RaidDriver
-    from pytest_cloudbench.systems.raid.observing import Observer as RaidObserver
-    from pytest_cloudbench.systems.raid.survey import survey as survey_array
-    from pytest_cloudbench.trace import Replay, Trace, parse_trace
-    from pytest_cloudbench.traffic import Analysis
-    from pytest_cloudbench.traffic import analyze as analyze_traffic
+    from pytest_cloudbench.support.clock import due_ns, now_ns, sleep_until_ns, wait_for
+    from pytest_cloudbench.support.clock import duration_s as parse_duration_s
+    from pytest_cloudbench.support.extras import missing as missing_extra
+    from pytest_cloudbench.workload.arrival import (
+        Arrival,
+        Bursts,
+        Closed,
+        Diurnal,
+        FixedInterval,
+        Jittered,
+        Lognormal,
+        Poisson,
+        ThinkTime,
+        Threads,
+    )
+    from pytest_cloudbench.workload.arrival import arrival as make_arrival
+    from pytest_cloudbench.workload.payload import DIGESTS, Payloads, RandomContent
+    from pytest_cloudbench.workload.payload import digest as content_digest
+    from pytest_cloudbench.workload.payload import generator as make_payload
+    from pytest_cloudbench.workload.payload.base import Generator as PayloadGenerator
+    from pytest_cloudbench.workload.payload.contents import Literal as LiteralContent
+    from pytest_cloudbench.workload.payload.contents import difference as content_difference
+    from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite, Truncate
+    from pytest_cloudbench.workload.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, UniformSizes
+    from pytest_cloudbench.workload.trace import Replay, Trace, parse_trace
 
 _NAMES = {
     # values, units and errors
@@ -243,34 +243,36 @@ _NAMES = {
         "ResultsError ServiceError SpecError UnknownMetric UsageError Verb chunks did_you_mean"
     ),
     # what is sent, and when
-    "pytest_cloudbench.arrival": (
+    "pytest_cloudbench.workload.arrival": (
         "Arrival Bursts Closed Diurnal FixedInterval Jittered Lognormal Poisson ThinkTime Threads make_arrival=arrival"
     ),
-    "pytest_cloudbench.trace": "Replay Trace parse_trace",
+    "pytest_cloudbench.workload.trace": "Replay Trace parse_trace",
     "pytest_cloudbench.data": "read_trace",
-    "pytest_cloudbench.payload": "DIGESTS Payloads RandomContent content_digest=digest make_payload=generator",
-    "pytest_cloudbench.payload.base": "PayloadGenerator=Generator",
-    "pytest_cloudbench.payload.contents": "LiteralContent=Literal content_difference=difference",
-    "pytest_cloudbench.payload.edits": "Edit Insert Overwrite Truncate",
-    "pytest_cloudbench.payload.sizes": "EmpiricalSizes FixedSize LognormalSizes UniformSizes",
+    "pytest_cloudbench.workload.payload": "DIGESTS Payloads RandomContent content_digest=digest make_payload=generator",
+    "pytest_cloudbench.workload.payload.base": "PayloadGenerator=Generator",
+    "pytest_cloudbench.workload.payload.contents": "LiteralContent=Literal content_difference=difference",
+    "pytest_cloudbench.workload.payload.edits": "Edit Insert Overwrite Truncate",
+    "pytest_cloudbench.workload.payload.sizes": "EmpiricalSizes FixedSize LognormalSizes UniformSizes",
     # experiments on providers
     "pytest_cloudbench.load.experiment": "Experiment Result",
     "pytest_cloudbench.load.names": "FileNames",
-    "pytest_cloudbench.load.operations": "Files",
+    "pytest_cloudbench.load.engine.operations": "Files",
     "pytest_cloudbench.load.messages": "SeriesPlan",
     "pytest_cloudbench.load.series": "Series",
     "pytest_cloudbench.load.sandbox": "Sandbox",
-    "pytest_cloudbench.load.wire": "Wire WireSeen",
-    "pytest_cloudbench.load.consistency": "CONSISTENCY_CHECKS=CHECKS CONSISTENCY_SETTLE_S=SETTLE_S measure_consistency",
-    "pytest_cloudbench.load.readiness": "measure_readiness",
+    "pytest_cloudbench.load.merging.wire": "Wire WireSeen",
+    "pytest_cloudbench.load.probes.consistency": (
+        "CONSISTENCY_CHECKS=CHECKS CONSISTENCY_SETTLE_S=SETTLE_S measure_consistency"
+    ),
+    "pytest_cloudbench.load.probes.readiness": "measure_readiness",
     "pytest_cloudbench.load.policy": "adopt_suites=adopt",
-    "pytest_cloudbench.options": "Option add_suite_options",
+    "pytest_cloudbench.plugin.options": "Option add_suite_options",
     "pytest_cloudbench.results.suite": (
         "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse"
     ),
     "pytest_cloudbench.providers": "Provider open_provider=provided",
-    "pytest_cloudbench.clock": "due_ns now_ns parse_duration_s=duration_s sleep_until_ns wait_for",
-    "pytest_cloudbench.extras": "missing_extra=missing",
+    "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s=duration_s sleep_until_ns wait_for",
+    "pytest_cloudbench.support.extras": "missing_extra=missing",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
     "pytest_cloudbench.judge.metrics": "Metric time_percentiles",
@@ -308,37 +310,37 @@ _NAMES = {
     "pytest_cloudbench.services": "MakesFaults Service",
     "pytest_cloudbench.services.command": "CommandService load_recipe",
     # sync clients and their network
-    "pytest_cloudbench.clients": "client_names=names make_client=client",
-    "pytest_cloudbench.clients.base": (
+    "pytest_cloudbench.lab.clients": "client_names=names make_client=client",
+    "pytest_cloudbench.lab.clients.base": (
         "ClientFacts ClientUnavailable Documented LocalClient MissingProgramError Receiver SyncClient "
         "client_option=option"
     ),
-    "pytest_cloudbench.clients.savingbox": "SavingboxClient",
-    "pytest_cloudbench.sync.lab": "Lab",
-    "pytest_cloudbench.sync.item": "LabItem",
-    "pytest_cloudbench.sync.activity": "Act Window",
-    "pytest_cloudbench.sync.changes": "Played Workload play_edits=play",
-    "pytest_cloudbench.sync.transfers": (
+    "pytest_cloudbench.lab.clients.savingbox": "SavingboxClient",
+    "pytest_cloudbench.lab.sync.lab": "Lab",
+    "pytest_cloudbench.lab.sync.item": "LabItem",
+    "pytest_cloudbench.lab.sync.activity": "Act Window",
+    "pytest_cloudbench.lab.sync.changes": "Played Workload play_edits=play",
+    "pytest_cloudbench.lab.sync.transfers": (
         "PlannedInterruption mean_of_known=mean_of recovery_cost=recovery transfer_doubts=doubts_of "
         "transfer_means=means"
     ),
-    "pytest_cloudbench.link": "Delivered Link LinkError LinkUnavailable Way",
-    "pytest_cloudbench.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
-    "pytest_cloudbench.traffic": "Analysis analyze_traffic=analyze",
-    "pytest_cloudbench.detect": "CAPABILITIES Observation Step Verdict judge_capabilities=judge",
-    "pytest_cloudbench.detect.rhythm": "Rhythm find_rhythm=rhythm",
-    "pytest_cloudbench.batching.batcher": "BatchRules BatchedChange=Change",
-    "pytest_cloudbench.batching.forecast": "Forecast forecast_batching=forecast",
+    "pytest_cloudbench.net.link": "Delivered Link LinkError LinkUnavailable Way",
+    "pytest_cloudbench.net.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
+    "pytest_cloudbench.net.traffic": "Analysis analyze_traffic=analyze",
+    "pytest_cloudbench.lab.detect": "CAPABILITIES Observation Step Verdict judge_capabilities=judge",
+    "pytest_cloudbench.lab.detect.rhythm": "Rhythm find_rhythm=rhythm",
+    "pytest_cloudbench.savingbox.batching.batcher": "BatchRules BatchedChange=Change",
+    "pytest_cloudbench.savingbox.batching.forecast": "Forecast forecast_batching=forecast",
     # arrays of providers
-    "pytest_cloudbench.coding.availability": "chance_of_at_least=at_least",
-    "pytest_cloudbench.coding.placement": (
+    "pytest_cloudbench.raid.coding.availability": "chance_of_at_least=at_least",
+    "pytest_cloudbench.raid.coding.placement": (
         "ThroughputPlacement=Throughput least_placement_time_s=least_time_s placement_cost=cost_of"
     ),
-    "pytest_cloudbench.coding.policies": "EqualPlacement=Equal Placement Split",
-    "pytest_cloudbench.systems.raid.costs": "RaidCosts=Costs",
-    "pytest_cloudbench.systems.raid.driver": "RaidDriver",
-    "pytest_cloudbench.systems.raid.observing": "RaidObserver=Observer",
-    "pytest_cloudbench.systems.raid.survey": "survey_array=survey",
+    "pytest_cloudbench.raid.coding.policies": "EqualPlacement=Equal Placement Split",
+    "pytest_cloudbench.raid.costs": "RaidCosts=Costs",
+    "pytest_cloudbench.raid.driver": "RaidDriver",
+    "pytest_cloudbench.raid.observing": "RaidObserver=Observer",
+    "pytest_cloudbench.raid.survey": "survey_array=survey",
 }
 """The home of each name. A name with an equals sign is called by its second half at home."""
 

@@ -1,4 +1,4 @@
-"""Layer 0: the frozen values that modules pass to each other, and the error tree.
+"""The frozen values that modules pass to each other, and the error tree.
 
 What may live here: values with units in their names and the exceptions. No I/O, no clock,
 no import from this package.

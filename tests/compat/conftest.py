@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.support.clock import wait_for
 from tests.outside import with_index
 
 from .project import Project

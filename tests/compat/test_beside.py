@@ -14,7 +14,7 @@ from .project import Project
 PluginFolder = Callable[[str], Path]
 
 EXPERIMENT = """
-    from pytest_cloudbench.arrival import FixedInterval
+    from pytest_cloudbench.workload.arrival import FixedInterval
 
     def test_ours(experiment, payloads):
         result = experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2)
@@ -130,7 +130,7 @@ def test_strangers_beside_ours_run_once(project: Project) -> None:
 
 FAILING = """
     import pytest
-    from pytest_cloudbench.arrival import FixedInterval
+    from pytest_cloudbench.workload.arrival import FixedInterval
 
     {mark}
     def test_ours(experiment, payloads):

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import CommandService, load_recipe
+from pytest_cloudbench.workload.payload.contents import Literal
 
 ODD_NAMES = (
     "\u00e9", "e\u0301", "a%41", "aA", "a%2Fb", "%", "%zz", "100%25", "a+b", "a b", " before", "after ", "dot.",

@@ -243,7 +243,7 @@ def _operate(wanted: Mapping[str, Any]) -> dict[str, Any]:
     os.environ.update(wanted["environment"])
     from pytest_cloudbench import drivers
     from pytest_cloudbench.model import CloudbenchError, ProviderSpec
-    from pytest_cloudbench.payload.contents import Literal
+    from pytest_cloudbench.workload.payload.contents import Literal
 
     path, data = "/surrounded/a.txt", b"as it was\n"
     try:

@@ -150,7 +150,7 @@ def test_no_other_test_wants_a_change(checkout: Path, environment: Mapping[str, 
     """The rules of the architecture, and every test that examines all drivers."""
     told = python(
         checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "tests/test_architecture.py",
-        "tests/test_credentials.py", *about_all(),
+        "tests/providers/test_credentials.py", *about_all(),
     )  # fmt: skip
     assert re.search(r"\d+ passed", told)
 

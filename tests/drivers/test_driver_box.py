@@ -20,8 +20,8 @@ import trustme
 from pytest_cloudbench import drivers
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 SPEC = ProviderSpec.parse("box")
@@ -362,7 +362,7 @@ import sys
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.sdk_import import is_loaded
 from pytest_cloudbench.model import Endpoint, ProviderSpec
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 driver = drivers.connect(ProviderSpec.parse("box"), Endpoint.from_plain({emulator.endpoint.plain()!r}))
 assert driver.put("/lazy", RandomContent("lazy", 5000)).size_bytes == 5000
 assert b"".join(driver.get("/lazy")) and list(driver.list("/"))
@@ -384,7 +384,7 @@ def test_memory_stays_flat_for_large_files(emulator: EmulatorService) -> None:
 from pathlib import Path
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import MIB, Endpoint, ProviderSpec
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 def peak_mib():
     lines = Path("/proc/self/status").read_text().splitlines()
     Path("/proc/self/clear_refs").write_text("5")

@@ -136,7 +136,7 @@ def test_faults_and_throttling_of_an_emulator_are_no_fault_of_the_driver(lab: La
     assert run.status == 0, run.text
     assert run.counts()["passed"] == 5
     (lab.folder / "test_it.py").write_text(
-        "from pytest_cloudbench.arrival import ThinkTime\n"
+        "from pytest_cloudbench.workload.arrival import ThinkTime\n"
         "def test_it(experiment, payloads):\n"
         "    result = experiment.run(payloads.random(9), arrival=ThinkTime(0), sensors=4, ops_per_sensor=100)\n"
         "    assert result['failed'] > 0 < result['throttled']\n"

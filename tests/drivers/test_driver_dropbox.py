@@ -23,7 +23,7 @@ from pytest_cloudbench.drivers.dropbox import DropboxDriver
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.emulators import EmulatorService
 from pytest_cloudbench.model import MIB, CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 
 SPEC = ProviderSpec.parse("dropbox")
 SMALL = RandomContent("small", 5 * 1024)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import credentials, drivers, providers
+from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.emulators import EmulatorService
 from pytest_cloudbench.model import MIB, CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.providers import credentials
+from pytest_cloudbench.workload.payload import RandomContent
 
 from .conftest import Scripted
 from .test_driver_dropbox import JSON, METADATA, REFUSALS, STATUSES, failure

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 
 CONTENT = RandomContent("folder", 3000)
 

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from pytest_cloudbench import drivers, login
+from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.gdrive import GoogleDriveDriver
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import (
@@ -32,9 +32,9 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
-from pytest_cloudbench.payload import RandomContent
-
-from .faults.server import Answer, FaultServer, fault_server
+from pytest_cloudbench.providers import login
+from pytest_cloudbench.workload.payload import RandomContent
+from tests.drivers.faults.server import Answer, FaultServer, fault_server
 
 SMALL = RandomContent("small", 5 * KIB)
 APP = {"refresh_token": "1//refresh-me", "client_id": "app", "client_secret": "hidden-too"}

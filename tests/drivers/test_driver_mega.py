@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers, redact
+from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting, Preparing
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import (
@@ -27,8 +27,9 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.support import redact
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .conftest import Scripted
 

@@ -15,8 +15,8 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .conftest import Scripted
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers, providers, redact
+from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.support import redact
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (

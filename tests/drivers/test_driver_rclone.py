@@ -18,8 +18,8 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import _rclone_daemon, rclone
 from pytest_cloudbench.drivers._rclone_daemon import settings
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers, redact
+from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.model import ProviderSpec, SpecError, Verb
-from pytest_cloudbench.payload import DIGESTS
+from pytest_cloudbench.support import redact
+from pytest_cloudbench.workload.payload import DIGESTS
 
 from .conformance_table import TABLE
 

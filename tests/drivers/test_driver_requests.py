@@ -14,7 +14,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting, Driver
 from pytest_cloudbench.emulators import EmulatorService
 from pytest_cloudbench.model import KIB, CloudError, ProviderSpec, Verb
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 
 from .conftest import Scripted
 

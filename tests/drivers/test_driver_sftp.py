@@ -17,8 +17,8 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import sftp
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import (
     Answering,

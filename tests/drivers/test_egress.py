@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.egress import CERTIFICATES, leaving
 from pytest_cloudbench.model import Endpoint, UsageError
+from pytest_cloudbench.support import redact
 
 PROXY = "http://proxy.test:3128"
 REAL = "https://storage.test/files"

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pytest_cloudbench.model import CloudError
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import load_recipe
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import connected, served
 

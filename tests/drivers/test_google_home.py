@@ -12,11 +12,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from pytest_cloudbench import credentials, drivers
+from pytest_cloudbench import drivers
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.services.command import load_recipe
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import served
 

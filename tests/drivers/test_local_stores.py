@@ -16,9 +16,9 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import KIB, MIB, CloudError, Endpoint, ErrorKind, ProviderSpec
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import CommandService, load_recipe, recipe_names
+from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import MIB
-from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.services.command import CommandService, load_recipe
 
 from .conformance_table import TABLE

@@ -15,7 +15,7 @@ import pytest
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .conftest import Scripted
 from .real import answering

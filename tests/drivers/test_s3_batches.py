@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.model import Endpoint, ErrorKind
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import connected, refusal, served
 

@@ -37,7 +37,7 @@ endpoint = Endpoint(urls, {"access_token": "token"}, "/nowhere.pem")
 def test_driver_runs_no_heavy_namespace_and_all_stay_usable(emulator: EmulatorService) -> None:
     code = f"""
     {textwrap.indent(CONNECT, "    ").strip()}
-    from pytest_cloudbench.payload import RandomContent
+    from pytest_cloudbench.workload.payload import RandomContent
     driver = drivers.connect(ProviderSpec.parse("dropbox"), Endpoint.from_plain({emulator.endpoint.plain()!r}))
     assert driver.put("/lazy", RandomContent("lazy", 5000)).size_bytes == 5000
     assert b"".join(driver.get("/lazy")) and list(driver.list("/"))

@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_cloudbench.load.merging import server_doubts
+from pytest_cloudbench.judge.records import OpTable
+from pytest_cloudbench.load.merging.merge import server_doubts
 from pytest_cloudbench.model import ErrorKind, Outcome
 from pytest_cloudbench.providers import Providers
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.services.command import load_recipe
-
-from ..fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
 
 QUICK = ("s3", "sftp", "webdav")
 SENSORS, TIMES, SIZE_BYTES = 4, 100, 20_000

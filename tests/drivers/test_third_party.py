@@ -20,7 +20,7 @@ from tests.limits import HANG_S
 from .distributions import HERE, install
 
 ONE_TEST = """
-from pytest_cloudbench.arrival import ThinkTime
+from pytest_cloudbench.workload.arrival import ThinkTime
 
 def test_it(experiment, payloads):
     result = experiment.run(payloads.random(size_bytes=100), arrival=ThinkTime(0), sensors=4, ops_per_sensor=3)
@@ -107,7 +107,7 @@ def test_what_a_killed_run_left_on_it_can_be_cleaned(lab: Lab) -> None:
     assert lab.run("test_left.py", "--provider", "flat:objects", env=env, store=False).status == 9
     assert list((lab.folder / "objects").iterdir())
     cleaned = subprocess.run(
-        [sys.executable, "-m", "pytest_cloudbench.cli", "clean"], cwd="/",
+        [sys.executable, "-m", "pytest_cloudbench.commands.cli", "clean"], cwd="/",
         env={**os.environ, "PYTHONPATH": str(folder), "CLOUDBENCH_JOURNAL": journal},
         capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip

@@ -20,7 +20,9 @@ from tests.limits import HANG_S
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "adding-an-emulator.md").read_text()
-_EMULATE = "import sys; from pytest_cloudbench.cli import main; sys.exit(main(['emulate', 'pail', '--port', '0']))"
+_EMULATE = (
+    "import sys; from pytest_cloudbench.commands.cli import main; sys.exit(main(['emulate', 'pail', '--port', '0']))"
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import ProviderSpec
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 from tests.limits import HANG_S
 
 from .box_wire import BoxWire

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.clock import now_ns, sleep_until_ns
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
 from pytest_cloudbench.emulators.profile import Freeze, apply, load_profile
 from pytest_cloudbench.emulators.skin import Kind
 from pytest_cloudbench.model import ServiceError
+from pytest_cloudbench.support.clock import now_ns, sleep_until_ns
 
 MIB = 1024 * 1024
 _META = ("check/user", {"query": "x"})

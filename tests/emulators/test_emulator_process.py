@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench import emulators
-from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.emulators import SKINS, EmulatorService, serve_foreground, start
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.child import answers_http
+from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
 
 _SOURCE = str(Path(__file__).parents[2] / "src")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.lab.clients.processes import find_binary
 from tests.limits import HANG_S
 
 HERE = Path(__file__).parent

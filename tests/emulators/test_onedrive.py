@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.emulators.onedrive.address import parse
-from pytest_cloudbench.payload.quickxor import QuickXor
+from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
 from .graph_wire import GraphWire, Told, problems
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.emulators.profile import parse_profile
 from pytest_cloudbench.model import CloudError, ConfigError, ErrorKind, ProviderSpec
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.support.clock import wait_for
+from pytest_cloudbench.workload.payload.contents import Literal
 
 HOUR_S = 3600
 

@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_cloudbench.clock import wait_for
-from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
+from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
 from tests.runs import LEAN, QUIET
 
@@ -38,7 +38,7 @@ _LOG_HEAD = 64
 PRELUDE = """
 import os, pathlib, signal, threading, time
 import pytest
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime
+from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime
 HERE = pathlib.Path(__file__).parent
 
 def told(fleet):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.oplog import read_parquet
 

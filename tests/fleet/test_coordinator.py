@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.envelope import FROM_AGENT, TO_AGENT, Ask, Done, Meet, Reply, Said, Tell, pack, unpack
 from pytest_cloudbench.load.messages import EndOfRun
 from pytest_cloudbench.model import CloudbenchError, FleetError
+from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
 from tests.limits import HANG_S
 
 NODE = "test_it.py::test_one"

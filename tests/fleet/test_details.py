@@ -24,7 +24,7 @@ burst = 3
 OWN = """
     import os, threading, time
     import pytest
-    from pytest_cloudbench import redact
+    from pytest_cloudbench.support import redact
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.model import Capabilities, CloudError, Entry, ErrorKind, Verb
 

@@ -31,7 +31,7 @@ def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
 )
 def test_only_what_is_measured_fails(lab: Lab, spread: Spread, faults: str, kind: str) -> None:
     sick(lab, faults).write("""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import CloudError, Verb
 
         def test_download(experiment, payloads):

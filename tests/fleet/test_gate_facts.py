@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, Ended, Lab

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.plugin.configs.test_benchcloud import changed
 from tests.runs import SPREAD, Spread
 
-from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Ended, Lab, lab_in
 
 GATE = ("--cloudbench-fail", "response_p50:0.0000001")
@@ -191,7 +191,7 @@ def test_files_that_are_tests(lab: Lab, name: str, spread: Spread) -> None:
 @SPREAD
 def test_conclusions_about_sync_clients(lab: Lab, spread: Spread) -> None:
     lab.write("""
-    from pytest_cloudbench.detect import Step
+    from pytest_cloudbench.lab.detect import Step
 
     def test_it(lab):
         (new,) = lab.measure([Step("new", 2000)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
-from pytest_cloudbench.load.operations import Deal
+from pytest_cloudbench.load.engine.operations import Deal
+from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime, Threads
 from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Lab, grid, keys
@@ -17,7 +17,7 @@ POOL = "arrival=Threads(5), files=12"
 @pytest.mark.parametrize("spread", [(), ("-n", "3")], ids=["alone", "three"])
 def test_every_operation_on_files_that_are_there(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         @pytest.mark.parametrize("verb", ["get", "stat", "list", "delete", "share"])
@@ -38,7 +38,7 @@ def test_every_operation_on_files_that_are_there(lab: Lab, spread: Spread) -> No
 
 def test_a_link_that_a_provider_does_not_offer_is_refused_in_one_line(lab: Lab) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         def test_it(experiment, payloads):
@@ -52,7 +52,7 @@ def test_a_link_that_a_provider_does_not_offer_is_refused_in_one_line(lab: Lab) 
 @SPREAD
 def test_files_are_handed_on_and_removed_at_the_end(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         def test_it(experiment, payloads):
@@ -74,7 +74,7 @@ def test_files_are_handed_on_and_removed_at_the_end(lab: Lab, spread: Spread) ->
 
 def test_a_download_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         def test_it(experiment, payloads, fleet):
@@ -92,7 +92,7 @@ def test_a_download_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: La
 
 def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         def test_it(experiment, payloads, fleet):
@@ -111,7 +111,7 @@ def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -
 def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
         from pytest_cloudbench.model import UsageError
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
 
         def test_it(experiment, payloads):
             stored = lambda: sum(path.is_file() for path in (HERE / "objects").glob("*/*/*"))
@@ -135,7 +135,7 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
         '[meta]\nname = "down"\napi = "dropbox"\ndescription = "down"\n[faults]\nerror_rate = 1.0\n'
     )
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import CloudError, ErrorKind
 
         def down(path):
@@ -155,7 +155,7 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
 
 def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
 
         def test_it(experiment, payloads):
@@ -170,7 +170,7 @@ def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
 def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> None:
     lab.write("""
         import datetime
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.judge.expect import Expectation
 
         def claim(at_most):
@@ -211,7 +211,7 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
 
 def test_a_gate_that_nothing_could_be_judged_by_does_not_pass(lab: Lab) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
 
         def test_it(experiment, payloads):
             experiment.run(payloads.random(30), {POOL}).check()
@@ -225,7 +225,7 @@ def test_a_gate_that_nothing_could_be_judged_by_does_not_pass(lab: Lab) -> None:
 @pytest.mark.parametrize("arguments", ["arrival=Threads(2), sensors=3", "arrival=Threads(2)", "arrival=ThinkTime(1)"])
 def test_arguments_that_do_not_fit_are_refused(lab: Lab, arguments: str) -> None:
     lab.write(f"""
-        from pytest_cloudbench.arrival import Threads, ThinkTime
+        from pytest_cloudbench.workload.arrival import Threads, ThinkTime
 
         def test_it(experiment, payloads):
             experiment.run(payloads.random(30), {arguments})
@@ -250,7 +250,7 @@ def test_a_pool_shares_files_among_threads_and_agents() -> None:
 
 def test_threads_pause_and_take_the_next_file_as_soon_as_they_are_free(lab: Lab) -> None:
     lab.write("""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
 
         def test_it(experiment, payloads):
             slow = experiment.run(payloads.random(30), arrival=Threads(2, pause_s=0.1), files=6, detail=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 
 from .harness import FOLDER, Lab
 

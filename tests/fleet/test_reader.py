@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.fleet.offsets import measure_offset
-from pytest_cloudbench.load.engine import Budget
-from pytest_cloudbench.load.reader import SHORT, ReaderProcess, Watcher
+from pytest_cloudbench.load.engine.engine import Budget
+from pytest_cloudbench.load.probes.reader import SHORT, ReaderProcess, Watcher
 from pytest_cloudbench.model import Content, FleetError, ProviderSpec
-from pytest_cloudbench.payload import Payloads
-from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.payload import Payloads
 from tests.limits import HANG_S
 
 DAY_NS = 86_400 * 10**9
@@ -131,8 +131,8 @@ def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     """Even in the middle of a wait for a file that never comes."""
     source = (
         "import json, os, signal\n"
-        "from pytest_cloudbench.load.reader import ReaderProcess\n"
-        "from pytest_cloudbench.payload import Payloads\n"
+        "from pytest_cloudbench.load.probes.reader import ReaderProcess\n"
+        "from pytest_cloudbench.workload.payload import Payloads\n"
         f"reader = ReaderProcess({given(f'folder:{tmp_path}')})\n"
         "reader.watch('/never.bin', Payloads('x').random(5).content(0, 0), 0.01)\n"
         "request = {'verb': 'finish', 'patience_s': 100_000}\n"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.offsets import Offset, Span
-from pytest_cloudbench.load.reader import SHORT, Attempt
-from pytest_cloudbench.load.readiness import Seen, readiness_of, summarize
+from pytest_cloudbench.load.probes.reader import SHORT, Attempt
+from pytest_cloudbench.load.probes.readiness import Seen, readiness_of, summarize
 from tests.runs import SPREAD
 
 from .harness import FOLDER, Ended, Lab
@@ -146,8 +146,8 @@ def test_a_delay_that_was_set_is_measured_back_within_the_resolution(lab: Lab, s
 # --- clocks ---------------------------------------------------------------------------------------
 
 MEASURE = """
-        from pytest_cloudbench.clock import now_ns
-        from pytest_cloudbench.load.readiness import measure_readiness
+        from pytest_cloudbench.support.clock import now_ns
+        from pytest_cloudbench.load.probes.readiness import measure_readiness
 """
 HOUR_S = 3600
 

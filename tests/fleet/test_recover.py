@@ -29,7 +29,7 @@ DEAD = json.dumps([*json.loads(owner.owner_text())[:3], 2**22 + 1, 1])
 
 def recover(folder: Path, *options: str, status: int = 0) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_cloudbench.cli", "recover", *options],
+        [sys.executable, "-m", "pytest_cloudbench.commands.cli", "recover", *options],
         cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (status, ""), done.stdout + done.stderr
@@ -219,7 +219,7 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> N
 
 def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
     left_behind(tmp_path, count=5000, agents=4)
-    command = [sys.executable, "-m", "pytest_cloudbench.cli", "recover"]
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "recover"]
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [line for each in both for line in each.communicate(timeout=HANG_S)[0].splitlines()]
     assert [each.returncode for each in both] == [0, 0, 0]
@@ -229,7 +229,7 @@ def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_cloudbench.cli", "recover", "nowhere"],
+        [sys.executable, "-m", "pytest_cloudbench.commands.cli", "recover", "nowhere"],
         cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (4, "", 1)

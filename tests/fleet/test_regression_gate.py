@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from tests.runs import ALONE, FLEET
 
 from .harness import FOLDER, Ended, Lab, lab_in
@@ -290,7 +290,7 @@ HURRIES = """
     import functools
     from pathlib import Path
 
-    from pytest_cloudbench.clock import wait_for
+    from pytest_cloudbench.support.clock import wait_for
     from pytest_cloudbench.fleet.scheduler import FleetScheduling
 
     DONE = Path(__file__).with_name("gw1-is-done")

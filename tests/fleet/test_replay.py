@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.load.engine.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.load.names import FileNames
-from pytest_cloudbench.load.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
-from pytest_cloudbench.payload import RandomContent, RandomPayload
-from pytest_cloudbench.trace import Replay, parse_trace
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.arrival import FixedInterval
+from pytest_cloudbench.workload.payload import RandomContent, RandomPayload
+from pytest_cloudbench.workload.trace import Replay, parse_trace
 from tests.runs import SPREAD, Spread
 
 from .harness import Lab
@@ -26,8 +26,8 @@ TRACE = HEAD + "".join(
 )
 TESTS = f'''
     import dataclasses
-    from pytest_cloudbench.arrival import Diurnal, Poisson
-    from pytest_cloudbench.trace import Replay, parse_trace
+    from pytest_cloudbench.workload.arrival import Diurnal, Poisson
+    from pytest_cloudbench.workload.trace import Replay, parse_trace
 
     TRACE = parse_trace({TRACE!r}, "mine.csv")
 

@@ -6,14 +6,14 @@ import textwrap
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
-from pytest_cloudbench.load.operations import Deal
-from pytest_cloudbench.load.room import available_bytes, check_room
+from pytest_cloudbench.load.engine.operations import Deal
+from pytest_cloudbench.load.engine.room import available_bytes, check_room
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.trace import Replay, parse_trace
+from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime, Threads
+from pytest_cloudbench.workload.trace import Replay, parse_trace
+from tests.plugin.configs.test_benchcloud import changed
 from tests.runs import SPREAD, Spread
 
-from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Lab, outcomes
 
 GB = 10**9
@@ -75,7 +75,7 @@ def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: Spread) -> None:
     (lab.folder / "x.bench.toml").write_text(textwrap.dedent(BENCH))
     (lab.folder / "old.conf").write_text(OLD)
     lab.write("""
-        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.workload.arrival import Threads
         LOADS = {
             "open": dict(arrival=FixedInterval(1), sensors=10**6, ops_per_sensor=10**6),
             "closed": dict(arrival=ThinkTime(1), sensors=1, ops_per_sensor=10**12),

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Op, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys, outcomes
@@ -40,7 +40,7 @@ def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> N
     lab.write(
         """
     import base64, logging, urllib.parse
-    from pytest_cloudbench import redact
+    from pytest_cloudbench.support import redact
 
     def test_echo(experiment, fleet):
         token = f"sl.u.{fleet.name}/of+an+agent"
@@ -78,7 +78,7 @@ def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread
     ).write(
         """
     import logging, warnings
-    from pytest_cloudbench import redact
+    from pytest_cloudbench.support import redact
 
     def test_echo(experiment):
         token = bytes.fromhex("736c2e752e2f6f662b616e2b6167656e74").decode()

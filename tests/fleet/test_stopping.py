@@ -20,7 +20,7 @@ steady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)
 """A tenth of the operations that the rule needs: these tests are only about how a run ends."""
 
 BODY = """
-from pytest_cloudbench.arrival import FixedInterval, Poisson, ThinkTime, Threads
+from pytest_cloudbench.workload.arrival import FixedInterval, Poisson, ThinkTime, Threads
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.model import Verb
 
@@ -153,7 +153,7 @@ def provider(tmp_path):
 """
 
 RISING = """
-from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.workload.arrival import Threads
 
 def test_each_is_slower(experiment, payloads):
     made = experiment.run(payloads.random(10), arrival=Threads(2), files=300, verify=False)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_cloudbench.load.versus import check_options
+from pytest_cloudbench.load.versus.turns import check_options
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet
 

@@ -21,7 +21,7 @@ from pytest_cloudbench.load import messages
 from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Endpoint, FleetError, Verb
-from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers.for_agents import Provided
 
 from .harness import Lab
 

@@ -13,7 +13,7 @@ from .harness import FOLDER, IDEAL, Lab
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts")
 
 ONE_AFTER_ANOTHER = """
-    from pytest_cloudbench.arrival import Threads
+    from pytest_cloudbench.workload.arrival import Threads
     from pytest_cloudbench.model import Verb
 
     def test_up(experiment, payloads):

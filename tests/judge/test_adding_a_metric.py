@@ -87,7 +87,7 @@ def test_what_the_page_adds_passes_its_own_test_and_ruff(copy: Path) -> None:
 
 
 def test_bench_files_know_the_metric(copy: Path) -> None:
-    schema = copy / "src/pytest_cloudbench/configs/bench.schema.json"
+    schema = copy / "src/pytest_cloudbench/plugin/configs/bench.schema.json"
     assert "response_mean" not in schema.read_text("utf-8")
     run(copy, *command("python"))
     assert "response_mean" in schema.read_text("utf-8")

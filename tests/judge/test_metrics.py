@@ -8,8 +8,8 @@ import pytest
 
 from pytest_cloudbench.judge.metrics import BUILT_IN, CONCLUSIONS, METRICS, Run, summarize
 from pytest_cloudbench.judge.quiet import WaitSeries
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 
 from .test_stats import NS, op, table_of
 

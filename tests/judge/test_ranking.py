@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, distance, grouped, rank, spread_of
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Op, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 
 
 def operations(

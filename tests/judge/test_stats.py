@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.judge.metrics import BUILT_IN, CONCLUSIONS, summarize
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, verify
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 
 FEW = settings(deadline=None, max_examples=60)
 NS = 1_000_000_000

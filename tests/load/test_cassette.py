@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.load.cassette import check_options
-from pytest_cloudbench.load.scrubbing import kept_headers, scrubbed
+from pytest_cloudbench.load.cassette.cassette import check_options
+from pytest_cloudbench.load.cassette.scrubbing import kept_headers, scrubbed
 from pytest_cloudbench.model import UsageError
-
-from ..fleet.harness import Ended, Lab, lab_in
+from tests.fleet.harness import Ended, Lab, lab_in
 
 STORY = """
     from pytest_cloudbench.model import CloudError

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import requests
 
-from pytest_cloudbench import credentials, drivers, providers
+from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.load.cassette import Cassette, open_cassette
+from pytest_cloudbench.load.cassette.cassette import Cassette, open_cassette
 from pytest_cloudbench.model import CloudError, ProviderSpec, ResultsError, SpecError, UsageError
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.services.command import load_recipe
+from pytest_cloudbench.workload.payload.contents import Literal
 
 ACCOUNTS = {
     "dropbox": "emulated:ideal",

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from pytest_cloudbench.fleet.coordinator import Item
-from pytest_cloudbench.load.contest import Contests, Rules
-from pytest_cloudbench.load.entries import Entries
-from pytest_cloudbench.load.gate import GatedPairs
+from pytest_cloudbench.load.gate.session import GatedPairs
+from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
+from pytest_cloudbench.load.versus.contest import Contests, Rules
 from pytest_cloudbench.report import versus
 
 NODE = "t.py::test_it[a-vs-b]"

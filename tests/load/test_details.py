@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.arrival import FixedInterval, plan
-from pytest_cloudbench.clock import now_ns
-from pytest_cloudbench.load.engine import Budget, Engine
+from pytest_cloudbench.load.engine.engine import Budget, Engine
 from pytest_cloudbench.model import CloudError, ErrorKind, Op, Verb
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.arrival import FixedInterval, plan
 
 
 @dataclass

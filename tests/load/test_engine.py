@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, Plan, ThinkTime, Threads, plan
-from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns
-from pytest_cloudbench.load.engine import MAX_THREADS, Budget, Engine, outcome_of
+from pytest_cloudbench.load.engine.engine import MAX_THREADS, Budget, Engine, outcome_of
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, ResultsError, UsageError, Verb
-from pytest_cloudbench.trace import Replay, parse_trace
+from pytest_cloudbench.support.clock import due_ns, now_ns, sleep_until_ns
+from pytest_cloudbench.workload.arrival import FixedInterval, Plan, ThinkTime, Threads, plan
+from pytest_cloudbench.workload.trace import Replay, parse_trace
 from tests.limits import HANG_S
 
 PATIENCE_S = HANG_S

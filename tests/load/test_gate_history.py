@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED
-from pytest_cloudbench.load.gate_history import GateHistory
+from pytest_cloudbench.load.gate.history import GateHistory
 from pytest_cloudbench.results.acceptance import Accepted, accept, rename
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.load.gate_settings import GateSettings, RepeatBudget, parse_budget, read_settings
+from pytest_cloudbench.load.gate.settings import GateSettings, RepeatBudget, parse_budget, read_settings
 from pytest_cloudbench.model import ConfigError, UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cloudbench.judge.drift import SeriesDrift
 from pytest_cloudbench.judge.gate import AGAIN, Check, Kind, Reading, judge
-from pytest_cloudbench.load.gate_text import brief, remarks_of, ruling_text
+from pytest_cloudbench.load.gate.text import brief, remarks_of, ruling_text
 
 YES, NO = 1.0, 0.0
 

@@ -12,8 +12,8 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.load.engine.operations import Files, compare, task_of
 from pytest_cloudbench.load.names import FileNames
-from pytest_cloudbench.load.operations import Files, compare, task_of
 from pytest_cloudbench.load.sandbox import Sandbox
 from pytest_cloudbench.model import (
     BudgetError,
@@ -26,10 +26,10 @@ from pytest_cloudbench.model import (
     UsageError,
     Verb,
 )
-from pytest_cloudbench.payload import Payloads
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results import journal
+from pytest_cloudbench.workload.payload import Payloads
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.drivers.flat import FlatDriver
 
 

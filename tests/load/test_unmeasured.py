@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.load import unmeasured
-from pytest_cloudbench.load.unmeasured import Unmeasured
+from pytest_cloudbench.load.engine import unmeasured
+from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.model import CloudError, ErrorKind
 
 

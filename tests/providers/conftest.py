@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import drivers
-
-from ..fleet.harness import Lab, lab_in
+from tests.fleet.harness import Lab, lab_in
 
 HERE = Path(__file__).parent
 REGISTER = """
@@ -25,7 +24,9 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """This process knows both drivers, and no one's credentials."""
     ours = {"mirror": "tests.providers.mirror:Mirror", "tiny": "tests.providers.tiny:Tiny"}
     monkeypatch.setattr(drivers, "_DRIVERS", {**drivers._DRIVERS, **ours})
-    monkeypatch.setattr("pytest_cloudbench.credentials.credentials_path", lambda: tmp_path / "credentials.toml")
+    monkeypatch.setattr(
+        "pytest_cloudbench.providers.credentials.credentials_path", lambda: tmp_path / "credentials.toml"
+    )
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
 

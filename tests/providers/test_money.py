@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.clock import wait_for
-from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
+from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.model import UsageError, Verb
 from pytest_cloudbench.providers import Providers
+from pytest_cloudbench.support.clock import wait_for
+from tests.fleet.harness import Lab
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
 
-from ..fleet.harness import Lab
 from .test_sessions import SMALL
 from .tiny import server_for
 
@@ -55,7 +55,7 @@ def test_shipped_prices_have_a_source_and_a_date() -> None:
 
 
 def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda scheme: PRICE)
+    monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda scheme: PRICE)
     spending = Spending(2.5, True, lambda: None)
     assert spending.begin(asked(), [("acme", {})]).endswith(
         "at least 12 s, about $1.10 without storage (prices of 2026-01-01)"
@@ -67,7 +67,7 @@ def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_equal_children_are_an_account_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda spec: PRICE)
+    monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: PRICE)
     accounts = Providers("x").accounts("mirror:s3://one,s3://two,dropbox,dropbox")
     assert [spec for spec, _ in accounts] == ["s3://one", "s3://two", "dropbox", "dropbox"]
     one, four = (Spending(None, True, lambda: None).begin(asked(), each) for each in (accounts[:1], accounts))
@@ -119,7 +119,7 @@ def test_a_small_amount_is_told_by_digits_that_say_something(
     monkeypatch: pytest.MonkeyPatch, usd: float, told: str
 ) -> None:
     price = Price("a page", "2026-01-01", {"put": usd})
-    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda spec: price)
+    monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: price)
     line = Spending(None, True, lambda: None).begin(asked(ops=1), [("acme", {})])
     assert f"about {told} without storage" in line
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fleet.harness import Lab, Running
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
-
-from ..fleet.harness import Lab, Running
 
 TWO = "mirror:emulated:ideal,emulated:ideal"
 SMALL = """

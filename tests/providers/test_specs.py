@@ -25,10 +25,10 @@ from pytest_cloudbench.model import (
     SpecError,
     UsageError,
 )
-from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.provided import Provided
 from pytest_cloudbench.providers import Providers, check, check_name, connect, opened
+from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
+from pytest_cloudbench.workload.payload import RandomContent
 
 from .conftest import recipe
 

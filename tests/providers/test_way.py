@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..fleet.harness import Lab
+from tests.fleet.harness import Lab
 
 SOURCE = Path(__file__).parents[2] / "src" / "pytest_cloudbench"
 MOST_MODULES = 6
@@ -36,7 +36,7 @@ def passed(folder: Path) -> set[str]:
     on_it: set[str] = {"driver"}
     while more := {caller for caller, callee in edges if callee in on_it} - on_it:
         on_it |= more
-    return on_it - {"driver", "-", "options"}
+    return on_it - {"driver", "-", "plugin.options"}
 
 
 def check_way(modules: set[str]) -> None:
@@ -70,7 +70,7 @@ DRIVERS = {
 
 TREES = {
     "mirror:folder:one,folder:two": "mirror",
-    "raid:array.toml": "pytest_cloudbench.systems.raid.driver",
+    "raid:array.toml": "pytest_cloudbench.raid.driver",
 }
 """Made of others, which are named in the spec or in a file."""
 
@@ -128,8 +128,8 @@ for number in range(6):
 # --- each is loaded in one place ---
 
 LOADERS = {
-    ("credentials", "load"): {"renewal"},
-    ("renewal", "load"): {"providers"},
+    ("providers.credentials", "load"): {"providers.renewal"},
+    ("providers.renewal", "load"): {"providers"},
     ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
     ("emulators.profile", "load_profile"): set(),
     ("services.command", "load_recipe"): {"providers"},
@@ -175,20 +175,23 @@ def test_each_is_loaded_in_one_place() -> None:
 @pytest.mark.parametrize(
     "snippet",
     [
-        "from pytest_cloudbench import credentials\ncredentials.load('x')",
-        "def f():\n    from pytest_cloudbench.credentials import load\n    load('x')",
-        "from pytest_cloudbench import credentials as c\nc.load('x')",
+        "from pytest_cloudbench.providers import credentials\ncredentials.load('x')",
+        "def f():\n    from pytest_cloudbench.providers.credentials import load\n    load('x')",
+        "from pytest_cloudbench.providers import credentials as c\nc.load('x')",
     ],
 )
 def test_another_place_is_found(snippet: str) -> None:
-    assert loaders({**sources(), "cli": snippet})["credentials", "load"] == {"renewal", "cli"}
+    assert loaders({**sources(), "commands.cli": snippet})["providers.credentials", "load"] == {
+        "providers.renewal",
+        "commands.cli",
+    }
 
 
 def test_an_agent_imports_no_service() -> None:
     """Fifty agents connect; only the controller imports what starts services."""
     code = """
 import sys
-from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers import connect
 connect(Provided("folder:.")).close()
 print(sorted(name for name in sys.modules if name.startswith(("pytest_cloudbench.services", "pytest_cloudbench.emul"))))

@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.judge.ranking import spread_of
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Op, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
 
 Entry = Mapping[str, Any]

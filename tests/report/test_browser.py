@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from tests.outside import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
 from tests.report.test_sides import compared

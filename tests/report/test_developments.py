@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
 from pytest_cloudbench.report.figures.developments import over_runs
 from pytest_cloudbench.report.gathering import Earlier, gather

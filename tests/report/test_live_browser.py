@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.clock import wait_for
-from pytest_cloudbench.live import Meter
+from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.report.live_page import LivePage
+from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
 
 pytestmark = [

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from pytest_cloudbench.live import AgentReport
 from pytest_cloudbench.report.digest import MOST_PARTS, Digest
+from pytest_cloudbench.report.live import AgentReport
 from pytest_cloudbench.report.live_digest import LiveDigest, LiveDigests
 
 SECOND = 1_000_000_000

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_cloudbench.clock import wait_for
-from pytest_cloudbench.live import AgentReport, ExperimentRow, Meter, Overview, Progress
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.report.live import AgentReport, ExperimentRow, Meter, Overview, Progress
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.report.live_page import LivePage
+from pytest_cloudbench.support.clock import wait_for
 from tests.fleet.harness import FOLDER, lab_in
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread

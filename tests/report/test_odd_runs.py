@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 from tests.report.stored import entry, operations, store
 from tests.results.stored_runs import info
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.digest import digest
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.report.stored import HOSTILE, entry, operations, store
@@ -278,7 +278,7 @@ def test_a_steady_run_has_no_silence_and_a_frozen_one_has_it_where_it_was(tmp_pa
 
 def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
-        "from pytest_cloudbench.arrival import FixedInterval\n"
+        "from pytest_cloudbench.workload.arrival import FixedInterval\n"
         "def test_it(experiment, payloads):\n"
         "    experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=20)\n"
     )

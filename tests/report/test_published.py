@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.published import overview, render
 from pytest_cloudbench.results.published import beside, load, names
 
 ROOT = Path(__file__).parents[2]
-ENTRIES = [ROOT / "src/pytest_cloudbench/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
+ENTRIES = [ROOT / "src/pytest_cloudbench/lab/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
 """Where a suite's numbers are made, if not in the suite's own file."""
 TEST = "suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
 ROW = {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.cli import main
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
 from pytest_cloudbench.report.gathering import gather
 from tests.report.stored import entry, store

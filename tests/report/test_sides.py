@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.figures import NARROW, WIDE
 from pytest_cloudbench.report.figures.sides import between_sides

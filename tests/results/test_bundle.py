@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 from tests.results.stored_runs import store_series
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.judge.metrics import summarize
+from pytest_cloudbench.judge.records import RECORD_BYTES, OpTable
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
-from pytest_cloudbench.records import RECORD_BYTES, OpTable
 from pytest_cloudbench.results import oplog
 from pytest_cloudbench.results.oplog import OpLog, read_log, read_parquet, write_parquet
+from pytest_cloudbench.support import redact
 
 BUSY, LONG = "429 too_many_write_operations", "503 " + "Überlast " * 12
 
@@ -62,7 +62,7 @@ def test_logs_that_number_their_texts_differently_are_merged(tmp_path: Path) -> 
 
 
 def test_a_full_table_says_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cloudbench.records._MOST_TEXTS", 3)
+    monkeypatch.setattr("pytest_cloudbench.judge.records._MOST_TEXTS", 3)
     table = OpTable(OpTable.of([op(0, "a"), op(1, "b")]), OpTable.of([op(2, "c"), op(3, "b"), op(4, "d")]))
     more = "(more different details than a table holds)"
     assert table.detail == ["a", "b", more, "b", more]

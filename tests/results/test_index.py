@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
 from pytest_cloudbench.results.acceptance import Accepted, accept
 from pytest_cloudbench.results.index import INDEX_NAME, Index
+from pytest_cloudbench.support import opening
 from tests.results.stored_runs import MACHINE, START_MS, info, store, store_series
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

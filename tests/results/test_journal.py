@@ -57,7 +57,7 @@ def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = left(tmp_path / "store", monkeypatch)
-    command = [sys.executable, "-m", "pytest_cloudbench.cli", "clean"]
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "clean"]
     with journal.cleaning(lambda: pytest.fail("nobody else is at work")):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         assert second.stdout is not None

@@ -22,12 +22,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.clock import due_ns, sleep_until_ns
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
-from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
+from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
+from pytest_cloudbench.workload.payload import DIGESTS, RandomContent, digest
 from tests.limits import HANG_S
 
 FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -217,7 +217,7 @@ def test_any_bytes_are_a_log_or_a_results_error(content: bytes, tmp_path: Path) 
 def run_child(code: str, *args: object, under: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
     """Run code with what this module imports, in a process of its own."""
     head = "from pathlib import Path\nimport os, sys, threading, time\nfrom pytest_cloudbench.model import *\n"
-    head += "from pytest_cloudbench.records import *\nfrom pytest_cloudbench.results.oplog import *\n"
+    head += "from pytest_cloudbench.judge.records import *\nfrom pytest_cloudbench.results.oplog import *\n"
     head += "def op(seq): return Op(Verb.PUT, 1, seq, 2, 3, 4, 0, time.monotonic_ns(), 6, Outcome.OK)\n"
     return subprocess.Popen(
         [*under, sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import cli
+from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results.places import USUAL, configured, in_order, make_results_folder
 from tests.results.stored_runs import store_series
@@ -24,7 +24,7 @@ FILES = {
     "setup.cfg": f"[tool:pytest]\naddopts = --benchmark-storage file://other {OPTION}\n",
 }
 TEST = """
-from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.workload.arrival import Threads
 
 def test_speed(experiment, payloads):
     experiment.run(payloads.random(10), arrival=Threads(1), files=2)

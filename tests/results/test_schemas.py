@@ -22,8 +22,8 @@ import pytest
 from pytest_cloudbench.judge.baseline import Compared, choose
 from pytest_cloudbench.judge.expect import judge_gate, parse_gate
 from pytest_cloudbench.judge.metrics import summarize
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
 

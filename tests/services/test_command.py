@@ -154,7 +154,7 @@ def guard_killed(tmp_path: Path) -> int:
 
 @pytest.mark.parametrize("killed", [owner_killed, pytest.param(guard_killed, marks=LINUX)])
 def test_it_is_gone_whoever_is_killed(tmp_path: Path, killed: Callable[[Path], int]) -> None:
-    from ..providers.conftest import recipe
+    from tests.providers.conftest import recipe
 
     (tmp_path / "tiny.toml").write_text(recipe())
     guard = killed(tmp_path)

@@ -54,9 +54,11 @@ def test_its_figure_is_drawn_and_its_conclusion_gated(followed: Followed) -> Non
     suite = followed.folder / "suites" / "smallfile"
     suite.rename(followed.folder / "gone")
     try:
-        made = run_in(followed.folder, "-m", "pytest_cloudbench.cli", "report", "small.json", "--output", "small.html")
+        made = run_in(
+            followed.folder, "-m", "pytest_cloudbench.commands.cli", "report", "small.json", "--output", "small.html"
+        )
         words = ("export", "--format", "openmetrics", "--metric", "small_put", "small.json")
-        told = run_in(followed.folder, "-m", "pytest_cloudbench.cli", *words)
+        told = run_in(followed.folder, "-m", "pytest_cloudbench.commands.cli", *words)
     finally:
         (followed.folder / "gone").rename(suite)
     assert made.returncode == 0, made.stderr

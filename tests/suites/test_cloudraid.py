@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.coding.availability import at_least
 from pytest_cloudbench.emulators.profile import find_profile
-from pytest_cloudbench.systems.raid import config
+from pytest_cloudbench.raid import config
+from pytest_cloudbench.raid.coding.availability import at_least
 from suites.cloudraid.measures import judged_over, judged_slower, median_interval, slower_of
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.truths import Truths

@@ -9,7 +9,7 @@ from tests.fleet.harness import Ended, Lab
 from tests.truths import Truths
 
 UPLOADS = """
-from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.workload.arrival import Threads
 
 def test_uploads(experiment, payloads):
     experiment.run(payloads.random(1000), arrival=Threads(4), files=40)

@@ -115,7 +115,7 @@ def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]
 def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
     """Also with two agents, one of which waits."""
     lab.write("""
-        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.load.probes.consistency import measure_consistency
 
         def test_late(experiment, payloads):
             measure_consistency(experiment, payloads.random(100), "read_after_write", 2, deadline_s=0.3)
@@ -131,7 +131,7 @@ def test_what_simultaneous_writes_have_lost_may_come_back(lab: Lab) -> None:
     """Many equal reads do not end the wait if their content was never written: a file is lost only at the deadline."""
     lab.write("""
         from pytest_cloudbench.drivers.folder import FolderDriver
-        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.load.probes.consistency import measure_consistency
         from pytest_cloudbench.model import CloudError, ErrorKind
 
         def test_late(experiment, payloads, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_delay_without_replicas_is_no_flapping(lab: Lab) -> None:
 
 def test_replicas_that_never_agree_give_a_lower_bound(lab: Lab) -> None:
     lab.write("""
-        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.load.probes.consistency import measure_consistency
 
         def test_never(experiment, payloads):
             measure_consistency(experiment, payloads.random(100), "read_after_write", 4, deadline_s=1.0, settle_s=0.5)
@@ -248,7 +248,7 @@ def test_any_pattern_of_flapping_is_found(lab: Lab, pattern: str) -> None:
     lab.write(f"""
         import itertools, random
         from pytest_cloudbench.drivers.folder import FolderDriver
-        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.load.probes.consistency import measure_consistency
         from pytest_cloudbench.model import CloudError, ErrorKind
 
         def test_flap(experiment, payloads, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.detect import CAPABILITIES
+from pytest_cloudbench.lab.detect import CAPABILITIES
 from tests.desk import NAMED, Desk, desk
 from tests.fleet.harness import Ended, Lab
 

@@ -72,7 +72,7 @@ def project(lab: Lab, declared: str = DECLARED) -> None:
 def command(lab: Lab, *words: str) -> str:
     """Return what a command prints, in the project's folder but without the project."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest_cloudbench.cli", *words],
+        [sys.executable, "-P", "-m", "pytest_cloudbench.commands.cli", *words],
         cwd=lab.folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

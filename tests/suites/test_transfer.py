@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.capture import CaptureUnavailable, check
+from pytest_cloudbench.net.capture import CaptureUnavailable, check
 from tests.fleet.harness import FOLDER, Lab
 from tests.truths import Truths
 

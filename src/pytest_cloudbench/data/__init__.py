@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError
+from pytest_cloudbench.support import opening
 
 __all__ = ["SHIPPED", "read_flow_rules", "read_page_part", "read_prices", "read_trace"]
 

@@ -44,7 +44,7 @@ _DRIVERS: Mapping[str, str] = {
     "mega": "pytest_cloudbench.drivers.mega:MegaDriver",
     "onedrive": "pytest_cloudbench.drivers.onedrive:OneDriveDriver",
     "opendal": "pytest_cloudbench.drivers.opendal:OpendalDriver",
-    "raid": "pytest_cloudbench.systems.raid.driver:RaidDriver",
+    "raid": "pytest_cloudbench.raid.driver:RaidDriver",
     "rclone": "pytest_cloudbench.drivers.rclone:RcloneDriver",
     "s3": "pytest_cloudbench.drivers.s3:S3Driver",
     "s3+fast": "pytest_cloudbench.drivers.s3_fast:S3FastDriver",
@@ -137,7 +137,7 @@ def missing_library(scheme: str) -> str:
     """Returns how to install the library of a driver of this package, in one line; empty if nothing is missing."""
     if scheme not in _LIBRARIES:
         return ""
-    from pytest_cloudbench import extras
+    from pytest_cloudbench.support import extras
 
     extra, module = _LIBRARIES[scheme]
     return extras.missing(extra, (module,))

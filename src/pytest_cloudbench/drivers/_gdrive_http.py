@@ -24,10 +24,10 @@ from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support import redact
 
 _READ_PIECE_BYTES = 64 * 1024
 # http.client waits for a whole piece: a small first one marks the first byte.

@@ -14,11 +14,11 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._mega_loop import CountedSession
 from pytest_cloudbench.drivers._mega_tree import NodeTree
 from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import Content, Endpoint, ErrorKind
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.surroundings import TABLE, allowed_environment
 from pytest_cloudbench.model import Endpoint, ServiceError
 from pytest_cloudbench.services import guard
 from pytest_cloudbench.services.child import Child
+from pytest_cloudbench.support import redact
 
 __all__ = ["REMOTE", "SPOKEN", "Daemon", "settings"]
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     detail_of,
     detail_of_error,
@@ -25,6 +24,7 @@ from pytest_cloudbench.drivers.base import (
 from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.keys import key_of, path_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.support import redact
 
 __all__ = ["REGION", "S3Bucket", "addressing_of", "egress_of", "sdk_client"]
 

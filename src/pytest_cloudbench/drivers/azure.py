@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
@@ -50,6 +49,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["AzureDriver"]
 

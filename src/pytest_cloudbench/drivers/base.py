@@ -14,7 +14,6 @@ from threading import local
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -27,6 +26,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = [
     "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Described", "Driver",

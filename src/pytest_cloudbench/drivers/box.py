@@ -34,7 +34,6 @@ from importlib.metadata import version
 from io import BytesIO
 from typing import Any, ClassVar, TypeVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
     authentication,
@@ -69,6 +68,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["BoxDriver"]
 

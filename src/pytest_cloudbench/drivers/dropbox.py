@@ -29,7 +29,6 @@ from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._dropbox_api import (
     CAPABILITIES,
     CLOCK_URL,
@@ -63,6 +62,7 @@ from pytest_cloudbench.model import (
     ProviderSpec,
     SpecError,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["DropboxDriver"]
 

@@ -16,9 +16,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.surroundings import environment
 from pytest_cloudbench.model import Endpoint, UsageError
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     import ssl

@@ -18,7 +18,6 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import ClassVar
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.drivers.base import check_params, walk
 from pytest_cloudbench.model import (
     MIB,
@@ -35,6 +34,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
+from pytest_cloudbench.support import opening
 
 __all__ = ["FolderDriver"]
 

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
@@ -60,6 +59,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import opening, redact
 
 __all__ = ["GcsDriver"]
 

@@ -26,7 +26,6 @@ from threading import RLock
 from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers._gdrive_http import Misled, Refused, Token, Transport
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -55,6 +54,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import opening, redact
 
 __all__ = ["GoogleDriveDriver"]
 

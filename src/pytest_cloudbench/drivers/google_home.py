@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_cloudbench import opening, redact
 from pytest_cloudbench.model import CredentialsError
+from pytest_cloudbench.support import opening, redact
 
 __all__ = ["OAUTH_FIELDS", "google_credentials"]
 

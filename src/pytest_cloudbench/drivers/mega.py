@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._mega_account import API_URL, MegaAccount, Unfit
 from pytest_cloudbench.drivers._mega_loop import LoopThread, RefusedAnswer
 from pytest_cloudbench.drivers.base import (
@@ -49,6 +48,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["MegaDriver"]
 

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.web import Bearer, WebClient
@@ -42,6 +41,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["OneDriveDriver"]
 

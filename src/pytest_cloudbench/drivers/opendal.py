@@ -19,7 +19,6 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
 from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.model import (
@@ -34,6 +33,7 @@ from pytest_cloudbench.model import (
     Verb,
     did_you_mean,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["OpendalDriver"]
 

@@ -22,7 +22,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._rclone_daemon import REMOTE, SPOKEN, Daemon
 from pytest_cloudbench.drivers.base import check_params, timeout_of, walk
 from pytest_cloudbench.drivers.egress import Egress, leaving
@@ -42,6 +41,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["RcloneDriver"]
 

@@ -23,7 +23,6 @@ from contextlib import closing
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._s3_sdk import S3Bucket, egress_of, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -48,6 +47,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["S3Driver"]
 

@@ -29,7 +29,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, addressing_of, egress_of, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -57,6 +56,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["S3FastDriver"]
 

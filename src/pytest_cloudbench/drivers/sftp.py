@@ -28,7 +28,6 @@ from threading import BoundedSemaphore
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers._sftp_known_hosts import known_keys
 from pytest_cloudbench.drivers._sftp_login import HostKeys, Untrusted, open_client, private_key
 from pytest_cloudbench.drivers.base import (
@@ -54,6 +53,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
+from pytest_cloudbench.support import opening, redact
 
 __all__ = ["SftpDriver"]
 

@@ -22,7 +22,6 @@ from importlib.metadata import version
 from threading import Lock
 from typing import Any, ClassVar
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
@@ -51,6 +50,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["SwiftDriver"]
 

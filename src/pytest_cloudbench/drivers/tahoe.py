@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 from unicodedata import is_normalized
 from urllib.parse import quote, urlsplit
 
-from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.egress import leaving
 from pytest_cloudbench.drivers.web import WebClient
@@ -38,6 +37,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
+from pytest_cloudbench.support import opening, redact
 
 __all__ = ["TahoeDriver"]
 

@@ -14,10 +14,10 @@ from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
 from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     import httpx

@@ -30,7 +30,6 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
@@ -57,6 +56,7 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
+from pytest_cloudbench.support import redact
 
 __all__ = ["WebdavDriver"]
 

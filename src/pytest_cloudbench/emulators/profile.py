@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
 from pytest_cloudbench.model import ConfigError, did_you_mean
+from pytest_cloudbench.support import opening
 
 __all__ = [
     "Account",

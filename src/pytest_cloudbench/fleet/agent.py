@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench import redact
 from pytest_cloudbench.fleet.envelope import (
     TO_AGENT,
     Ask,
@@ -28,6 +27,7 @@ from pytest_cloudbench.fleet.envelope import (
 )
 from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import FleetError
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator

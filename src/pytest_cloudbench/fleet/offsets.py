@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.support.clock import now_ns
 
 __all__ = ["PINGS", "Offset", "Span", "measure_offset"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
-from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.model import FleetError
+from pytest_cloudbench.support.clock import wait_for
 
 __all__ = [
     "rule", "run_benchmark", "run_everywhere", "run_on_leader", "run_phases", "torn_down", "worst_outcome",

@@ -17,9 +17,9 @@ from operator import and_, sub
 from typing import Any, Literal
 
 from pytest_cloudbench.judge.quiet import WaitSeries, log_error, quiet_rows, waits_of
+from pytest_cloudbench.judge.records import KINDS, OUTCOMES, OpTable, codes, values
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
-from pytest_cloudbench.records import KINDS, OUTCOMES, OpTable, codes, values
 
 __all__ = [
     "BUILT_IN", "CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "declare", "summarize",

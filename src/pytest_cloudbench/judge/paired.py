@@ -20,9 +20,9 @@ from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS, Metric
 from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
+from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Outcome
-from pytest_cloudbench.records import OUTCOMES, OpTable
 
 __all__ = [
     "COMPARED", "DECIDING", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "awaited",

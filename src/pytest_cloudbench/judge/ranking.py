@@ -15,10 +15,10 @@ from statistics import fmean, variance
 from typing import Literal
 
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
 from pytest_cloudbench.model import Outcome
-from pytest_cloudbench.records import OUTCOMES, OpTable
 
 __all__ = ["FEWEST_OPS", "Candidate", "Distance", "Ranking", "distance", "grouped", "rank", "spread_of"]
 

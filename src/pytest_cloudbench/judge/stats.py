@@ -15,8 +15,8 @@ from hashlib import blake2b
 from itertools import groupby
 from math import ceil
 
+from pytest_cloudbench.judge.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
-from pytest_cloudbench.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 
 __all__ = [
     "PERCENTILES",

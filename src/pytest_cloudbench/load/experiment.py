@@ -18,7 +18,6 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
@@ -26,8 +25,13 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.metrics import METRICS, told_details
 from pytest_cloudbench.judge.ranking import grouped
 from pytest_cloudbench.judge.steady import Stable
-from pytest_cloudbench.load.engine import Budget, Engine
-from pytest_cloudbench.load.logs import open_log
+from pytest_cloudbench.load.engine.engine import Budget, Engine
+from pytest_cloudbench.load.engine.logs import open_log
+from pytest_cloudbench.load.engine.operations import Deal, Files, OnFile, Upload, budget_of, task_of
+from pytest_cloudbench.load.engine.room import available_bytes, check_room
+from pytest_cloudbench.load.engine.stopping import RunWatch
+from pytest_cloudbench.load.engine.unmeasured import Unmeasured
+from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.load.messages import (
     Conclusion,
     HandedIn,
@@ -42,11 +46,6 @@ from pytest_cloudbench.load.messages import (
     Turn,
 )
 from pytest_cloudbench.load.names import FileNames, Labels, entry_names
-from pytest_cloudbench.load.operations import Deal, Files, OnFile, Upload, budget_of, task_of
-from pytest_cloudbench.load.room import available_bytes, check_room
-from pytest_cloudbench.load.stopping import RunWatch
-from pytest_cloudbench.load.unmeasured import Unmeasured
-from pytest_cloudbench.load.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.model import (
     BudgetError,
     CloudError,
@@ -57,9 +56,10 @@ from pytest_cloudbench.model import (
     Verb,
     did_you_mean,
 )
-from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results.oplog import OpLog
+from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads, changes, plan
+from pytest_cloudbench.workload.payload import Generator, fresh
 
 __all__ = ["Experiment", "Result", "result_of"]
 

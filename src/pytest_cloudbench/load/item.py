@@ -33,8 +33,8 @@ def facts_of(item: pytest.Item, facts: RunFacts) -> RunFacts:
 def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
     """The experiment of one test item."""
     from pytest_cloudbench.load.experiment import Experiment
-    from pytest_cloudbench.load.gate_settings import marked_margins
-    from pytest_cloudbench.load.verdicts import unmet_gates
+    from pytest_cloudbench.load.gate.settings import marked_margins
+    from pytest_cloudbench.load.gate.verdicts import unmet_gates
 
     params = params_of(item, "provider")
     test = getattr(item, "originalname", item.name)

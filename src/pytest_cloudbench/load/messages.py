@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Turn(Message):
-    """Whose turn it is where two sides are measured by one test; one turn is one block (``load.versus``).
+    """Whose turn it is where two sides are measured by one test; one turn is one block (``load.versus.turns``).
 
     Attributes:
         number: of the block, from 0.

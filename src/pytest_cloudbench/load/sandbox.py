@@ -15,7 +15,7 @@ from typing import Any
 from pytest_cloudbench.drivers.base import Driver, Preparing
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.load.engine import Budget
+from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import SwitchFaults
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider

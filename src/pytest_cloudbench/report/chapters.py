@@ -14,13 +14,13 @@ from typing import Any
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report import html, versus
-from pytest_cloudbench.report.answers import gated
 from pytest_cloudbench.report.digest import Digest, digest
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
 from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import Earlier, Measurement, line_name
 from pytest_cloudbench.report.html import safe
+from pytest_cloudbench.report.outcomes import gated
 from pytest_cloudbench.report.svg import SERIES
 from pytest_cloudbench.report.table import cells, errors_said
 

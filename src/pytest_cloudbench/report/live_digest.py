@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_cloudbench.live import AgentReport
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.report.digest import (
     MOST_PARTS,
@@ -23,6 +22,7 @@ from pytest_cloudbench.report.digest import (
     longest,
     parts_for,
 )
+from pytest_cloudbench.report.live import AgentReport
 from pytest_cloudbench.report.svg import SERIES
 
 __all__ = ["LiveDigest", "LiveDigests"]

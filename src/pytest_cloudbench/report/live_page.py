@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.data import read_page_part
-from pytest_cloudbench.live import ExperimentRow, Overview, Progress, duration, figures
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import Digest
 from pytest_cloudbench.report.figures import Figure, times
 from pytest_cloudbench.report.html import safe
+from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, duration, figures
 from pytest_cloudbench.report.live_digest import LiveDigests
+from pytest_cloudbench.support.clock import now_ns
 
 __all__ = ["LivePage", "drawings"]
 

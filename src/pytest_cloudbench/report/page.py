@@ -18,11 +18,11 @@ from pytest_cloudbench.data import read_page_part
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import Distance
 from pytest_cloudbench.report import html, versus
-from pytest_cloudbench.report.answers import ANSWERS, MARKS, claims
 from pytest_cloudbench.report.chapters import Chapter, chapters
 from pytest_cloudbench.report.comparison import BEST, Standing, standings
 from pytest_cloudbench.report.gathering import Gathered, Measurement, moment
 from pytest_cloudbench.report.html import safe
+from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, claims
 
 __all__ = ["page"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.opening import write_whole
 from pytest_cloudbench.report.gathering import Gathered
 from pytest_cloudbench.report.page import page
+from pytest_cloudbench.support.opening import write_whole
 
 __all__ = ["write"]
 

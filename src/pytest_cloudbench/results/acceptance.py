@@ -13,8 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.support import opening
 
 __all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted", "former_names", "rename"]
 

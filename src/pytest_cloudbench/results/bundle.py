@@ -17,11 +17,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.acceptance import ACCEPTED_FOLDER, ACCEPTED_SUFFIX
 from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.support import opening
 
 __all__ = ["drop", "export_runs", "import_runs"]
 

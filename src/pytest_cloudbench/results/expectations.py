@@ -12,7 +12,7 @@ from typing import Any
 from pytest_cloudbench.judge.expect import Expectation, parse_expectations
 from pytest_cloudbench.judge.observed import ClaimChanges
 from pytest_cloudbench.model import ConfigError, ResultsError, UsageError
-from pytest_cloudbench.opening import write_whole
+from pytest_cloudbench.support.opening import write_whole
 
 __all__ = ["check", "read", "write"]
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.judge.baseline import (
     CONDITIONS,
     HAD_DOUBTFUL_TIMES,
@@ -39,6 +38,7 @@ from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, accepted
 from pytest_cloudbench.results.points import Point, name_of
+from pytest_cloudbench.support import opening
 
 __all__ = ["INDEX_NAME", "EntryRow", "Index", "RunRow", "SidesRow"]
 

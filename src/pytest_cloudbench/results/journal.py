@@ -17,10 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.support import opening
+from pytest_cloudbench.workload.payload.contents import Literal
 
 __all__ = [
     "MARKER", "LeftFolder", "claim", "cleaning", "forget", "journal_path", "marker_beside", "note", "pending",

@@ -26,9 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pytest_cloudbench import redact
-from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
-from pytest_cloudbench.records import (
+from pytest_cloudbench.judge.records import (
     BLOCK_RECORDS,
     FORMER_BYTES,
     KINDS,
@@ -46,7 +44,9 @@ from pytest_cloudbench.records import (
     values,
     widened,
 )
+from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
+from pytest_cloudbench.support import redact
 
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_columns", "read_log", "read_parquet", "write_parquet"]
 

@@ -85,7 +85,7 @@ def make_private_folder(prefix: str) -> Path:
 def _sweep(parent: Path, prefix: str) -> None:
     import shutil
 
-    from pytest_cloudbench.opening import read_file
+    from pytest_cloudbench.support.opening import read_file
 
     for folder in parent.glob(f"{prefix}*"):
         with suppress(OSError, ValueError):

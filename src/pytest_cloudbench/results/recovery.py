@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.judge.metrics import summarize
+from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Outcome, ResultsError
-from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog, stored
 from pytest_cloudbench.results.owner import lives, owner_text
 

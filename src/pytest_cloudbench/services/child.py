@@ -231,7 +231,7 @@ def answers_http(url: str, timeout_s: float) -> bool:
     from http.client import HTTPConnection, HTTPException
     from urllib.parse import urlsplit
 
-    from pytest_cloudbench.sockets.kernel import cookie_of
+    from pytest_cloudbench.net.sockets.kernel import cookie_of
 
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -44,9 +44,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError, did_you_mean
 from pytest_cloudbench.services.child import Child, ChildService
+from pytest_cloudbench.support import opening
 
 __all__ = ["CommandService", "Recipe", "brought_folder", "has_module", "load_recipe", "recipe_names", "search_path"]
 

@@ -23,7 +23,7 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.model import KIB, MIB, Capabilities, CloudError, Endpoint, ErrorKind, ProviderSpec, Verb
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.workload.payload import RandomContent
 from tests.limits import HANG_S
 
 from .rows import EITHER, JSON, ROWS, WITHOUT_HTTP, Row

@@ -26,7 +26,7 @@ from pytest_cloudbench.emulators.onedrive.items import content_type, context, dr
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
 from pytest_cloudbench.emulators.onedrive.tree import details_of
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
-from pytest_cloudbench.payload.quickxor import QuickXor
+from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
 __all__ = [
     "FUNCTIONS",

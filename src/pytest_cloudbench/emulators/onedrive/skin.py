@@ -36,7 +36,7 @@ from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
-from pytest_cloudbench.payload.quickxor import QuickXor
+from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
 __all__ = ["OneDrive"]
 

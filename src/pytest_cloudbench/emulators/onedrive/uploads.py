@@ -18,7 +18,7 @@ from pytest_cloudbench.emulators.onedrive.items import item
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, UploadSession
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.model import KIB, MIB
-from pytest_cloudbench.payload.quickxor import QuickXor
+from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
 __all__ = ["FUNCTIONS", "fragment"]
 

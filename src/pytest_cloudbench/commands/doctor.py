@@ -1,0 +1,204 @@
+"""What is wrong with a provider before anything is measured: one small file, written, read back, listed and removed.
+
+What may live here: the steps, and what each says. It writes below one folder with a run's name, which is in the journal
+first, so ``cloudbench clean`` removes it if this process is killed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.model import KIB, Capabilities, CloudError, Endpoint, ErrorKind
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.support import redact
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.payload import DIGESTS, digest
+from pytest_cloudbench.workload.payload.contents import Literal
+
+__all__ = ["Checkup", "examine"]
+
+_SIZE_BYTES = 5 * KIB
+_DATE_S = 30.0
+_CLOCK_BOUND_S = 5.0
+"""A service's clock is read to a second; a machine that differs by more has trouble with tokens and signatures."""
+
+_ADVICE = {
+    ErrorKind.AUTH: "check the credentials and what they may do ('cloudbench status'), or log in again",
+    ErrorKind.QUOTA: "the account is full: remove something, or use another one",
+    ErrorKind.THROTTLED: "the provider asks to slow down: try again later, with fewer sensors",
+    ErrorKind.NETWORK: "check the network, proxies (HTTPS_PROXY) and certificates (SSL_CERT_FILE, REQUESTS_CA_BUNDLE)",
+    ErrorKind.NOT_FOUND: "what the spec names is not there: check the bucket, container or path",
+    ErrorKind.SERVER: "the provider failed: look at its status page, and try again",
+    ErrorKind.INVALID: "the provider refuses such a request: check the spec",
+    ErrorKind.CONFLICT: "something is in the way: look at the account",
+    ErrorKind.CORRUPT: "bytes were damaged on the way: find out why before you measure anything",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """One step.
+
+    Attributes:
+        step: what was tried.
+        is_good: True, False, or None for what is not known or was not tried.
+        told: what was seen, and what to do if it is not good.
+    """
+
+    step: str
+    is_good: bool | None
+    told: str
+
+
+def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
+    """Yields a finding per step; ends early where nothing more can be tried.
+
+    Args:
+        provider: connected at the first step.
+        owner: this process, for the journal.
+    """
+    try:
+        driver = provider.driver
+    except CloudError as error:
+        yield _failed("connect", error)
+        return
+    yield Checkup("connect", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
+    is_real = provider.emulated == "none"
+    asked = str(getattr(driver, "clock_url", ""))
+    yield _clock(asked, provider.endpoint) if is_real else Checkup("clock", None, "the emulator has this machine's")
+    top = f"/cloudbench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+    steps = _Steps(driver, f"{top}/doctor.bin")
+    try:
+        if provider.is_kept:
+            provider.claim(f"{top}/doctor.bin", owner)
+        elif driver.capabilities.folders:
+            driver.mkdir(top)
+    except CloudError as error:
+        yield _failed("write", error)
+        return
+    yield from steps.all()
+    try:
+        driver.delete(top)
+        if provider.is_kept:
+            provider.release(f"{top}/doctor.bin")
+        yield Checkup("delete", True, "nothing is left")
+    except CloudError as error:
+        if error.kind is ErrorKind.NOT_FOUND:
+            yield Checkup("delete", True, "nothing is left")
+        else:
+            yield _failed("delete", error, "'cloudbench clean' removes what is left; ")
+    yield _space(driver)
+    yield Checkup("limits", None, _limits(driver.capabilities))
+
+
+class _Steps:
+    """What is done to one file."""
+
+    def __init__(self, driver: Driver, path: str) -> None:
+        self._driver, self._path, self._data = driver, path, secrets.token_bytes(_SIZE_BYTES)
+
+    def all(self) -> Iterator[Checkup]:
+        """Yields a finding per step, and stops after one that failed."""
+        for name, step in (("write", self._write), ("read back", self._read), ("list", self._list)):
+            begun_ns = now_ns()
+            try:
+                problem, told = step()
+            except CloudError as error:
+                yield _failed(name, error)
+                return
+            took = f" in {(now_ns() - begun_ns) / 1e6:.0f} ms"
+            yield Checkup(name, not problem, problem or told + took)
+            if problem:
+                return
+
+    def _write(self) -> tuple[str, str]:
+        entry = self._driver.put(self._path, Literal(self._data))
+        if entry.size_bytes != len(self._data):
+            return f"the provider says that it stored {entry.size_bytes} of {len(self._data)} bytes", ""
+        return "", f"{len(self._data):,} bytes"
+
+    def _read(self) -> tuple[str, str]:
+        data = b"".join(self._driver.get(self._path))
+        return ("" if data == self._data else f"{len(data)} bytes came back, and they differ"), f"{len(data):,} bytes"
+
+    def _list(self) -> tuple[str, str]:
+        folder, name = self._path.rpartition("/")[0], self._driver.capabilities.digest
+        found = [entry for entry in self._driver.list(folder) if entry.path == self._path]
+        if not found:
+            return "the file is not listed yet: loss cannot be judged right after a run", ""
+        if name in DIGESTS and found[0].digest:
+            if digest(Literal(self._data), name).hex() != found[0].digest:
+                return f"the listed {name} is not the file's", ""
+            return "", f"with its {name}"
+        return "", "with its size"
+
+
+def _clock(url: str, endpoint: Endpoint | None) -> Checkup:
+    """Compare this machine's clock with the date in an answer of the provider."""
+    if not url:
+        return Checkup("clock", None, "unknown: the service does not tell the time")
+    begun_s = time.time()
+    try:
+        date = _date_of(url, endpoint)
+        if not date:
+            return Checkup("clock", None, "unknown: the service's answers have no date")
+        told_s = parsedate_to_datetime(date).timestamp() + 0.5
+    except (OSError, HTTPException, ValueError, TypeError) as error:
+        return Checkup("clock", None, f"unknown: {redact.clean(' '.join(str(error).split()))}")
+    ended_s = time.time()
+    offset_s, bound_s = told_s - (begun_s + ended_s) / 2, 0.5 + (ended_s - begun_s) / 2
+    told = f"{offset_s:+.1f} s from the provider's, within {bound_s:.1f} s"
+    if abs(offset_s) - bound_s > _CLOCK_BOUND_S:
+        return Checkup("clock", False, f"{told}: set this machine's clock (NTP), or tokens and signatures fail")
+    return Checkup("clock", True, told)
+
+
+def _date_of(url: str, endpoint: Endpoint | None) -> str:
+    """Returns the date of an answer, as the service writes it; empty if there is none. Raises OSError and ValueError.
+
+    A service that the run started is trusted by its own authority, and no proxy leads to it.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import Request
+
+    try:
+        with leaving(endpoint, url).opener(url).open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
+            return str(response.headers.get("date", ""))
+    except HTTPError as error:  # refused without credentials, but dated
+        with error:
+            return str(error.headers.get("date", ""))
+
+
+def _space(driver: Driver) -> Checkup:
+    ask: Callable[[], tuple[int, int]] | None = getattr(driver, "space", None) if driver.capabilities.space else None
+    if ask is None:
+        return Checkup("quota", None, "unknown: the provider does not tell")
+    try:
+        used, allowed = ask()
+    except CloudError as error:
+        return _failed("quota", error)
+    return Checkup("quota", used < allowed, f"{used / 1e9:.2f} of {allowed / 1e9:.2f} GB used")
+
+
+def _limits(known: Capabilities) -> str:
+    names = known.names
+    told = [
+        f"names to {names.max_chars} characters" if names.max_chars else "",
+        f"without any of {names.refused!r}" if names.refused else "",
+        "" if names.case_sensitive else "A and a are one name",
+        f"{known.max_request_bytes // (1024 * 1024)} MiB per request" if known.max_request_bytes else "",
+        "no overwriting" if not known.overwrites else "",
+        f"via {known.via.removeprefix('via ')}" if known.via else "",
+    ]
+    return "; ".join(filter(None, told)) or "none is known"
+
+
+def _failed(step: str, error: CloudError, what: str = "") -> Checkup:
+    return Checkup(step, False, f"{error}: {what}{_ADVICE[error.kind]}")

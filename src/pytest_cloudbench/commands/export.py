@@ -1,0 +1,123 @@
+"""The commands for CI: ``cloudbench export`` (stored runs for other programs, or as Markdown) and ``machine``.
+
+What may live here: their options, reading the runs that they name, and writing the file. The forms are in
+``report.export`` and ``report.summary``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.commands.history import RUN_HELP, add_storage, open_index
+from pytest_cloudbench.model import ResultsError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.report.export import StoredRun
+
+__all__ = ["add_commands"]
+
+_FORMATS = ("markdown", "openmetrics", "csv", "github-action-benchmark", "bencher")
+_NEED_METRIC = frozenset({"github-action-benchmark", "bencher"})
+"""Forms whose readers draw one line for each number, and compare it: the user says which."""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the commands with the parser of ``cloudbench``."""
+    machine = commands.add_parser(
+        "machine",
+        help="tell the class of this machine",
+        description="Print which machines' runs are compared with those of this one: system, processors, Python.",
+    )
+    machine.add_argument("--key", action="store_true", help="print it as a name for a file, or a cache in CI")
+    machine.set_defaults(run=_machine)
+    parser = commands.add_parser(
+        "export",
+        help="write stored runs for other programs, or as Markdown",
+        description="Write stored runs in a form that other programs read, or as Markdown for a job's summary. Unknown "
+        "numbers are left out and counted on the standard error. Exit status 1 if no number is left.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    add_storage(parser)
+    parser.add_argument("--format", required=True, choices=_FORMATS, help="the form")
+    parser.add_argument(
+        "--metric", dest="metrics", metavar="METRIC", action="append", default=[],
+        help="only this metric, may repeat, the headline first; github-action-benchmark and bencher need it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--without-doubts", action="store_true",
+        help="leave out numbers that may be wrong; without it, they say so",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="default: the standard output")
+    parser.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.export import FORMATS, choose, is_comparison, known_metric
+    from pytest_cloudbench.report.summary import summary
+
+    runs = _read(options)  # entries may say what their suites conclude
+    metrics = list(dict.fromkeys(map(known_metric, options.metrics)))
+    if options.format in _NEED_METRIC and not metrics:
+        raise UsageError(
+            f"export --format {options.format}: --metric is missing: name what its charts show, such as response_p99"
+        )
+    chosen = choose(runs, metrics, doubted=not options.without_doubts)
+    sys.stderr.write(f"cloudbench export: {chosen.told()}\n")
+    if options.format == "markdown" and runs:  # which shows what is unknown, too
+        _write(options.output, summary(runs, metrics) + "\n")
+        if any(is_comparison(info) for run in runs for _, info in run.entries):
+            return 0
+    elif chosen.numbers:
+        _write(options.output, FORMATS[options.format](chosen))
+    return 0 if chosen.numbers else 1
+
+
+def _read(options: argparse.Namespace) -> list[StoredRun]:
+    """Returns the runs that are named: files, wherever they are, or runs of the storage. Says what was left out."""
+    from pytest_cloudbench.report.export import StoredRun
+    from pytest_cloudbench.results import stored
+
+    index, found = None, []
+    for name in options.runs:
+        try:
+            if Path(name).exists() or name.endswith(".json"):
+                commit, time_ms, entries = stored.read(Path(name))
+                listed = [(entry.fullname, entry.info) for entry in entries]
+                found.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
+            else:
+                index = index or open_index(options)
+                run = index.find(name)
+                listed = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
+                found.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
+        except ResultsError as error:
+            sys.stderr.write(f"cloudbench export: left out: {_line(str(error))}\n")
+    return found
+
+
+def _machine(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results.machine import machine_text
+
+    text = machine_text()
+    shown = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") if options.key else text
+    sys.stdout.write(f"{shown}\n")
+    return 0
+
+
+def _line(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _write(output: str, text: str) -> None:
+    data = text.encode("utf-8", "backslashreplace")
+    if output == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
+    try:
+        Path(output).write_bytes(data)
+    except OSError as error:
+        raise ResultsError(f"export {output}: cannot be written: {error.strerror}") from error

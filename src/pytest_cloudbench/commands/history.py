@@ -1,0 +1,417 @@
+"""The commands about stored runs: ``cloudbench history``, ``compare``, ``show``, ``ops`` and ``baseline``.
+
+What may live here: their options and what they print. What is stored is read by ``results.index``, and shown by
+``report.history``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results import places
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.results.index import Index, RunRow
+
+__all__ = ["RUN_HELP", "add_commands", "add_records", "add_storage", "find_storage", "open_index"]
+
+_PIPE_COLUMNS = 400
+_MOST_ROWS = 1000
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands about stored runs."""
+    history = _command(
+        commands, "history", _history, "show how a metric developed over the stored runs",
+        "Show how each test's metric developed, with its lasting changes; of one test, run by run. Only runs under the "
+        "same conditions are one series.",
+    )  # fmt: skip
+    history.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
+    history.add_argument("--metric", metavar="M", help="such as response_p99 (default: response_p50, if there is one)")
+    history.add_argument("--last", metavar="N", type=int, default=100, help="the last N runs (default: %(default)s)")
+    compare = _command(
+        commands, "compare", _compare, "show stored runs side by side",
+        "Show metrics of runs side by side, with the difference from the first. Runs under other conditions, "
+        "emulated and real ones among them, are kept apart.",
+    )  # fmt: skip
+    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; all stands for all runs")
+    _add_metrics(compare)
+    show = _command(commands, "show", _show, "show one stored run", "Show the entries of a run, with their doubts and "
+                    "published values beside the measured.")  # fmt: skip
+    show.add_argument("name", metavar="RUN", help=RUN_HELP)
+    _add_metrics(show)
+    ops = _command(
+        commands, "ops", _ops, "query the operations of stored runs with SQL",
+        "Query the operations of runs with SQL (DuckDB; extra sql). Tables: ops, a row for each operation with its "
+        "entry's provider, parameters and times of day; entries, a row for each entry with its metrics.",
+    )  # fmt: skip
+    ops.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    ops.add_argument("--sql", required=True, metavar="QUERY", help="such as: FROM ops LIMIT 5")
+    ops.add_argument("--csv", action="store_true", help=f"print CSV, and more than {_MOST_ROWS:,} rows")
+    add_records(ops)
+    _add_baseline(commands)
+
+
+RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
+"""What a command takes for a run."""
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
+    run: Callable[[argparse.Namespace], int], summary: str, description: str,
+) -> argparse.ArgumentParser:  # fmt: skip
+    parser = commands.add_parser(name, help=summary, description=description)
+    add_storage(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the runs are stored; ``open_index`` reads it."""
+    parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
+                        "(default: the folder that pytest's configuration names with --benchmark-storage, "
+                        f"{' or '.join(map(str, places.USUAL))}, the first with a run)")  # fmt: skip
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the operations are; ``places.record_folders`` reads it."""
+    parser.add_argument("--records", metavar="DIR", type=Path, help="where the records are, if not beside the runs: "
+                        "the folder that --cloudbench-results named (default: the one that pytest's configuration "
+                        f"names so, or {places.USUAL[0]})")  # fmt: skip
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metric", dest="metrics", metavar="M", action="append", default=[],
+                        help="any metric or number of an entry; may be repeated")  # fmt: skip
+
+
+def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "baseline", help="list, carry and change what gates compare with",
+        description="The stored runs that gates compare with: which they are, and how they get to another machine.",
+    )  # fmt: skip
+    inner = parser.add_subparsers(metavar="COMMAND", required=True)
+    _command(inner, "list", _list, "list the stored runs", "List all stored runs, interrupted ones included.")
+    show = _command(inner, "show", _baseline_show, "show which runs may be a baseline", "Show for each test how many "
+                    "runs may be a baseline, and why the others may not.")  # fmt: skip
+    show.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
+    show.add_argument("--metric", metavar="M", help="such as response_p99")
+    drop = _command(inner, "drop", _drop, "delete stored runs", "Delete the entries of runs, for good. The records of "
+                    "their operations stay.")  # fmt: skip
+    drop.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    drop.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    export = _command(inner, "export", _export, "write stored runs into one file", "Write runs into a zip file of "
+                      "pytest-benchmark's own files, for CI to carry.")  # fmt: skip
+    export.add_argument("file", metavar="FILE", type=Path, help="is written, or replaced as a whole")
+    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP} (default: all)")
+    export.add_argument("--last", metavar="N", type=int, help="only the last N of them")
+    export.add_argument("--branch", metavar="B", help="only runs of this branch")
+    taken = _command(inner, "import", _import, "import runs from such a file", "Import the runs of a file that export"
+                     " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
+    taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
+    accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: earlier runs no "
+                      "longer serve as a baseline. They stay in the history. If only the regression gate failed this "
+                      "run, or stored ones after it, they count as passed.")  # fmt: skip
+    accept.add_argument("name", metavar="RUN", help=RUN_HELP)
+    accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
+    rename = _command(inner, "rename", _rename, "let a renamed test keep its runs", "Take over the runs of a test that "
+                      "has another name now: the gate compares with them. The name of a test function stands for all "
+                      "of its parameters.")  # fmt: skip
+    rename.add_argument("old", metavar="OLD", help="the full name that it had")
+    rename.add_argument("new", metavar="NEW", help="the full name that it has")
+    accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
+
+
+# --- what they share ---
+
+
+def _say(lines: Iterable[str]) -> None:
+    encoding = sys.stdout.encoding or "ascii"
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _has_plain_output() -> bool:
+    try:
+        "▁█".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+
+
+def find_storage(options: argparse.Namespace) -> Path | None:
+    """Returns the folder that the user means, or None. Raises UsageError if what the user named is not a folder."""
+    if options.storage is None:
+        return places.find_storage()
+    if not options.storage.is_dir():
+        raise UsageError(f"--storage {options.storage}: there is no such folder")
+    return Path(options.storage)
+
+
+def open_index(options: argparse.Namespace) -> Index:
+    """Returns the index of the stored runs, and says what was left out. Raises UsageError if there is no run."""
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.index import Index
+    from pytest_cloudbench.results.installed import learn_installed
+
+    storage = find_storage(options)
+    if storage is None:
+        where = " or ".join(map(str, places.in_order()))
+        raise UsageError(f"there are no stored runs in {where}; {_killed() or 'name their folder with --storage'}")
+    index = Index.open(storage)
+    for problem in index.problems:
+        sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
+    if runs := index.runs():
+        learn_installed()
+        with contextlib.suppress(ResultsError):  # it is gone since it was indexed
+            index.entries(runs[-1].place)  # tells what the suites of the project itself conclude
+    else:
+        hint = _killed(index.storage) or "pytest --benchmark-autosave stores them"
+        raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
+    return index
+
+
+def _killed(storage: Path | None = None) -> str:
+    """Returns what to say of sessions that have stored nothing yet, or never will by themselves; or nothing."""
+    from pytest_cloudbench.results.recovery import find_left
+
+    lives = {left.folder.parent.name: left.lives for left in find_left(*places.where_killed_runs_are(storage))}
+    if not lives:
+        return ""
+    count = sum(not each for each in lives.values())
+    if not count:
+        return "a session still runs, and is stored at its end"
+    few = "an interrupted session is there: cloudbench recover makes it a run"
+    return few if count == 1 else f"{count} interrupted sessions are there: cloudbench recover makes them runs"
+
+
+def _tests(index: Index, part: str | None) -> list[str]:
+    """Returns the tests that the user means (``_named``). Raises UsageError if there is none."""
+    if tests := _named(index, part):
+        return tests
+    if part is None:
+        raise UsageError(f"the stored runs in {index.storage} compared two sides only; cloudbench history shows them")
+    raise UsageError(f"{part}: no stored run has a test with this in its name; cloudbench history lists all")
+
+
+def _named(index: Index, part: str | None) -> list[str]:
+    """Returns the tests with this name, or else with this in their names."""
+    every = index.tests()
+    return [part] if part in every else [test for test in every if part is None or part in test]
+
+
+def _check_metric(index: Index, names: Sequence[str]) -> None:
+    unknown = [name for name in names if not index.has_number(name)]
+    if unknown:
+        raise UsageError(f"--metric {unknown[0]}: no stored run has such a number; docs/method.md lists the metrics")
+
+
+def _chosen(index: Index, names: Sequence[str]) -> list[RunRow]:
+    return list(dict.fromkeys(index.find(name) for name in names))
+
+
+def _wherever(options: argparse.Namespace, names: Sequence[str]) -> tuple[Index, list[RunRow]]:
+    """Returns an index with the runs that are named: files, wherever they are, or runs of the storage."""
+    from pytest_cloudbench.results.index import Index
+
+    files = {name: Path(name) for name in names if Path(name).is_file()}
+    index = Index(Path.cwd()) if files.keys() == set(names) else open_index(options)
+    found = [index.take(files[name]) if name in files else index.find(name) for name in names]
+    return index, list(dict.fromkeys(found))
+
+
+# --- the commands ---
+
+
+def _history(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    if options.last < 1:
+        raise UsageError(f"--last {options.last}: expected 1 or more")
+    index, plain, blocks = open_index(options), _has_plain_output(), list[list[str]]()
+    compared = [each for each in index.comparisons() if options.test is None or options.test in each.fullname]
+    tests = _named(index, options.test) if compared else _tests(index, options.test)
+    if tests:
+        _check_metric(index, [options.metric] if options.metric else [])
+    if len(tests) == 1 and options.test is not None:
+        metric = options.metric or history.main_metric(index, tests[0])
+        blocks.append(history.test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+    elif tests:
+        blocks.append(history.overview(index, tests, options.metric, options.last, _width(), plain=plain))
+    if compared:
+        blocks.append(history.sides_history(index, compared[-options.last :], options.metric, _width()))
+    for number, lines in enumerate(blocks):
+        _say([*[""] * (number > 0), *lines])
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    if options.runs == ["all"]:
+        index = open_index(options)
+        runs = index.runs()
+    else:
+        index, runs = _wherever(options, options.runs)
+    if len(runs) < 2:
+        raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
+    _check_metric(index, options.metrics)
+    _say(history.compared(index, runs, options.metrics, _width()))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    index, (run,) = _wherever(options, [options.name])
+    _check_metric(index, options.metrics)
+    _say(history.shown_run(run, index.entries(run.place), options.metrics, _width()))
+    return 0
+
+
+def _ops(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.support import extras
+
+    extras.require("sql", "ops")
+    from pytest_cloudbench.report.columns import fitted
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results import operations
+
+    index = open_index(options)
+    found = []
+    for run in _chosen(index, options.runs):
+        folders = [(index.storage / run.place).parent, *places.record_folders(options.records)]
+        for entry in index.entries(run.place):
+            found.append((run.name, entry, operations.records_of(entry, folders)))
+    answer = operations.ask(options.sql, found, None if options.csv else _MOST_ROWS + 1)
+    if options.csv:
+        import csv
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(answer.columns)
+        writer.writerows(answer.rows)
+        return 0
+    rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
+    _say(fitted([[printable(name) for name in answer.columns], *rows], _width()) if answer.columns else [])
+    if len(answer.rows) > _MOST_ROWS:
+        _say([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable, run_list
+    from pytest_cloudbench.results.recovery import find_left
+
+    index, results = open_index(options), places.results_folder()
+    _say(run_list(index.runs(), _width()))
+    for left in find_left(*places.where_killed_runs_are(index.storage)):
+        state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
+        which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
+        _say([f"not in the list: {which} {state}"])
+    for run in _recovered(results) if results.resolve() != index.storage.resolve() else ():
+        _say([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
+              f"{printable(str(results))} has it"])  # fmt: skip
+    return 0
+
+
+def _recovered(results: Path) -> list[str]:
+    """Returns the recovered runs of a results folder."""
+    from pytest_cloudbench.results.stored import find
+
+    return sorted({Path(file.run).name for file in find(results) if file.is_recovered})
+
+
+def _baseline_show(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import baselines
+
+    index = open_index(options)
+    _check_metric(index, [options.metric] if options.metric else [])
+    _say(baselines(index, _tests(index, options.test), options.metric, _width()))
+    return 0
+
+
+def _drop(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.bundle import drop
+    from pytest_cloudbench.results.index import Index
+
+    index = open_index(options)
+    for run in _chosen(index, options.runs):
+        if not options.dry_run:
+            drop(index, run.place)
+        _say([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
+    Index.open(index.storage)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results.bundle import export_runs
+
+    if options.last is not None and options.last < 1:
+        raise UsageError(f"--last {options.last}: expected 1 or more")
+    index = open_index(options)
+    runs = _chosen(index, options.runs) if options.runs else index.runs()
+    runs = [run for run in runs if options.branch in (None, run.branch)][-(options.last or 0) :]
+    if not runs:
+        raise UsageError(f"--branch {options.branch}: no stored run is of this branch")
+    export_runs(index, [run.place for run in runs], options.file)
+    _say([f"{options.file}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}"])
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.bundle import import_runs
+    from pytest_cloudbench.results.index import Index
+
+    storage = options.storage or places.configured() or places.find_storage() or places.USUAL[0]
+    new, known, strange = import_runs(storage, options.file)
+    for name in strange:
+        sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
+    Index.open(storage)
+    _say([f"{storage}: {new} files are new, {known} were there already"])
+    return 1 if strange else 0
+
+
+def _rename(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.acceptance import rename
+
+    index = open_index(options)
+    count = sum(test in (options.old, f"{options.old}[{test.partition('[')[2]}") for test in index.tests())
+    if not count:
+        raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
+    if options.old == options.new:
+        raise UsageError(f"{options.new}: this is the name that it had")
+    rename(index.storage, options.old, options.new)
+    tests = "1 test" if count == 1 else f"{count} tests"
+    _say([f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"])
+    return 0
+
+
+def _accept(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.acceptance import Accepted, accept
+
+    index = open_index(options)
+    run = index.find(options.name)
+    tests = _tests(index, options.test) if options.test else []
+    for test, outcome in index.not_passed(run.place, tests):
+        raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
+    until_ms = max(each.time_ms for each in index.runs())
+    for test in tests or [""]:
+        accept(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
+    what = f"{len(tests)} of its tests" if options.test else "all tests"
+    _say([f"baselines of {what} begin with {printable(run.place)}"])
+    return 0

@@ -1,0 +1,230 @@
+"""The command of the batching folder: ``cloudbench savingbox``.
+
+What may live here: its options, what it prints, and how it ends. What it does is ``savingbox``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support import clock
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.savingbox.batching.batcher import Batcher
+    from pytest_cloudbench.savingbox.box import Event, SavingBox
+
+__all__ = ["add_command"]
+
+_MOST = float(1 << 63)
+"""The most bytes, and nanoseconds, that can be given: anything larger is a typing error."""
+_MOST_SHOWN = 60
+_UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def add_command(commands: Any) -> None:
+    """Add ``savingbox`` to the commands of ``cloudbench``."""
+    command = commands.add_parser(
+        "savingbox",
+        help="batch changes of a folder on their way to a sync client's folder",
+        description="Mirror SAVINGBOX, a folder that you work in, into SYNC_FOLDER, which a sync client watches, and "
+        "batch changes on the way; take in what the client brings. Runs until Ctrl-C or SIGTERM, and pushes what "
+        "waits before it ends.",
+    )
+    command.add_argument("savingbox", metavar="SAVINGBOX", type=Path, help="the folder that you work in")
+    command.add_argument("sync_folder", metavar="SYNC_FOLDER", type=Path, help="the folder that the client watches")
+    command.add_argument(
+        "--bytes", dest="limit", metavar="N", default="250k",
+        help="push when N compressed bytes are waiting; k, m and g are powers of 1024 (default: %(default)s)",
+    )  # fmt: skip
+    command.add_argument(
+        "--quiet", metavar="TIME", default="5s", help="push when nothing has changed for TIME (default: %(default)s)"
+    )
+    command.add_argument(
+        "--at-most", metavar="TIME", default="30s", help="push when a change has waited for TIME (default: %(default)s)"
+    )
+    command.add_argument(
+        "--delay-at-most", metavar="TIME", default=None,
+        help="adaptive: a file that changes in a rhythm waits for its next change, but not longer than TIME; for files "
+        "without a rhythm, --at-most is the limit",
+    )  # fmt: skip
+    command.add_argument(
+        "--ranges", choices=("auto", "bpf", "trace", "compare"), default="auto",
+        help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), through BPF or tracefs, "
+        "or by comparing; auto: by the first that works here (default: %(default)s)",
+    )  # fmt: skip
+    command.add_argument("--once", action="store_true", help="make both folders equal, and exit")
+    command.add_argument("--status", action="store_true", help="show the status of a running savingbox, and exit")
+    command.add_argument("--json", action="store_true", help="print JSON, one line for each event")
+    command.add_argument(
+        "--state", metavar="FOLDER", type=Path, help="where to keep the state file (default: the user's state folder)"
+    )
+    command.set_defaults(run=_savingbox)
+
+
+def _savingbox(options: argparse.Namespace) -> int:
+    if options.status:
+        return _status(options)
+    from pytest_cloudbench.savingbox.box import SavingBox
+
+    say = _until_nobody_reads(_say_json if options.json else _say_text)
+    from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
+
+    batcher = _batcher(options)
+    writes: TracedWrites | NoWrites
+    if options.once and options.ranges == "auto":
+        writes = NoWrites("writes before --once were not seen")
+    else:
+        writes = find_writes(options.savingbox, options.ranges)
+    try:
+        box = SavingBox(
+            options.savingbox, options.sync_folder, batcher=batcher, writes=writes, state=options.state,
+            tell=lambda event: say(_plain(event)),
+        )  # fmt: skip
+    except BaseException:
+        writes.close()
+        raise
+    if options.once:
+        is_done = box.once()
+        say({"event": "stopped", **_totals(box)})
+        return 0 if is_done else 1
+    return _run(box, say)
+
+
+def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
+    import signal
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second signal kills the process, which loses nothing
+        box.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
+    say({"event": "stopped", **_totals(box)})
+    return 0 if not box.engine.unpushed_files else 1
+
+
+def _batcher(options: argparse.Namespace) -> Batcher:
+    """Raises UsageError."""
+    from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
+    from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
+
+    rules = BatchRules(
+        _bytes("--bytes", options.limit), _time_ns("--quiet", options.quiet), _time_ns("--at-most", options.at_most)
+    )  # fmt: skip
+    if options.delay_at_most is None:
+        return Batcher(rules)
+    bound_ns = _time_ns("--delay-at-most", options.delay_at_most)
+    if bound_ns < rules.quiet_ns:
+        bound, quiet = _shown(options.delay_at_most), _shown(options.quiet)
+        raise UsageError(f"--delay-at-most {bound}: expected at least --quiet, {quiet}")
+    return AdaptiveBatcher(rules, bound_ns)
+
+
+def _bytes(option: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
+    amount = float(found[1]) * _UNITS_BYTES[found[2]] if found else 0.0
+    if not 0.5 < amount < _MOST:
+        expected = "a number with k, m or g, such as 250k, above 0 and below 8 EiB"
+        raise UsageError(f"{option} {_shown(text)}: expected {expected}")
+    return round(amount)
+
+
+def _time_ns(option: str, text: str) -> int:
+    try:
+        amount_ns = clock.duration_s(text) * 1e9
+    except ValueError as error:
+        raise UsageError(f"{option} {_shown(text)}: {error}") from error
+    if not 0.5 < amount_ns < _MOST:
+        raise UsageError(f"{option} {_shown(text)}: expected a time above 0 and below 292 years")
+    return round(amount_ns)
+
+
+def _shown(text: str) -> str:
+    """What was given for an option, in one line."""
+    if len(text) > _MOST_SHOWN:
+        text = f"{text[:_MOST_SHOWN]}..."
+    return text if text.isprintable() else repr(text)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.savingbox.box import read_status, state_path
+
+    status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
+    if status is None:
+        raise UsageError(
+            f"savingbox {str(options.savingbox)!r} {str(options.sync_folder)!r}: has never run with these folders"
+        )
+    if options.json:
+        sys.stdout.write(json.dumps({**asdict(status), "is_running": status.is_running}) + "\n")
+        return 0
+    state = status.state if status.is_running else "not running"
+    due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
+    sys.stdout.write(
+        f"{status.savingbox!r} -> {status.sync_folder!r}: {state}\n"
+        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
+        f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
+        f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
+        f"written; taken in: {status.pulls}; conflicts: {status.conflicts}\n"
+    )
+    for text in status.trouble:
+        sys.stdout.write(f"  {text}\n")
+    return 0 if status.is_running else 1
+
+
+def _why(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    return {"event": type(event).__name__.removeprefix("Mirror").lower(), **asdict(event)}
+
+
+def _totals(box: SavingBox) -> dict[str, Any]:
+    return asdict(box.status())
+
+
+def _until_nobody_reads(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Ignore a closed output, so that the folders are kept equal even when its reader has gone."""
+    is_read = True
+
+    def say_if_read(line: dict[str, Any]) -> None:
+        nonlocal is_read
+        try:
+            if is_read:
+                say(line)
+        except BrokenPipeError:
+            is_read = False
+
+    return say_if_read
+
+
+def _say_json(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"at_s": round(time.time(), 3), **line}) + "\n")
+    sys.stdout.flush()
+
+
+def _say_text(line: dict[str, Any]) -> None:
+    texts = {
+        "push": "push {number} ({why}): {files} changed, {counted_bytes:,} bytes compressed, "
+        "{written_bytes:,} written, waited {waited_s:.1f} s",
+        "pull": "taken in: {path!r}",
+        "progress": "{done:,} of {all:,}",
+        "trouble": "{kind}: {text}",
+        "ready": "{savingbox!r} -> {sync_folder!r}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
+        "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
+        "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
+        "conflicts: {conflicts}; waiting: {unpushed_files}; changed bytes by {mechanism}{why_so}",
+    }
+    more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _why(line.get("mechanism_why", ""))}
+    sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")
+    sys.stdout.flush()

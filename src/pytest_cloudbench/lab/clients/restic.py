@@ -1,0 +1,79 @@
+"""restic, run as ``restic backup`` after each change, to a REST or an S3 server that rclone provides.
+
+What may live here: everything that is special to restic.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.processes import Side
+
+__all__ = ["ResticClient"]
+
+_RUN_S = 600.0
+# They protect a repository below the workdir, at an address that only this client knows. No word: logs hide the word.
+_KEY = "restic-4711"
+_SECRETS = {"RESTIC_PASSWORD": _KEY, "AWS_ACCESS_KEY_ID": "cloudbench", "AWS_SECRET_ACCESS_KEY": _KEY}
+
+
+class ResticClient(LocalClient):
+    """restic. Options: ``server``: ``rest`` (the default) or ``s3``, which needs rclone 1.65 or later."""
+
+    version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"restic": ("version",), "rclone": ("version",)}
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._server = option("restic", options, "server", ("rest", "s3"), "rest")
+        self.facts = ClientFacts(
+            "restic",
+            watches_folder=False,
+            binaries=("restic", "rclone"),
+            testbed="restic",
+            documented={
+                "chunking": Documented("yes", "content-defined chunks of 512 KiB to 8 MiB"),
+                "bundling": Documented("yes", "chunks of many files in one pack"),
+                "deduplication": Documented("yes", "by chunk"),
+                "delta": Documented("unknown", "chunks that changed; at a few MiB, how many depends on chance"),
+                "compression": Documented("yes", "zstd, from repository version 2 on"),
+            },
+        )
+
+    def _configure(self) -> None:
+        self._address = f"{self.server_host}:{self.server_port}"
+        url = f"http://{self._address}"
+        self._repository = f"rest:{url}/" if self._server == "rest" else f"s3:{url}/bucket"
+
+    def _start_server(self) -> None:
+        kind = "restic" if self._server == "rest" else "s3"
+        key = [f"--auth-key=cloudbench,{_KEY}"] if self._server == "s3" else []
+        argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, str(self.stored)]
+        process = self.processes.start("server", "rclone-serve", argv)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
+
+    def _start_client(self) -> None:
+        self._restic("client", "restic-init", "-r", self._repository, "init")
+        self._has_snapshot = False  # restic makes no snapshot of an empty folder
+
+    def _restic(self, side: Side, name: str, *arguments: str, counted: bool = True) -> None:
+        argv = [self.programs["restic"], f"--cache-dir={self.workdir / f'cache-{side}'}", *arguments]
+        self.processes.run(side, name, argv, timeout_s=_RUN_S, env=_SECRETS, cwd=self.folder, counted=counted)
+
+    def after_change(self) -> None:
+        """Run ``restic backup``; it refuses a folder without files."""
+        self._restic("client", "restic-backup", "-r", self._repository, "backup", ".")
+        self._has_snapshot = True
+
+    def _stored(self) -> Path:
+        """Restore the latest snapshot from the server's disk, where the repository has the same layout."""
+        restored = self.workdir / "restored"
+        shutil.rmtree(restored, ignore_errors=True)
+        if not self._has_snapshot:
+            return restored
+        repository = self.stored if self._server == "rest" else self.stored / "bucket"
+        arguments = ["-r", str(repository), "--no-lock", "restore", "latest", f"--target={restored}"]
+        self._restic("server", "restic-restore", *arguments, counted=False)
+        return restored

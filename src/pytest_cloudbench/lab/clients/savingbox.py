@@ -1,0 +1,191 @@
+"""Any sync client behind a savingbox (UDS): files change in the savingbox, which hands them on to the client's folder.
+
+What may live here: the order in which both start, wait and end, and what is known of both together.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.lab.clients.base import MissingProgramError, Proof, Receiver, SyncClient
+from pytest_cloudbench.lab.clients.processes import Loopback, Processes, Runner, Side, find_binary
+from pytest_cloudbench.lab.clients.trees import FolderTree, difference
+from pytest_cloudbench.model import ClientError
+
+__all__ = ["SavingboxClient", "SavingboxPush"]
+
+_START_S, _LEAST_S = 60.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SavingboxPush:
+    """One push, as the savingbox has told it.
+
+    Attributes:
+        why: the rule that made it due.
+        counted_bytes: compressed bytes that the counter had.
+        waited_s: since the first change in it.
+    """
+
+    why: str
+    counted_bytes: int
+    waited_s: float
+
+
+class SavingboxClient:
+    """A sync client whose folder is the sync folder of a savingbox.
+
+    A client that does not watch its folder is run after each push, not after each change: when it is asked to carry out
+    a change, and while it is waited for.
+
+    Args:
+        options: of the savingbox alone, by the names of its command's options (``bytes``, ``quiet``, ``at_most``, ...).
+        inner: the client, not yet prepared.
+    """
+
+    def __init__(self, options: Mapping[str, str], inner: SyncClient) -> None:
+        self._arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        self._inner = inner
+        self.facts = replace(inner.facts, name="savingbox", over=inner.facts.over or inner.facts.name)
+
+    @property
+    def folder(self) -> Path:
+        """The savingbox."""
+        return self._workdir / "folder"
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "127.0.0.1",
+        client_address: str = "127.0.0.1",
+        runner: Runner | None = None,
+    ) -> None:
+        """Prepare the client in a folder below ``workdir``, and make the savingbox.
+
+        Raises MissingProgramError if the command cannot be found, and what the client raises.
+        """
+        self.stop()
+        command = find_binary("cloudbench")
+        if command is None:
+            raise MissingProgramError("cloudbench is not installed: it comes with pytest-cloudbench (pip install)")
+        self._command = command
+        self._workdir = workdir.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._inner.prepare(
+            self._workdir / "inner", server_address=server_address, client_address=client_address, runner=runner
+        )
+        self._processes = Processes(self._workdir, runner or Loopback())
+        own_names: frozenset[str] = getattr(self._inner, "own_names", frozenset())
+        self._box_tree, self._sync_tree = FolderTree(self.folder), FolderTree(self._inner.folder, own_names)
+        self._log, self._read_bytes, self._told = Path(), 0, list[dict[str, Any]]()
+        self._ran_after = 0
+        self._carried: dict[str, str] | None = None
+
+    def start(self) -> None:
+        """Start the client, then the savingbox. Raises ClientError, leaving nothing running."""
+        try:
+            self._inner.start()
+            argv = [self._command, "savingbox", str(self.folder), str(self._inner.folder), "--json"]
+            argv += [f"--state={self._workdir / 'state'}", *self._arguments]
+            process = self._processes.start("client", "savingbox", argv)
+            self._log = process.log_path
+            self._processes.wait_until(lambda: bool(self._events("ready")), _START_S, "the savingbox was not ready")
+        except BaseException:
+            self.stop()
+            raise
+
+    def before_change(self) -> None:
+        """As the client does."""
+        self._inner.before_change()
+
+    def after_change(self) -> None:
+        """Run a client that does not watch its folder, if there was a push since its last run."""
+        if not self.facts.watches_folder and (count := len(self.pushes())) > self._ran_after:
+            self._ran_after = count
+            self._run_inner()
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """Wait until all is pushed, and then until the client has brought it to its server."""
+        deadline_s = time.monotonic() + timeout_s
+        sizes_bytes, wanted = self._box_tree.sizes_bytes(), self._box_tree.digests()
+
+        def is_pushed() -> bool:
+            self.after_change()
+            return self._sync_tree.sizes_bytes() == sizes_bytes and self._sync_tree.digests() == wanted
+
+        try:
+            self._processes.wait_until(is_pushed, timeout_s, "the savingbox did not push everything")
+        except ClientError as error:
+            lacks = difference(wanted, self._sync_tree.digests())
+            raise ClientError(f"savingbox: the sync folder differs: {lacks}; {error}") from error
+        if not self.facts.watches_folder and self._carried != wanted:  # the last push was not reported yet
+            self._run_inner()
+        return self._inner.wait_synced(max(deadline_s - time.monotonic(), _LEAST_S))
+
+    def idle(self, duration_s: float) -> None:
+        """Leave both alone for that long. Raises ClientError as soon as a process ends."""
+        self._processes.check()
+        self.after_change()
+        self._inner.idle(duration_s)
+
+    def stop(self) -> None:
+        """End the savingbox, then the client; safe to call again, and before ``prepare``."""
+        try:
+            if hasattr(self, "_processes"):
+                self._processes.stop()
+        finally:
+            self._inner.stop()
+
+    def versions(self) -> Mapping[str, str]:
+        """The client's, and the savingbox's: it is this package."""
+        return {**self._inner.versions(), "savingbox": __version__}
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side; the savingbox is at the client's."""
+        return (*self._processes.pids(side), *self._inner.pids(side))
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side; the client's side is the client and the savingbox together."""
+        inner_s = self._inner.cpu_s(side)
+        return inner_s if side != "client" or inner_s is None else inner_s + self.box_cpu_s()
+
+    def receiver(self) -> Receiver | None:
+        """Where files arrive: the client's."""
+        return self._inner.receiver()
+
+    # --- what only a savingbox has ---
+
+    def pushes(self) -> list[SavingboxPush]:
+        """All pushes since the start."""
+        return [
+            SavingboxPush(each["why"], each["counted_bytes"], each["waited_ns"] / 1e9) for each in self._events("push")
+        ]
+
+    def settings(self) -> Mapping[str, Any]:
+        """What it works with: ``limit_bytes``, ``quiet_s``, ``at_most_s``, ``mechanism`` and whatever else it says."""
+        return self._events("ready")[0]
+
+    def box_cpu_s(self) -> float:
+        """CPU seconds of the savingbox alone."""
+        return self._processes.cpu_s("client") or 0.0
+
+    def _run_inner(self) -> None:
+        self._carried = self._sync_tree.digests()
+        self._inner.after_change()
+
+    def _events(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of its output that are complete. Raises ClientError for one that it cannot have written."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_bytes)
+            lines = log.read().rpartition(b"\n")[0]
+        self._read_bytes += len(lines) + bool(lines)
+        # Errors are in the same file.
+        self._told += [json.loads(line) for line in lines.splitlines() if line.startswith(b"{")]
+        return [each for each in self._told if each["event"] == kind]

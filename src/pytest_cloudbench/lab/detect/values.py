@@ -1,0 +1,181 @@
+"""What goes into a detector and what comes out: observations and verdicts.
+
+What may live here: frozen values, and the few numbers that more than one detector takes from an observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from pytest_cloudbench.model import KIB, MIB
+
+__all__ = ["KINDS", "Answer", "Observation", "Step", "Verdict", "size_text", "unknown", "valid_of"]
+
+Answer = Literal["yes", "no", "unknown"]
+
+KINDS: Mapping[str, str] = MappingProxyType({
+    "idle": "nothing is changed",
+    "new": "a new file of random bytes; later edits are edits of it",
+    "big": "a larger new file of random bytes",
+    "copy": "the same bytes in a new folder, under an unrelated name",
+    "text": "a new file of freshly drawn words",
+    "text_in_jpeg": "words behind the head of a JPEG image, under a neutral name",
+    "text_as_jpeg": "words under the name of a JPEG image",
+    "fake_jpeg": "words behind the head of a JPEG image and under its name",
+    "jpeg": "a JPEG image",
+    "sparse": "a new file of one repeated text",
+    "version": "other bytes in place of the file's, except for a share at its front",
+    "append": "random bytes at the end of the file",
+    "insert": "random bytes in the middle of the file",
+    "spliced": "random bytes at a random place of the file",
+    "change": "some bytes within the file overwritten by random ones, and some appended",
+    "twin_insert": "a new file in a new folder: the file with random bytes in its middle",
+    "twin_change": "a new file in a new folder: the file with some bytes overwritten and some appended",
+    "few": "a folder with some new files of random bytes",
+    "many": "a folder with ten times as many files, and as many bytes in all",
+    "delete": "all files with this content are deleted",
+    "restore": "the file is put back",
+})  # fmt: skip
+"""What is done in a phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One phase to measure.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        size_bytes: of the new file, of all new files together, or of what is added; 0 if it follows from other steps.
+        files: how many files are written.
+        duration_s: how long to wait, for ``idle``.
+        share: how much of the file stays, for ``version``.
+    """
+
+    kind: str
+    size_bytes: int = 0
+    files: int = 1
+    duration_s: float = 0.0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one phase showed on the wire. Sums are over all flows of the client; ``up`` is what it sent.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        size_bytes: of the file that was written, or of all files together.
+        changed_bytes: what the user changed of it.
+        files: how many files were written.
+        zlib_bytes: its size compressed by zlib -6; None if that was not asked for.
+        up_bytes, down_bytes: payload of TCP and UDP; what was sent twice counts once.
+        udp_up_bytes: how much of ``up_bytes`` is UDP, which shows no acknowledgements.
+        wire_bytes: whole frames, both ways; None if the capture does not have them as they were on the wire.
+        syns: connections asked for.
+        bursts: groups of packets with payload from the client, separated by about a round trip.
+        turns: how often the client spoke and the server then answered.
+        exchanges: how often the client went on only after everything was acknowledged and the server had answered.
+        answers: packets with payload from the server.
+        late, late_bytes: those that came after the client had sent a quarter of what it sent on that connection, and
+            their payload: they include answers to files, but not what was agreed on before. None: not counted.
+        asides, aside_bytes: those that came while the client sent something large, and their payload.
+        chunks_bytes: what was sent between two of these exchanges, flow after flow.
+        rounds_bytes: what the server sent and what the client then sent, alternately, on the connection that carried
+            most; see ``traffic.metrics.rounds``. Empty if there are too many to keep.
+        resume_s, resume_spread_s: from the server's last packet until the client went on, after large pieces: the
+            median, and the distance between the quartiles; None: it never went on.
+        offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
+        duration_s: from the change until the client was in sync and quiet.
+        start_up_s, completion_s: see ``net.traffic.metrics``; None: no payload.
+        cpu_s: CPU time of the client; None: unknown.
+        round_trip_s: to the server; None: not known.
+        nameless_bytes: of flows that may or may not be the client's (``net.traffic.owners``); in no other count.
+        reasons: why it may not be used; empty when valid.
+    """
+
+    kind: str
+    size_bytes: int = 0
+    changed_bytes: int = 0
+    files: int = 1
+    zlib_bytes: int | None = None
+    up_bytes: int = 0
+    down_bytes: int = 0
+    udp_up_bytes: int = 0
+    wire_bytes: int | None = None
+    syns: int = 0
+    bursts: int = 0
+    turns: int = 0
+    exchanges: int = 0
+    answers: int = 0
+    late: int | None = None
+    late_bytes: int | None = None
+    asides: int = 0
+    aside_bytes: int = 0
+    chunks_bytes: tuple[int, ...] = ()
+    rounds_bytes: tuple[tuple[int, int], ...] = ()
+    resume_s: float | None = None
+    resume_spread_s: float | None = None
+    offers_h2: bool = False
+    duration_s: float = 0.0
+    start_up_s: float | None = None
+    completion_s: float | None = None
+    cpu_s: float | None = None
+    round_trip_s: float | None = None
+    nameless_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it is valid."""
+        return not self.reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer to "does the client do this?".
+
+    Attributes:
+        capability: ``chunking``, ``bundling``, ``deduplication``, ``delta`` or ``compression``.
+        answer: yes, no or unknown.
+        detail: in which way the client does it; or why that is unknown.
+        confidence: how far the deciding number is from its bound: 0 at the bound and for unknown, near 1 far from it.
+            It is not a probability.
+        evidence: what was seen, in sentences.
+        numbers: those that the answer rests on; ratios are of bytes sent to bytes in the file.
+        wants: kinds of steps that would tell more.
+    """
+
+    capability: str
+    answer: Answer
+    detail: str
+    confidence: float
+    evidence: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    wants: tuple[str, ...] = ()
+
+
+def unknown(
+    capability: str,
+    why: str,
+    evidence: Sequence[str] = (),
+    numbers: Mapping[str, float] | None = None,
+    wants: tuple[str, ...] = (),
+) -> Verdict:
+    """An unknown verdict, with its reason."""
+    return Verdict(capability, "unknown", why, 0.0, tuple(evidence), dict(numbers or {}), wants)
+
+
+def valid_of(observations: Sequence[Observation], *kinds: str) -> list[Observation]:
+    """The valid observations of these kinds, in order."""
+    return [each for each in observations if each.kind in kinds and each.is_valid]
+
+
+def size_text(size_bytes: float) -> str:
+    """A human-readable size: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes >= 0.95 * unit:
+            return f"{size_bytes / unit:.3g} {name}"
+    return f"{size_bytes:.0f} B"

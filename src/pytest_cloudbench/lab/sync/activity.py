@@ -1,0 +1,238 @@
+"""Runs acts on a sync client's folder while its traffic is captured, and returns what each act showed.
+
+What may live here: acts, and dividing packets among the times of acts. What a verdict needs is in ``session``; this is
+for traffic over time: streams of updates, and idle clients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_cloudbench.lab.clients.base import SyncClient
+from pytest_cloudbench.lab.detect.observe import nameless_bytes, window
+from pytest_cloudbench.lab.sync.session import SyncSession
+from pytest_cloudbench.lab.sync.usage import difference
+from pytest_cloudbench.net.traffic import Analysis, metrics
+from pytest_cloudbench.net.traffic.owners import nameless_doubt
+
+__all__ = ["Act", "Activity", "Window", "event_gap_s", "rest"]
+
+_STEP_S = 0.1
+_EVENT_TRIPS, _EVENT_LEAST_S = 5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An action that takes some time, during which the client's traffic is watched.
+
+    Attributes:
+        label: what it is called.
+        work: performs the act and returns how many bytes the user changed.
+        is_synced: whether the act lasts until the server has all of it and the network is quiet.
+    """
+
+    label: str
+    work: Callable[[], int]
+    is_synced: bool = True
+
+
+def rest(client: SyncClient, duration_s: float) -> Act:
+    """An act that does nothing for this long. It shows what the client sends by itself."""
+
+    def work() -> int:
+        client.idle(duration_s)
+        return 0
+
+    return Act("idle", work, is_synced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the wire showed while an act lasted. Bytes are of whole frames, of all flows of the client.
+
+    Attributes:
+        label: of the act.
+        changed_bytes: what the user changed.
+        duration_s: from the start of the act until the client was in sync and quiet.
+        acted_s: how long the act itself took.
+        start_up_s: from the start of the act to the first payload that the client sent; None as for ``sync_delay_s``.
+        sync_delay_s: from the end of the act to the last payload before the server was seen to hold everything. None if
+            there was no payload, or if the act does not wait for the server.
+        up_bytes, down_bytes: what the client sent and received; None if the capture does not have sizes as on the wire.
+        steps: (up, down) for each tenth of a second.
+        syns: attempts to open a connection.
+        events_s: when the client began to send after each silence (``event_gap_s``), in seconds since the start of the
+            act.
+        cpu_s: CPU time of the client's processes; None: unknown.
+        nameless_bytes: bytes of flows that may or may not be the client's (``net.traffic.owners``); not in any other
+            count.
+        reasons: why the window must not be used; empty if it may be used.
+    """
+
+    label: str
+    changed_bytes: int = 0
+    duration_s: float = 0.0
+    acted_s: float = 0.0
+    start_up_s: float | None = None
+    sync_delay_s: float | None = None
+    up_bytes: int | None = None
+    down_bytes: int | None = None
+    steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    syns: int = 0
+    events_s: tuple[float, ...] = ()
+    cpu_s: float | None = None
+    nameless_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def wire_bytes(self) -> int | None:
+        """Both ways."""
+        return None if self.up_bytes is None or self.down_bytes is None else self.up_bytes + self.down_bytes
+
+    @property
+    def tue(self) -> float | None:
+        """Wire bytes, both ways, over the bytes the user changed (paper 002: alpha); None if not known."""
+        return None if self.wire_bytes is None or not self.changed_bytes else self.wire_bytes / self.changed_bytes
+
+    def between(self, first_s: float, last_s: float) -> int | None:
+        """Wire bytes, both ways, from the tenth of a second of ``first_s`` to before that of ``last_s``."""
+        if self.wire_bytes is None:
+            return None
+        return sum(up + down for up, down in self.steps[int(first_s / _STEP_S) : int(last_s / _STEP_S)])
+
+    def every(self, interval_s: float) -> list[int]:
+        """Wire bytes, both ways, in each interval; the last one may be shorter."""
+        size = max(1, round(interval_s / _STEP_S))
+        sums = [up + down for up, down in self.steps]
+        return [sum(sums[start : start + size]) for start in range(0, len(sums), size)]
+
+
+def event_gap_s(round_trip_s: float) -> float:
+    """The longest silence within one event: five round trips, at least 0.1 s, so a turn does not split it."""
+    return max(_EVENT_LEAST_S, _EVENT_TRIPS * round_trip_s)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A window in progress. Its times are on the wall clock, as are the capture's."""
+
+    window: Window
+    first_ns: int
+    acted_ns: int = 0
+    synced_ns: int | None = None
+    last_ns: int = 0
+
+
+class Activity:
+    """Acts on the folder of a session's lab. The first of them starts the client and watches the start.
+
+    ``login`` is the window of that start. It is None if the client was already running, as a client outside the lab
+    always is.
+    """
+
+    def __init__(self, session: SyncSession) -> None:
+        self._session, self._lab = session, session.lab
+        self.login: Window | None = None
+
+    def watch(self, acts: Sequence[Act]) -> list[Window]:
+        """Perform the acts one after another in one capture. Returns what each of them showed, in order.
+
+        If the client does not carry out an act, the windows of this act and of all later acts have reasons. Raises
+        ClientError when the client does not start, and what ``SyncSession.try_out`` raises.
+        """
+        lab = self._lab
+        if any(act.is_synced for act in acts):
+            self._session.try_out()
+        seen: list[_Seen] = []
+        with lab.capture(acts=[act.label for act in acts]):
+            if is_login := not lab.is_started:
+                seen.append(self._log_in())
+            lab.start()
+            lab.wait_quiet()
+            seen += [self._act(act) for act in acts]
+        found = self._looked_at(seen)
+        if is_login:
+            self.login = found.pop(0)
+        return found
+
+    def _log_in(self) -> _Seen:
+        seen = _Seen(Window("login"), time.time_ns())
+        self._lab.start()
+        seen.acted_ns = seen.synced_ns = time.time_ns()
+        self._lab.wait_quiet()
+        seen.window = replace(seen.window, cpu_s=self._lab.client.cpu_s("client"))
+        seen.last_ns = time.time_ns()
+        return seen
+
+    def _act(self, act: Act) -> _Seen:
+        lab, client = self._lab, self._lab.client
+        before_s = client.cpu_s("client")
+        seen = _Seen(Window(act.label), time.time_ns())
+        if lab.out_of_sync:
+            seen.acted_ns = seen.last_ns = seen.first_ns
+            seen.window = replace(seen.window, reasons=(lab.out_of_sync,))
+            return seen
+        client.before_change()
+        changed_bytes = act.work()
+        seen.acted_ns = time.time_ns()
+        seen.window = replace(seen.window, changed_bytes=changed_bytes)
+        if act.is_synced:
+            if error := lab.bring():
+                seen.window = replace(seen.window, reasons=(f"the client did not carry it out: {error}",))
+                lab.out_of_sync = f"the client has been out of sync since an earlier act: {error}"
+            else:
+                seen.synced_ns = time.time_ns()
+            lab.wait_quiet()
+        seen.window = replace(seen.window, cpu_s=difference(client.cpu_s("client"), before_s))
+        seen.last_ns = time.time_ns()
+        return seen
+
+    def _looked_at(self, seen: Sequence[_Seen]) -> list[Window]:
+        network = self._lab.network
+
+        def see(analysis: Analysis) -> list[Window]:
+            gap_s = event_gap_s(network.round_trip_s or 0.0)  # on the user's network, this capture shows it
+            return [_measured(analysis, each, gap_s) for each in seen]
+
+        found, bad = self._lab.look(see)
+        if found is None:
+            return [replace(each.window, reasons=(*each.window.reasons, *bad)) for each in seen]
+        return found
+
+
+def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
+    table = window(analysis.table, seen.first_ns, seen.last_ns)
+    flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
+    steps = metrics.idle_traffic(table, flows, _STEP_S, seen.first_ns, seen.last_ns)
+    is_whole, validity = analysis.validity.sizes_known, analysis.validity
+    bursts = metrics.bursts(table, flows, gap_s)
+    changed = replace(
+        seen.window,
+        duration_s=(seen.last_ns - seen.first_ns) / 1e9,
+        acted_s=(seen.acted_ns - seen.first_ns) / 1e9,
+        start_up_s=metrics.start_up_s(table, flows, seen.first_ns) if seen.synced_ns is not None else None,
+        sync_delay_s=_delay_s(analysis, seen) if seen.synced_ns is not None else None,
+        up_bytes=sum(step.up_bytes for step in steps) if is_whole else None,
+        down_bytes=sum(step.down_bytes for step in steps) if is_whole else None,
+        steps=tuple((step.up_bytes, step.down_bytes) for step in steps),
+        syns=len(metrics.syn_times_ns(table, flows)),
+        events_s=tuple((burst.first_ns - seen.first_ns) / 1e9 for burst in bursts),
+        nameless_bytes=nameless_bytes(analysis, table),
+    )
+    unseen = changed.changed_bytes and seen.synced_ns is not None and not any(map(any, changed.steps))
+    reasons = ["the server has it, but no packet was captured"] if unseen else []
+    reasons += nameless_doubt(changed.nameless_bytes, sum(map(sum, changed.steps)))
+    reasons += [] if validity.verdict == "valid" else validity.reasons
+    return replace(changed, reasons=(*changed.reasons, *reasons))
+
+
+def _delay_s(analysis: Analysis, seen: _Seen) -> float | None:
+    """From the end of the act (login: from its start) to the last payload before the client was known to be in sync."""
+    assert seen.synced_ns is not None
+    first_ns = seen.first_ns if seen.acted_ns == seen.synced_ns else seen.acted_ns
+    table = window(analysis.table, first_ns, seen.synced_ns)
+    flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
+    last_ns = [each.last_ns for up in (True, False) for each in metrics.bursts(table, flows, 1e6, up=up)]
+    return (max(last_ns) - first_ns) / 1e9 if last_ns else None

@@ -1,0 +1,201 @@
+"""Measures how long it takes until the other side has new files, intact, and what that costs on both sides.
+
+What may live here: looking at the receiving folder while a client works. Both folders are on this machine, even if
+there is a link between client and server, so there is one clock, and looking sends no byte over the link.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.lab.clients.base import Proof, Receiver
+from pytest_cloudbench.lab.clients.processes import End, Side
+from pytest_cloudbench.lab.sync.changes import Workload, put
+from pytest_cloudbench.lab.sync.lab import Lab
+from pytest_cloudbench.lab.sync.usage import difference, rss_bytes
+from pytest_cloudbench.model import ClientError, UsageError, chunks
+from pytest_cloudbench.net.link import Link
+from pytest_cloudbench.support.clock import wait_for
+
+__all__ = ["Propagation", "propagate"]
+
+_PAUSE_S, _ALIVE_S = 0.005, 0.05
+_PAUSE_SHARE = 2.0
+"""After a long look (many files), the pause is this many times as long: looking must not be the load."""
+_QUIET_S, _QUIET_BYTES, _QUIET_MOST_S = 0.3, 2_000, 4.0
+_SIDES: tuple[Side, ...] = ("client", "server", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Propagation:
+    """A set of files on its way to the other side. None is "not known".
+
+    Attributes:
+        files, content_bytes: of the set.
+        high_s: from the change until the end of the first look that found all of it intact.
+        low_s: from the change until the start of the last look that did not; the true time is between the two.
+        up_bytes, down_bytes: what the client's network device sent and received (IP packets and, except for TUN, link
+            headers) until the link was quiet.
+        other_down_bytes, other_up_bytes: what the receiver received and sent, at its end of the link; only payload if
+            its traffic does not cross the link.
+        cpu_s, memory_bytes: by side; memory is resident, the sum of each process's peak so far.
+        error: why it did not arrive; empty when it did.
+    """
+
+    files: int
+    content_bytes: int
+    high_s: float | None
+    low_s: float
+    up_bytes: int
+    down_bytes: int
+    other_down_bytes: int | None
+    other_up_bytes: int | None
+    cpu_s: Mapping[str, float | None]
+    memory_bytes: Mapping[str, int | None]
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "cpu_s": dict(self.cpu_s), "memory_bytes": dict(self.memory_bytes)}
+
+
+class _Watch(threading.Thread):
+    """Looks at a folder until it holds the wanted files.
+
+    Attributes:
+        missing_ns: when the last look that found it incomplete or wrong started.
+        intact_ns: when the first look that found it complete ended.
+    """
+
+    def __init__(self, folder: Path, wanted: Mapping[str, tuple[int, str]]) -> None:
+        super().__init__(name="watch-receiver", daemon=True)
+        self._folder, self._wanted = folder, wanted
+        self._sizes = {name: size for name, (size, _) in wanted.items()}
+        self.missing_ns, self.intact_ns = time.time_ns(), 0
+        self.done, self.stop = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        """Look repeatedly."""
+        while not self.stop.is_set():
+            begin_ns = time.time_ns()
+            if self._is_intact():
+                self.intact_ns = time.time_ns()
+                self.done.set()
+                return
+            self.missing_ns = begin_ns
+            took_s = (time.time_ns() - begin_ns) / 1e9
+            self.stop.wait(max(_PAUSE_S, took_s * _PAUSE_SHARE))
+
+    def _is_intact(self) -> bool:
+        try:
+            entries = {one.name: one for one in os.scandir(self._folder) if one.name in self._wanted}
+            if {name: one.stat().st_size for name, one in entries.items()} != self._sizes:
+                return False
+            return all(_digest(Path(entries[name].path)) == digest for name, (_, digest) in self._wanted.items())
+        except OSError:  # not there yet, or replaced while it was read
+            return False
+
+
+def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: float | None = None) -> Propagation:
+    """Make a set appear in the client's folder, as the new folder ``name``, and wait for it on the other side.
+
+    Args:
+        lab: one with a link, whose devices count bytes. The other side must be on this machine and keep plain files.
+        workload: the set.
+        name: a new one for each call.
+        seed: what contents are made from.
+        timeout_s: how long to wait for the set; by default the lab's timeout.
+
+    Raises UsageError if the client has no link, or no other side on this machine.
+    """
+    client, link, receiver = lab.client, lab.link, lab.client.receiver()
+    if receiver is None:
+        raise UsageError(f"client {client.facts.name} has no other side on this machine to look at")
+    lab.start()
+    wanted = {file: (content.size_bytes, _sha256(content)) for file, content in workload.contents(seed)}
+    client.before_change()
+    before, other_before = _device(link, "client"), _moved(link, receiver)
+    cpu_before = {side: client.cpu_s(side) for side in _SIDES}
+    watch = _Watch(receiver.folder / name, wanted)
+    watch.start()
+    first_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
+    error = _wait(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
+    watch.stop.set()
+    watch.join()
+    after, other_after = _quiet(link), _moved(link, receiver)
+    cpu_after = {side: client.cpu_s(side) for side in _SIDES}
+    return Propagation(
+        workload.files,
+        workload.total_bytes,
+        high_s=(watch.intact_ns - first_ns) / 1e9 if watch.intact_ns else None,
+        low_s=max(0.0, (watch.missing_ns - first_ns) / 1e9),
+        up_bytes=after["sent_bytes"] - before["sent_bytes"],
+        down_bytes=after["received_bytes"] - before["received_bytes"],
+        other_down_bytes=other_after[0] - other_before[0] if other_after and other_before else None,
+        other_up_bytes=other_after[1] - other_before[1] if other_after and other_before else None,
+        cpu_s={side: difference(cpu_after[side], cpu_before[side]) for side in _SIDES},
+        memory_bytes={side: rss_bytes(client.pids(side), peak=True) for side in _SIDES},
+        error=error,
+    )
+
+
+def _wait(lab: Lab, watch: _Watch, timeout_s: float) -> str:
+    """Wait until the set is there. Returns why it will not come, or an empty string."""
+    client, until_s = lab.client, time.monotonic() + timeout_s
+    try:
+        client.after_change()
+        while not watch.done.wait(_ALIVE_S):
+            client.idle(0.0)  # raises when a process has ended
+            if time.monotonic() >= until_s:
+                raise ClientError(f"not there, or not intact, after {timeout_s:g} s")
+    except ClientError as error:
+        return lab.has_failed(error)
+    lab.has_synced(Proof.CONTENT)
+    return ""
+
+
+def _quiet(link: Link) -> dict[str, int]:
+    """Wait until the link is nearly quiet, but only some seconds, since it may never be. Returns the counters."""
+    seen: list[dict[str, int]] = []
+
+    def is_quiet() -> bool:
+        seen.append(_device(link, "client"))
+        return len(seen) > 1 and sum(seen[-1].values()) - sum(seen[-2].values()) < _QUIET_BYTES
+
+    wait_for(is_quiet, _QUIET_MOST_S, poll_s=_QUIET_S)
+    return seen[-1]
+
+
+def _device(link: Link, end: End) -> dict[str, int]:
+    seen = link.stats()["devices"][end]
+    return {key: int(seen[key]) for key in ("sent_bytes", "received_bytes")}
+
+
+def _moved(link: Link, receiver: Receiver) -> tuple[int, int] | None:
+    """What the other side has received and sent; None if the process that counts it has ended."""
+    if receiver.bytes_moved is not None:
+        try:
+            return receiver.bytes_moved()
+        except ClientError:
+            return None
+    seen = _device(link, "server")
+    return seen["received_bytes"], seen["sent_bytes"]
+
+
+def _sha256(content: Any) -> str:
+    digest = hashlib.sha256()
+    for piece in chunks(content):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

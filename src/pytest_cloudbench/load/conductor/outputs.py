@@ -1,0 +1,94 @@
+"""Files that a session writes for people if it is asked to: a summary for a CI job, and observed expectations.
+
+What may live here: the two options, checked before anything starts and served at the end. Nothing is written that was
+not asked for: a session does not look for itself whether it runs in CI.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.load.merging.entries import Finding
+from pytest_cloudbench.model import ResultsError, UsageError
+
+__all__ = ["Outputs"]
+
+
+class Outputs:
+    """What one session writes. Raises UsageError and ConfigError for files that cannot be written.
+
+    Args:
+        option: pytest's options.
+        run_id: names the session.
+    """
+
+    def __init__(self, option: Any, run_id: str) -> None:
+        self._run_id, self._judged_by = run_id, option.cloudbench_expectations
+        self._summary = Path(option.cloudbench_summary) if option.cloudbench_summary else None
+        self._updated = Path(option.cloudbench_update_expectations) if option.cloudbench_update_expectations else None
+        if self._summary is not None and (self._summary.is_dir() or not self._summary.absolute().parent.is_dir()):
+            raise UsageError(f"--cloudbench-summary {self._summary}: expected a file in a folder that exists")
+        if self._updated is not None:
+            from pytest_cloudbench.results import expectations
+            from pytest_cloudbench.support import extras
+
+            extras.require("expectations", f"--cloudbench-update-expectations {self._updated}")
+            expectations.check(self._updated)
+
+    def judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
+        """Returns the recorded claims that judge this session: not those that it renews itself."""
+        if self._updated is None or self._updated.resolve() != Path(self._judged_by or "").resolve():
+            return list(claims)
+        from pytest_cloudbench.judge.observed import is_observed
+
+        return [claim for claim in claims if not is_observed(claim)]
+
+    def write(self, findings: Sequence[Finding], comparisons: Sequence[Finding], remark: str) -> Iterator[str]:
+        """Write the files; yields a line for each. Bounds are made of ``findings``; ``remark`` is what pytest counted.
+
+        Raises ResultsError and ConfigError.
+        """
+        if self._updated is not None:
+            yield self._update(self._updated, findings)
+        if self._summary is not None:
+            self._append(self._summary, [*findings, *comparisons], remark)
+            yield f"cloudbench: the summary is in {self._summary}"
+
+    def _append(self, path: Path, findings: Sequence[Finding], remark: str) -> None:
+        """Add to the end: in a CI job other steps write into the same file."""
+        from pytest_cloudbench.report.export import StoredRun
+        from pytest_cloudbench.report.summary import summary
+
+        entries = [(finding.nodeid, finding.info) for finding in findings]
+        text = summary([StoredRun(self._run_id, None, "", "", entries)], remark=remark)
+        try:
+            with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            raise ResultsError(f"--cloudbench-summary {path}: cannot be written: {error.strerror}") from error
+
+    @staticmethod
+    def _update(path: Path, findings: Sequence[Finding]) -> str:
+        from pytest_cloudbench.judge.observed import observe
+        from pytest_cloudbench.results import expectations
+
+        date = datetime.datetime.now(datetime.UTC).date()
+        changes = observe([_measured(finding) for finding in findings], expectations.read(path), date)
+        expectations.write(path, changes)
+        told = f"{len(changes.renewed)} renewed, {len(changes.added)} added, {changes.kept} unchanged"
+        left = "".join(f", {count} left out (the run {reason})" for reason, count in changes.left.items())
+        return f"cloudbench: expectations in {path}: {told}{left}; review them before you commit"
+
+
+def _measured(finding: Finding) -> Any:
+    from pytest_cloudbench.judge.observed import SessionEntry
+
+    info, spec = finding.info, finding.provider
+    names = [spec, *([f"emulated:{info['profile']}"] if info.get("profile") else [])]
+    if "/" not in spec and "\\" not in spec:  # a path holds on this machine only
+        names.reverse()
+    return SessionEntry(names, finding.test, finding.params, info, is_conclusion="ops_files" in info)

@@ -1,0 +1,460 @@
+"""What a controller does once there are agents to serve.
+
+What may live here: the conductor and its coordinator bound to one pytest session, the progress line, and what
+is printed and saved at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from pytest_cloudbench.fleet.agent import Agent, local_agent
+from pytest_cloudbench.fleet.interrupts import is_ctrl_c_ignored
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.judge import expect
+from pytest_cloudbench.load import policy
+from pytest_cloudbench.load.conductor.conductor import Conductor
+from pytest_cloudbench.load.conductor.outputs import Outputs
+from pytest_cloudbench.load.merging.entries import Entries
+from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
+from pytest_cloudbench.report.live import Live, Spoken, terminal
+from pytest_cloudbench.results import benchmarks, recovery, stored
+from pytest_cloudbench.results.installed import learn_installed, learn_loaded
+from pytest_cloudbench.support import opening
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.cassette.cassette import Cassette
+    from pytest_cloudbench.load.gate.session import SessionGate
+    from pytest_cloudbench.report.live_page import LivePage
+
+__all__ = ["Serving", "Workers"]
+
+_GATE_MARKUP: dict[str, dict[str, bool]] = {"broken": {"red": True}, "inconclusive": {"yellow": True}}
+
+_DISMISS_S = 5.0
+"""How long agents may take to stop and flush their records when the session ends in mid-run."""
+
+
+class Workers(Protocol):
+    """xdist's workers, as the service for their agents needs them."""
+
+    def apart(self, agent: str) -> bool:
+        """Returns whether an agent is at a different item from the one where others wait for it."""
+
+    def size(self) -> int:
+        """Returns how many agents run an item for the whole fleet, if none is lost."""
+
+    def collected(self, nodeids: list[str]) -> None:
+        """Workers have collected items that all of them run."""
+
+    def ask(self, agent: str, answered: Callable[[], None]) -> None:
+        """Ask whether an agent's process runs, without waiting for its answer."""
+
+    def kill(self, agent: str) -> None:
+        """End an agent's process at once, whatever its state."""
+
+
+class Serving:
+    """The controller at work. Raises UsageError for bad input.
+
+    Args:
+        config: pytest's configuration in the controller.
+        facts: the run's facts.
+        workers: what the session knows of xdist's workers.
+        cassette: what records or replays this session, if anything does.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        facts: RunFacts,
+        workers: Workers,
+        cassette: Cassette | None = None,
+    ) -> None:
+        option = config.option
+        learn_loaded(config.pluginmanager.get_plugins())
+        if option.cloudbench_fail or option.cloudbench_expectations or facts.gated:
+            learn_installed()  # what may be claimed of a metric, whichever suite runs
+        gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
+        self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
+        self._outputs = Outputs(option, facts.run_id)
+        claims = self._outputs.judging(_expectations(option.cloudbench_expectations))
+        gate = _session_gate(config) if facts.gated else None
+        self.entries = Entries(config, facts, claims, gates, gate)
+        self.conductor = Conductor(config, facts, self.entries, self._say, self._asker)
+        if cassette is not None:
+            self.conductor.doubts = (cassette.doubt,)
+            self.conductor.spending.is_agreed |= cassette.is_replay
+        self.conductor.on_start = self._show_progress
+        config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
+        self._stored_in: Path | None = None
+        self._reported: Path | None = None
+        self._is_said = False
+        self._live: Live | Spoken | None = None
+        meter = self.conductor.meter
+        self._page: LivePage | None = None
+        if option.cloudbench_live is not None:
+            from pytest_cloudbench.report.live_digest import LiveDigests
+            from pytest_cloudbench.report.live_page import LivePage  # a server's libraries, which few runs need
+
+            meter.follower = digests = LiveDigests()
+            self._page = LivePage(option.cloudbench_live, meter.overview, digests)
+        self._out: int | None = None
+        self._distributed = str(getattr(option, "dist", "no")) != "no"
+        self.coordinator = self.conductor.build_coordinator(
+            option.cloudbench_patience,
+            workers.collected,
+            kill=self._end,
+            ask=workers.ask,
+            apart=workers.apart,
+            size=workers.size,
+            stop=self._stop_reason,
+            maxfail=config.getvalue("maxfail") if self._distributed else 0,
+            **({"again": gate.round_of} if gate else {}),
+        )
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The one agent of a run without xdist."""
+        agent = local_agent(self.coordinator)
+        agent.gated = self.facts.gated
+        return agent
+
+    def _say(self, line: str, **markup: bool) -> None:
+        plugins = self.config.pluginmanager
+        reporter: Any = plugins.getplugin("terminalreporter")
+        capture: Any = None if self._distributed else plugins.getplugin("capturemanager")
+        if reporter is not None:
+            with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
+                reporter.ensure_newline()
+                if reporter._tw.width_of_current_line:  # with xdist, results are in a line that it does not know of
+                    reporter.line("")
+                reporter.write_line(line, **markup)
+
+    def _asker(self) -> Callable[[str], bool] | None:
+        """Returns a function that puts a question to the user; None if no user sits at a terminal."""
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if "CI" in os.environ or reporter is None or not reporter.isatty:
+            return None
+        keyboard = terminal("r")  # bypasses pytest's capture, which gives tests an empty standard input
+        if keyboard is None:
+            return None
+        keyboard.close()
+
+        def ask(question: str) -> bool:
+            self._say(question)
+            typed = terminal("r")
+            if typed is None:
+                return False
+            with typed:
+                return typed.readline().strip().lower() in {"y", "yes"}
+
+        return ask
+
+    def _end(self, agent: str, reason: str) -> None:
+        self._say(f"cloudbench: {agent} {reason}", yellow=True)
+        self._workers.kill(agent)
+
+    def _stop_reason(self) -> str:
+        session: Any = self.config.pluginmanager.getplugin("dsession")
+        return str(getattr(session, "shouldstop", "") or "")
+
+    def check_baseline(self) -> None:
+        """Check before anything starts that relative gates have something to compare with. Raises UsageError."""
+        if self.entries.has_relative and not benchmarks.is_loaded(self.config):
+            relative = next(text for text in self.config.option.cloudbench_fail if text.strip().endswith("%"))
+            raise UsageError(
+                f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
+                "off here; remove -p no:benchmark, or give a bound without %"
+            )
+        for line in self.entries.gate.open() if self.entries.gate is not None else ():
+            self._say(f"cloudbench: gate: {line}", yellow=True)
+        unreadable = self.entries.compare()
+        if unreadable:
+            shown = ", ".join(unreadable[-3:]) + (f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else "")
+            self._say(f"cloudbench: gates leave out these stored runs, which cannot be read: {shown}", yellow=True)
+
+    def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
+        """What the scheduler asks and tells; see ``Answering``."""
+        gate = self.entries.gate
+        if gate is None:
+            return None, lambda nodeid: None
+
+        def again() -> Sequence[str]:
+            items = gate.repetitions()
+            if line := gate.announcement():
+                self._say(f"cloudbench: {line}")
+            return items
+
+        return again, gate.end_of_round
+
+    def settle(self, session: pytest.Session) -> None:
+        """Log the reports that the gate has held."""
+        if self.entries.gate is not None:
+            self.entries.gate.settle(session)
+
+    def header(self) -> list[str]:
+        """Returns lines for pytest's header, if it is already known that the plugin is used."""
+        providers = ", ".join(self.config.option.cloudbench_provider or ["the default provider"])
+        return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
+
+    def summarize(self, reporter: Any) -> None:
+        """The table of all experiments, at the end."""
+        from pytest_cloudbench.report.comparison import compared
+        from pytest_cloudbench.report.table import markup, render
+
+        findings, comparisons = self.entries.findings, self.entries.comparisons
+        if not findings and not comparisons:
+            return
+        verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
+        if verbosity == -1 and (names := compared(findings)):  # -q: one table, and only the doubts of others
+            apart = [each for each in findings if each.experiment in names]
+            lines = render([each for each in findings if each not in apart], width, verbosity)
+            lines += render(apart, width, -2)
+        else:
+            lines = render(findings, width, verbosity)
+        if lines:
+            reporter.section("cloudbench")
+        for line in lines:
+            reporter.write_line(line, **markup(line))
+        if comparisons:
+            from pytest_cloudbench.report import versus
+
+            reporter.section("cloudbench: A versus B")
+            for line in versus.render(comparisons, width, verbosity):
+                reporter.write_line(line, **versus.markup(line))
+        if verbosity < -1:
+            return
+        for text, path in self.conductor.reports:
+            where = [f"log: {_relative(path)}"] if path else []
+            for line in [*text.splitlines(), *where, ""]:
+                reporter.write_line(line)
+        self._compare(reporter)
+        if self.entries.gate is not None:
+            reporter.section("cloudbench: gate")
+            for line in self.entries.gate.summary():
+                reporter.write_line(line, **_GATE_MARKUP.get(line.partition(" ")[0], {}))
+        records, folder = _relative(Path(self.facts.results)), self._stored_in
+        entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
+        if not benchmarks.is_loaded(self.config):
+            entries = "not stored (-p no:benchmark switches off what stores them)"
+        report = f"   report: {_relative(self._reported)}" if self._reported else ""
+        reporter.write_line(f"records: {records}   entries: {entries}{report}")
+
+    def _compare(self, reporter: Any) -> None:
+        """The last table, if there are several providers: one below the other."""
+        from pytest_cloudbench.report.comparison import comparison, emphasized
+
+        lines = comparison(self.entries.findings, reporter._tw.fullwidth)
+        if lines:
+            reporter.section("cloudbench: providers compared")
+        for line in lines:
+            reporter.write_line(emphasized(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
+
+    def _show_progress(self) -> None:
+        """Show progress from the first experiment on: continuously on a terminal, occasionally elsewhere."""
+        if not self._is_said:
+            self._is_said = True
+            self._expect_own()
+            self._say_before()
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if self._live is not None or reporter is None or self.config.option.verbose < 0:
+            return
+        stream = terminal() if reporter.isatty else None
+        if stream is not None:
+            prints = not self._distributed and self.config.option.capture == "no"
+            self._live = Live(stream, self.conductor.meter.overview, is_single=prints)
+        elif not reporter.isatty:
+            self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.overview)
+        if self._live is not None:
+            self.conductor.on_end = self._live.hide
+
+    def _expect_own(self) -> None:
+        """Without workers this process has the items: those of the fleet are what the live view counts."""
+        session: Any = self.config.pluginmanager.getplugin("session")
+        if not self._distributed and session is not None:
+            items = getattr(session, "items", ())
+            nodeids = [item.nodeid for item in items if "fleet" in getattr(item, "fixturenames", ())]
+            self.conductor.expect(nodeids)
+
+    def _say_before(self) -> None:
+        """Print what the user should know before the first experiment."""
+        if self._page is not None:
+            self._say(f"cloudbench: live view at {self._page.address}")
+        if is_ctrl_c_ignored():
+            self._say(
+                f"cloudbench: Ctrl-C is ignored because of how this run was started; "
+                f"`kill {os.getpid()}` ends it cleanly"
+            )
+        root = Path(self.facts.results).parents[1]
+        killed = sum(left.lives is False for left in recovery.find_left(root))
+        if killed:
+            runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
+            self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative(root)}` merges them")
+
+    def _past_capture(self) -> Callable[[str], None]:
+        """Returns a writer of lines for when a test runs here: another thread must not suspend pytest's capture."""
+        capture: Any = self.config.pluginmanager.getplugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            try:
+                out = os.dup(sys.stdout.fileno())
+            except (OSError, ValueError):  # a program that called pytest has replaced it
+                return lambda line: None
+        self._out = out
+        return lambda line: _write(out, f"\n{line}\n")
+
+    def finish(self, session: pytest.Session) -> None:
+        """Keep what unfinished experiments measured, and save the entries."""
+        if self._live is not None:
+            self._live.close()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        if self._out is not None:
+            os.close(self._out)
+            self._out = None
+        if self._distributed:
+            self.coordinator.dismiss(_DISMISS_S)
+        if self._cassette is not None:
+            try:
+                self._cassette.close()
+            except ResultsError as error:
+                self._say(f"cloudbench: {error}", red=True)
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        self.conductor.salvage("interrupted" if interrupted else "ended before its result")
+        if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if interrupted:
+            self.entries.interrupted()
+        self._fail_for_gates(session)
+        self._write_outputs(session)
+        if not self.entries.findings and not self.entries.comparisons:
+            return
+        try:
+            stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
+            if benchmarks.save(self.config, self.facts.run_id if stores else None):
+                self._stored_in = benchmarks.storage(self.config)
+            self._report()
+        except CloudbenchError as error:
+            self._say(f"cloudbench: {error}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_outputs(self, session: pytest.Session) -> None:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        counted = {} if reporter is None else {name: len(found) for name, found in reporter.stats.items() if name}
+        outcomes = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
+        remark = ", ".join(f"{counted[name]} {name}" for name in outcomes if counted.get(name))
+        try:
+            told = f"pytest: {remark or 'no test was run'}"
+            for line in self._outputs.write(self.entries.findings, self.entries.comparisons, told):
+                self._say(line)
+        except CloudbenchError as error:
+            self._say(f"cloudbench: {error}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _report(self) -> None:
+        """Write the page about this run, if it was asked for. Raises ResultsError."""
+        if not (name := self.config.option.cloudbench_report):
+            return
+        from pytest_cloudbench.load.gate.settings import read_settings
+        from pytest_cloudbench.report.gathering import Earlier, RunSeen, commit_text, of_session
+        from pytest_cloudbench.report.writing import write
+        from pytest_cloudbench.results.index import Index
+
+        commit = commit_text(stored.commit_of(benchmarks.commit_info(self.config)))
+        path = self.config.invocation_params.dir / name
+        findings = [*self.entries.findings, *self.entries.comparisons]
+        gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records)
+        folder = benchmarks.storage(self.config)
+        if folder is not None and folder.is_dir():
+            margins = read_settings(self.config.rootpath, strict=False).margins
+            gathered.remember(Earlier(Index.open(folder), margins))
+        write(path, gathered)
+        self._reported = path
+
+    @property
+    def _records(self) -> Path:
+        """Where names of files of records, as entries have them, start from."""
+        return Path(self.facts.results).parent
+
+    def _fail_for_gates(self, session: pytest.Session) -> None:
+        """Fail the session for gates that were not met, whatever the outcome of the tests."""
+        lines, fails = self.entries.unjudged()
+        for line in lines:
+            self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
+        gate = self.entries.gate
+        if gate is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            if not gate.has_judged and self.entries.selected:
+                self._say("cloudbench: gate: no experiment was measured, so nothing was judged", yellow=True)
+            status = gate.exit_status(session.testsfailed, self.entries.selected or 0)
+            session.exitstatus = session.exitstatus if status is None else status
+        if session.exitstatus == pytest.ExitCode.OK:
+            forgiven = self.entries.forgiven()
+            for line in forgiven:
+                self._say(f"cloudbench: {line}", red=True)
+            if forgiven or (lines and fails):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def close(self) -> None:
+        """End the services."""
+        if self._page is not None:
+            self._page.close()
+        try:
+            self.conductor.close()
+        except CloudbenchError as error:
+            sys.stderr.write(f"cloudbench: {error}\n")
+
+
+def _write(place: int, text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        os.write(place, text.encode())
+
+
+class _Endings:
+    """A plugin that sees how each test ends."""
+
+    def __init__(self, told: Callable[[str, str], None]) -> None:
+        self._told, self._worst = told, dict[str, str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
+        if report.outcome != "passed" and self._worst.get(report.nodeid) != "failed":
+            self._worst[report.nodeid] = report.outcome
+        if report.when == "teardown" or str(report.outcome) == "rerun":
+            self._told(report.nodeid, self._worst.pop(report.nodeid, "passed"))
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _session_gate(config: pytest.Config) -> SessionGate:
+    from pytest_cloudbench.load.gate.session import (
+        SessionGate,  # with all that it knows of statistics, which few runs need
+    )
+    from pytest_cloudbench.load.gate.settings import read_settings
+
+    return SessionGate(config, read_settings(
+        config.rootpath, config.option.cloudbench_gate_strict, config.option.cloudbench_gate_budget
+    ))  # fmt: skip
+
+
+def _expectations(path: str | None) -> list[expect.Expectation]:
+    if path is None:
+        return []
+    try:
+        return expect.parse_expectations(opening.read_file(path).decode(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error

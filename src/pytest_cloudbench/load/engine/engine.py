@@ -1,0 +1,393 @@
+"""The load engine: turns due times into operations and keeps their records. The only clock for operations.
+
+What may live here: threads, waiting, time stamps. One agent runs one engine at a time.
+
+**Open loop** (``run_schedule``): the plan is fixed in advance. Threads of a bounded pool take
+numbered tickets in due order, prepare the payload, wait for the due time and do the operation, so
+a slow operation delays nobody else and no dispatcher stands between the clock and the driver.
+**Closed loop** (``run_closed``): one thread per sensor, which waits *after* each operation.
+**Pool** (``run_pool``): a closed loop in which some threads share one queue of operations.
+
+Sensors are entries in a schedule, not threads. Every record leaves through ``record`` at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from pytest_cloudbench.load.engine.cpu_wait import find_thread_wait
+from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
+from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.workload.arrival import Plan, ThinkTime, Threads
+from pytest_cloudbench.workload.trace import VERBS
+
+__all__ = [
+    "MAX_THREADS",
+    "Budget",
+    "Engine",
+    "Steps",
+    "Task",
+    "outcome_of",
+]
+
+MAX_THREADS = 512
+"""The most operations in flight at once in one agent. Beyond it the engine is late and says so."""
+
+_READY_WINDOW_NS = 100_000_000
+_READY_THREADS = 64
+_NAP_S = 0.2
+"""The longest wait between checks of the stop signal."""
+
+_SWITCH_INTERVAL_S = 0.02
+"""How long a thread may hold the interpreter while others wait for it. It is longer than an operation's own work, so
+that answers which arrive together are finished one by one, instead of all waiting for the last."""
+
+
+class Task(Protocol):
+    """Defines one operation. ``prepare`` runs before the due time; only ``execute`` is timed."""
+
+    @property
+    def verb(self) -> Verb: ...
+
+    def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
+        """Returns what ``execute`` needs, the number of bytes that the operation will move, and their digest."""
+        ...
+
+    def execute(self, prepared: Any) -> int:
+        """Run the operation. Returns the time of the first byte in ns, or 0 if it is not known. Raises CloudError."""
+        ...
+
+
+@runtime_checkable
+class Steps(Task, Protocol):
+    """A task that can also follow a plan that specifies each operation, such as a replayed trace."""
+
+    def step(self, verb: Verb, size_bytes: int) -> Task:
+        """The task for one operation of the plan."""
+        ...
+
+
+def outcome_of(kind: ErrorKind) -> Outcome:
+    """Returns the outcome for a kind of error; throttling is not failure."""
+    if kind is ErrorKind.THROTTLED:
+        return Outcome.THROTTLED
+    return Outcome.CORRUPT if kind is ErrorKind.CORRUPT else Outcome.FAILED
+
+
+class Budget:
+    """Stops a run before it exceeds a number of operations or bytes. None means no bound."""
+
+    def __init__(self, max_ops: int | None = None, max_bytes: int | None = None) -> None:
+        self.max_ops, self.max_bytes = max_ops, max_bytes
+        self.ops = self.bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve one operation. Raises BudgetError if it no longer fits."""
+        with self._lock:
+            if self.max_ops is not None and self.ops >= self.max_ops:
+                raise BudgetError(f"--max-ops {self.max_ops} is used up")
+            if self.max_bytes is not None and self.bytes + size_bytes > self.max_bytes:
+                raise BudgetError(f"--max-bytes {self.max_bytes} is used up ({self.bytes} bytes so far)")
+            self.ops += 1
+            self.bytes += size_bytes
+
+
+@dataclass(slots=True)
+class Engine:
+    """One agent's engine.
+
+    Attributes:
+        task: what each operation does; must also be a ``Steps`` if the plan specifies each operation.
+        record: called with every finished ``Op``, from many threads.
+        agent: this agent's index, kept in every record.
+        stop: set from outside to end the run early.
+        budget: bound on operations and bytes.
+        max_threads: bound on operations in flight.
+        requests: how many requests this thread has sent so far (see ``drivers.base.Counting``), if that is known.
+        end_ns: operations that are due at this time or later are not begun; set from outside while it runs.
+        measured_from_ns: operations that are due before are a warm-up; set from outside before the first one.
+    """
+
+    task: Task
+    record: Callable[[Op], None]
+    agent: int
+    stop: threading.Event
+    budget: Budget
+    max_threads: int = MAX_THREADS
+    requests: Callable[[], int] | None = None
+    error: BaseException | None = None
+    end_ns: int | None = None
+    measured_from_ns: int = 0
+    _begun_cpu_s: float | None = None
+    _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
+    _halted: bool = False
+    _busy: set[int] = field(default_factory=set)
+
+    def run_schedule(self, plan: Plan, start_ns: int) -> None:
+        """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
+
+        Raises what the first failing thread raised, unless it was a CloudError, and UsageError for a plan that says
+        what each operation is when ``task`` is not a ``Steps``.
+        """
+        pool = _Pool(self, plan, start_ns)
+        ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
+        self._run(pool.spawn, min(ready, len(plan)), pool.join)
+
+    def run_closed(
+        self, arrival: ThinkTime, sensors: Iterable[int], count: int | Callable[[int], int], seed: str, start_ns: int,
+        time_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Run ``count`` operations per sensor (or of each), one thread each, which sleeps after each operation."""
+        think_ns = round(arrival.interval_s * 1e9 / time_scale)
+
+        def sensor_loop(sensor: int) -> None:
+            due = start_ns + round(arrival.first_s(seed, sensor) * 1e9 / time_scale)
+            for seq in range(count(sensor) if callable(count) else count):
+                end = self._one(self.task, sensor, seq, due)
+                if end is None:
+                    return
+                due = end + think_ns
+
+        threads = [
+            threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
+            for sensor in sensors
+        ]
+        self._run_all(threads)
+
+    def run_pool(
+        self, arrival: Threads, threads: Iterable[int], files: Sequence[tuple[int, int]], seed: str,
+        start_ns: Callable[[], int], time_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Run one operation for each of ``files`` (sensor, sequence number), each on the next free thread.
+
+        An operation is scheduled when a thread is free for it, and all are prepared before ``start_ns`` is asked for:
+        the time this process takes to make a payload must not count as the provider's.
+
+        Args:
+            arrival: when threads begin and how long they pause.
+            threads: the numbers of this agent's threads.
+            files: the files to work on, in this order.
+            seed: of random first delays.
+            start_ns: called once when all is prepared; gives the common start.
+            time_scale: divides all times.
+        """
+        works = [self.task.prepare(*file) for file in files]
+        queue, common_ns = deque(range(len(files))), start_ns()
+        pause_ns = round(arrival.pause_s * 1e9 / time_scale)
+
+        def thread_loop(thread: int) -> None:
+            due = common_ns + round(arrival.first_s(seed, thread) * 1e9 / time_scale)
+            while self._wait(due, queue):
+                try:
+                    ticket = queue.popleft()
+                except IndexError:
+                    return
+                due = self._do(self.task, *files[ticket], works[ticket], due) + pause_ns
+
+        self._run_all(
+            [
+                threading.Thread(target=self._guarded, args=(thread_loop, thread), name=f"thread-{thread}", daemon=True)
+                for thread in threads
+            ]
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """How many operations have begun and not ended: threads that are in one."""
+        return len(self._busy)
+
+    def measured_cpu_s(self) -> float:
+        """Returns this process's CPU time since the first operation after the warm-up began; 0 if there was none."""
+        return 0.0 if self._begun_cpu_s is None else time.process_time() - self._begun_cpu_s
+
+    def _run_all(self, threads: Sequence[threading.Thread]) -> None:
+        waiting = iter(enumerate(threads))
+
+        def start_next() -> None:
+            number, thread = next(waiting)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise UsageError(
+                    f"a closed loop needs {len(threads)} threads here, but the system allows {number}; "
+                    "raise its limit on processes, or use fewer sensors or agents"
+                ) from error
+
+        self._run(start_next, len(threads), lambda: _join(threads))
+
+    def _run(self, spawn: Callable[[], None], count: int, join: Callable[[], None]) -> None:
+        former = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        try:
+            for _ in range(count):
+                spawn()
+            join()
+        except BaseException:
+            self._halted = True
+            join()
+            raise
+        finally:
+            sys.setswitchinterval(former)
+        if self.error is not None:
+            raise self.error
+
+    def _guarded(self, target: Callable[..., None], *args: Any) -> None:
+        try:
+            target(*args)
+        except BaseException as error:  # a bug or the budget: ends the run, and the caller raises it
+            self.error = self.error or error
+            self._halted = True
+
+    def _wait(self, due_ns: int, queue: Sized | None = None) -> bool:
+        """Wait for ``due_ns``. Returns False if the run is to stop, or as soon as ``queue`` is empty."""
+        while (left_ns := due_ns - now_ns()) > 0:
+            if self._is_over(due_ns) or (queue is not None and not queue):
+                return False
+            time.sleep(min(left_ns / 1e9, _NAP_S))
+        return not self._is_over(due_ns)
+
+    def _is_over(self, due_ns: int) -> bool:
+        return self._halted or self.stop.is_set() or (self.end_ns is not None and due_ns >= self.end_ns)
+
+    def _one(
+        self, task: Task, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None
+    ) -> int | None:
+        """Prepare, wait, run and record one operation. Returns its end, or None if the run is to stop."""
+        work = task.prepare(sensor, seq)
+        if not self._wait(due_ns):
+            return None
+        if started is not None:
+            started()
+        return self._do(task, sensor, seq, work, due_ns)
+
+    def _do(self, task: Task, sensor: int, seq: int, work: tuple[Any, int, bytes], due_ns: int) -> int:
+        """Do and record one operation that is prepared and due. Returns its end."""
+        prepared, size_bytes, digest = work
+        self.budget.take(size_bytes)
+        outcome, kind, retry_after_s, first_byte_ns, detail = Outcome.OK, None, None, 0, ""
+        if self._begun_cpu_s is None and due_ns >= self.measured_from_ns:
+            self._begun_cpu_s = time.process_time()
+        requests = self.requests
+        before = requests() if requests is not None else 0
+        thread = threading.get_ident()
+        self._busy.add(thread)
+        before_ns = self._thread_wait_ns()
+        start_ns = now_ns()
+        try:
+            first_byte_ns = task.execute(prepared)
+            end_ns = now_ns()
+        except CloudError as error:
+            end_ns = now_ns()
+            outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
+            detail = error.detail
+        finally:
+            self._busy.discard(thread)
+        waited_ns = self._thread_wait_ns()
+        self.record(
+            Op(
+                task.verb,
+                sensor,
+                seq,
+                self.agent,
+                due_ns,
+                start_ns,
+                first_byte_ns,
+                end_ns,
+                size_bytes,
+                outcome,
+                kind,
+                retry_after_s,
+                digest,
+                detail,
+                requests() - before if requests is not None else None,
+                None if waited_ns is None or before_ns is None else min(waited_ns - before_ns, end_ns - start_ns),
+            )
+        )
+        return end_ns
+
+
+class _Pool:
+    """Threads that take tickets. A thread that starts work leaves another one waiting, up to the bound."""
+
+    def __init__(self, engine: Engine, plan: Plan, start_ns: int) -> None:
+        self._engine, self._plan, self._start_ns = engine, plan, start_ns
+        self._lock = threading.Lock()
+        self._next = 0
+        self._waiting = 0
+        self._full = False
+        self._threads: list[threading.Thread] = []
+        self._step = self._find_step()
+
+    def _find_step(self) -> Callable[[int], Task] | None:
+        """Returns what gives the task of a ticket if the plan specifies each operation."""
+        codes, sizes, task = self._plan.code, self._plan.size_bytes, self._engine.task
+        if codes is None or sizes is None:
+            return None
+        if not isinstance(task, Steps):
+            raise UsageError(f"the plan says what each operation is, and {type(task).__name__} does not do that")
+        step = task.step
+        return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
+
+    def spawn(self) -> None:
+        thread = threading.Thread(target=self._engine._guarded, args=(self._work,), name="engine", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+            self._waiting += 1
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads: those there are do the work, and are late
+            with self._lock:
+                self._waiting -= 1
+                self._full = True
+            if len(self._threads) == 1:
+                raise
+
+    def join(self) -> None:
+        joined = 0
+        while joined < len(self._threads):
+            _join(self._threads[joined : joined + 1])
+            joined += 1
+
+    def _work(self) -> None:
+        due_ns, sensor, seq, start_ns, one = (
+            self._plan.due_ns,
+            self._plan.sensor,
+            self._plan.seq,
+            self._start_ns,
+            self._engine._one,
+        )
+        total, lock, started = len(due_ns), self._lock, self._started
+        task, step = self._engine.task, self._step
+        while True:
+            with lock:
+                ticket = self._next
+                self._next = ticket + 1
+            if ticket >= total:
+                return
+            if step is not None:
+                task = step(ticket)
+            if one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], started) is None:
+                return
+            with lock:
+                self._waiting += 1
+
+    def _started(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            short = not self._waiting and not self._full and self._next < len(self._plan)
+        if short and len(self._threads) < self._engine.max_threads:
+            self.spawn()
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads in pieces, so that Ctrl-C reaches the main thread on every platform."""
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_NAP_S)

@@ -1,0 +1,270 @@
+"""The entries of a session: judged by expectations and gates, stored, and kept for the table at its end.
+
+What may live here: what the entry of one run and the entry of a conclusion from several runs share. Runs in the
+controller process, or in the only process without xdist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.fleet.coordinator import Item
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.judge import expect
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, Compared, choose
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.load.gate.verdicts import failing_gates
+from pytest_cloudbench.load.messages import Subject
+from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.installed import learn_declared
+from pytest_cloudbench.results.machine import machine_text
+from pytest_cloudbench.results.suite import declared_in
+
+if TYPE_CHECKING:  # most sessions have no gate
+    from pytest_cloudbench.load.gate.session import GatedPairs, SessionGate
+
+__all__ = ["Entries", "Finding"]
+
+_EMULATED = {"all": True, "some": "some", "none": False}
+"""What an entry says about emulators among the parts of a provider."""
+
+
+_AddBlock = Callable[
+    [Subject, Mapping[str, Any], Sequence[str], Sequence[float], Mapping[str, float | None]], None
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finished experiment, as the report shows it; it has ``columns`` if it is a conclusion from several runs.
+
+    ``experiment`` is its name without the provider, ``spread`` has a metric's values in parts of the run, and ``test``
+    is the test function's name.
+    """
+
+    nodeid: str
+    provider: str
+    params: Mapping[str, Any]
+    info: dict[str, Any]
+    columns: Sequence[str] = ()
+    experiment: str = ""
+    spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    test: str = ""
+
+
+class Entries:
+    """What one session has found out.
+
+    Args:
+        config: pytest's configuration in this process.
+        facts: the run's facts.
+        expectations: recorded expectations.
+        gates: bounds from the command line.
+        gate: the regression gate, if it was asked for.
+
+    Attributes:
+        findings: for the table at the end.
+        comparisons: of two sides, for a table of their own.
+        add_block: takes what is part of a comparison, and no entry.
+        selected: tests that are expected to measure something; None if no test is to be run.
+    """
+
+    def __init__(
+        self, config: pytest.Config, facts: RunFacts, expectations: Sequence[expect.Expectation],
+        gates: Sequence[expect.Gate], gate: SessionGate | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.facts, self.gate = config, facts, gate
+        self.findings: list[Finding] = []
+        self.selected: int | None = None
+        self._expectations, self._gates = expectations, gates
+        self._stored: benchmarks.Runs | None = None
+        self._open: dict[str, list[dict[str, Any]]] = {}
+        self._judged: set[expect.Gate] = set()
+        self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
+        self.comparisons: list[Finding] = []
+        self._machine = machine_text()
+        self.add_block: _AddBlock | None = None
+
+    def info(
+        self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
+    ) -> dict[str, Any]:
+        """Returns what every entry's extra_info holds and a reader needs to trust the entry."""
+        learn_declared(subject.suite)
+        return {
+            "schema": ENTRY_SCHEMA,
+            "outcome": "unfinished",
+            "machine": self._machine,
+            "agents": len(item.entered),
+            "missing_agents": dict(item.missing),
+            "provider": subject.provider,
+            "profile": subject.profile,
+            "profile_digest": profile_digest,
+            "emulated": _EMULATED[subject.emulated],
+            "published": published,
+            "time_scale": self.facts.time_scale,
+            "seed": self.facts.seed,
+            "run_id": self.facts.run_id,
+            "versions": {"pytest-cloudbench": __version__, **subject.versions},
+            **({"block": subject.turn.plain()} if subject.turn else {}),
+            **({"suite": subject.suite} if subject.suite else {}),
+        }
+
+    def judge(
+        self, subject: Subject, given: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
+        doubts: Sequence[str], info: Mapping[str, Any],
+    ) -> list[expect.Judgement]:  # fmt: skip
+        """Judge an entry by its expectations (``given`` and recorded ones) and by all gates; no block is judged."""
+        if subject.turn is not None:
+            return []
+        names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
+        found = expect.select([*self._expectations, *given], names, subject.test, subject.params)
+        claims = [claim for claim in found if claim.metric in metrics]
+        scaled = [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
+
+        def doubts_of(metric: str) -> list[str]:
+            return [*doubts, *(scaled if METRICS[metric].time_like else [])]
+
+        judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
+        gates = [gate for gate in self._gates if gate.metric in metrics]
+        self._judged.update(gates)
+        for gate in gates:
+            compared = self._compared(subject.fullname, gate.metric, info) if gate.relative else None
+            judged.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
+        return judged
+
+    def add(
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float],
+        judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
+        columns: Sequence[str] = (), spread: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        margins: Mapping[str, float | None] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Store a judged entry, and keep it for the table at the end. One that repeats a suspect is kept by the gate.
+
+        All entries of one experiment belong to one group, so that pytest-benchmark shows its providers beside each
+        other.
+        """
+        if subject.turn is not None and self.add_block is not None:
+            self.add_block(subject, info, doubts, spread.get("quiet_service", ()), margins)
+            return
+        experiment = _without_provider(subject)
+        info |= {
+            "doubts": list(doubts),
+            "notes": list(notes),
+            "expectations": [each.line for each in judgements] or ["no expectation"],
+            "expectations_unmet": [each.line for each in judgements if each.status != "met"],
+            "verdict": expect.worst(each.status for each in judgements),
+            "statuses": [each.status for each in judgements],
+            "experiment": experiment,
+            "columns": list(columns),
+            "spread": {metric: list(values) for metric, values in spread.items()},
+        }
+        if (declared := declared_in(info.get("suite"))) is not None:
+            info["suite"] = declared.of_entry({**subject.params, **info}).plain()
+        if self.gate is not None and not self.gate.take(subject, info, doubts, columns, margins):
+            return
+        if data_s:  # empty if all agents were lost before their first record: no time is not 0 s
+            benchmarks.add_entry(
+                self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
+                data_s=data_s, group=experiment,
+            )  # fmt: skip
+        self._open.setdefault(subject.nodeid, []).append(info)
+        failing = failing_gates([(each.status, each.line) for each in judgements])
+        self._failing += [(subject.fullname, info, line) for line in failing]
+        self.findings.append(
+            Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread, subject.test)
+        )
+
+    def add_comparison(
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: Sequence[str],
+        notes: Sequence[str], gated: GatedPairs | None = None,
+    ) -> None:  # fmt: skip
+        """Store one entry for both sides of a comparison, and keep it for its table and for the gate."""
+        info |= {"doubts": list(doubts), "notes": list(notes), "expectations": ["no expectation"]}
+        if self.gate is not None and gated is not None:
+            self.gate.comparisons.append(gated)
+            info["gate"] = {"answer": gated.answer, "lines": list(gated.lines)}
+        benchmarks.add_entry(
+            self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
+            data_s=data_s,
+        )  # fmt: skip
+        self._open.setdefault(subject.nodeid, []).append(info)
+        self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
+
+    def unjudged(self) -> tuple[list[str], bool]:
+        """Returns the gates that judged no experiment, each with the reason, and whether that is a failure."""
+        if self.findings or self.comparisons:
+            why = "no experiment in this run has that metric"
+        elif self.selected is None:
+            return [], False
+        else:
+            why = "no experiment was measured" if self.selected else "no test in this run measures anything"
+        lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
+        return lines, bool(self.findings or self.selected)
+
+    def forgiven(self) -> list[str]:
+        """Returns gates that must fail a test that did not fail: it ended the session, or a hook made it pass."""
+        return [
+            f"{line} ({fullname} {info['outcome']})"
+            for fullname, info, line in self._failing if info["outcome"] in ("passed", "unfinished")
+        ]  # fmt: skip
+
+    def compare(self) -> Sequence[str]:
+        """Read what relative gates compare with. Returns the names of files that cannot be read.
+
+        Raises UsageError if the user named a run that cannot be read.
+        """
+        if self.has_relative:
+            self._stored = benchmarks.stored_runs(self.config)
+        return self._stored.unreadable if self._stored else ()
+
+    @property
+    def stores(self) -> bool:
+        """Returns whether a gate compares runs; if so, this run's entries are stored for the next run."""
+        return self.gate is not None or self.has_relative
+
+    @property
+    def has_relative(self) -> bool:
+        """Returns whether a bound from the command line is relative to an earlier run."""
+        return any(gate.relative for gate in self._gates)
+
+    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
+        runs = self._stored or benchmarks.Runs()
+        found = choose(runs.of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher")
+        if found.value is None and runs.unreadable:
+            files = ", ".join(runs.unreadable[:3])
+            more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""
+            return replace(found, remark=f"{found.remark}; {files}{more} cannot be read")
+        return found
+
+    def ended(self, nodeid: str, outcome: str) -> None:
+        """Record in a test's entries how it ended; it may be a baseline even if the gate cannot judge it."""
+        if self.gate is not None and nodeid in self.gate.pardoned:
+            outcome = "passed"
+        for info in self._open.pop(nodeid, ()):
+            info["outcome"] = outcome
+
+    def interrupted(self) -> None:
+        """The session was interrupted: none of its entries may be a baseline."""
+        for finding in (*self.findings, *self.comparisons):
+            finding.info["outcome"] = "interrupted"
+
+
+def _without_provider(subject: Subject) -> str:
+    """Returns an entry's name without the provider among its parameters, so that it is the same for all providers."""
+    test, mark, rest = subject.fullname.partition("[")
+    inside, _, label = rest.rpartition("]")
+    if not mark:
+        return subject.fullname
+    name = subject.provider.encode("unicode_escape").decode()  # as pytest writes it
+    around = f"-{inside}-"
+    if name and f"-{name}-" in around:
+        inside = around.replace(f"-{name}-", "-", 1).strip("-")
+        return f"{test}[{inside}]{label}" if inside else f"{test}{label}"
+    params = "-".join(str(value) for value in subject.params.values())
+    return f"{test}[{params}]{label}" if params else f"{test}{label}"

@@ -1,0 +1,544 @@
+"""The pytest plugin: all hooks and fixtures in one place, and nothing else.
+
+What may live here: wiring. A run that does not use the plugin pays for this module's import only, so everything heavier
+is imported inside the hook that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from pytest_cloudbench.plugin.collect import collector_of, only_config_files
+from pytest_cloudbench.plugin.options import (
+    DEFAULT_CLIENTS,
+    DEFAULT_PROVIDER,
+    accept_short_names,
+    add_options,
+    find_suites,
+    is_any_given,
+    is_versus_given,
+    taken_lines,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xdist.workermanage import WorkerController
+
+    from pytest_cloudbench.fleet.agent import Agent
+    from pytest_cloudbench.fleet.session import ControllerSession
+    from pytest_cloudbench.lab.sync.item import LabItem
+    from pytest_cloudbench.load.conductor.serving import Serving
+    from pytest_cloudbench.load.experiment import Experiment
+    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.providers import Provider
+    from pytest_cloudbench.workload.payload import Payloads
+
+__all__: list[str] = []
+
+_SESSION = pytest.StashKey[Any]()
+_ITEM_HOOKS = "cloudbench-items"
+_WHERE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
+"""Which agents run a fleet item: all at the same time, once or once per block, or the first one while others wait."""
+_LAB = pytest.StashKey["LabItem"]()
+_CASSETTE = pytest.StashKey[Any]()
+
+_PARAMETRIZED: Mapping[str, Literal["module", "session"]] = {
+    "provider": "session", "sandbox": "session", "_client": "module",
+}  # fmt: skip
+"""Fixtures whose values the command line gives, and how long each lives."""
+
+_ON_PROVIDERS = frozenset({"provider", "sandbox"})
+"""Those of them that ``--provider`` gives; the other is given by ``--client``."""
+
+_MEASURING = frozenset({"experiment", "lab"})
+"""Fixtures whose tests are expected to measure something."""
+
+
+def _import_as_compiled() -> None:
+    """Take this package, but not its suites, from those whose asserts pytest rewrites: no other assert explains a test.
+
+    Where bytecode is not written (PYTHONDONTWRITEBYTECODE, as in most container images), pytest compiles each module
+    that it rewrites anew, in each of fifty workers: half of what a short run costs. pytest has no public way to say so.
+    """
+    package = __name__.partition(".")[0]
+    for finder in sys.meta_path:
+        marked = getattr(finder, "_must_rewrite", None)
+        if isinstance(marked, set) and package in marked:
+            marked.remove(package)
+            marked.add(f"{package}.suites")
+
+
+_import_as_compiled()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
+    add_options(parser)
+    parser.addini(
+        "cloudbench_files",
+        "files to collect as experiments wherever they are found (globs such as *.bench.toml); "
+        "without it, only files named on the command line are collected",
+        type="args",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
+    _end_secrets_with(early_config)
+    find_suites(early_config)
+    yield
+    accept_short_names(early_config, parser, args)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
+    config.addinivalue_line(
+        "markers", "cloudbench_gate(p50=0.1, p99=0.25, ...): margins of --cloudbench-gate; None leaves a metric out"
+    )
+    config.addinivalue_line(
+        "markers", "cloudbench_provider(spec, ...): where a test runs by default; --provider overrides it"
+    )
+    if only_config_files(config.args, config.invocation_params.dir):
+        from pytest_cloudbench.load import policy
+
+        policy.adopt_files(config)
+    if (_is_asked_for(config) or config.option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
+        _session(config)  # bad input is reported before anything starts
+
+
+@pytest.hookimpl(tryfirst=True)  # before workers start; pytest-benchmark has its storage by now
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionstart."""
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None and not ours.is_worker:
+        from pytest_cloudbench.model import UsageError
+
+        try:
+            ours.check_baseline()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collect_file."""
+    return collector_of(file_path, parent)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
+    if _PARAMETRIZED.keys().isdisjoint(metafunc.fixturenames):
+        return
+    from pytest_cloudbench.fleet import items
+
+    option, ids, comes = metafunc.config.option, None, items.comes_to(metafunc.definition, __name__)
+    for name in sorted(_PARAMETRIZED.keys() & comes):
+        if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
+            continue
+        if name in _ON_PROVIDERS:
+            mark = metafunc.definition.get_closest_marker("cloudbench_provider")
+            chosen = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
+        else:
+            chosen = option.cloudbench_client or DEFAULT_CLIENTS
+        if option.cloudbench_versus and name == "provider" and "experiment" in comes:
+            ids = [f"{each}-vs-{option.cloudbench_versus}" for each in dict.fromkeys(chosen)]
+        metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
+    for item in items:
+        if "fleet" in getattr(item, "fixturenames", ()):
+            from pytest_cloudbench.fleet.items import comes_to
+
+            comes = comes_to(item, __name__)
+            if "fleet" in comes:
+                is_versus = item.config.option.cloudbench_versus and "experiment" in comes
+                item.stash[_WHERE] = "leader" if "lab" in comes else "in turns" if is_versus else "everywhere"
+                _watch_items(item.config)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
+    if hasattr(session.config, "workerinput"):
+        fleet = [item.nodeid for item in session.items if _WHERE in item.stash]
+        if fleet:  # then, and only then, stock benchmarks are switched on and run alone
+            fleet += [item.nodeid for item in session.items if _runs_alone(item)]
+            ours = _session(session.config)
+            ours.fleet_run = True
+            ours.agent.tell("collected", fleet)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
+    _before_loop(session)
+    done = yield
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None and not ours.is_worker and not session.config.pluginmanager.has_plugin("dsession"):
+        ours.repeat(session)
+    return done
+
+
+def _before_loop(session: pytest.Session) -> None:
+    config, option = session.config, session.config.option
+    if "pytest_cloudbench.support.redact" in sys.modules:
+        _watch_items(config)
+    if not (option.cloudbench_fail or _is_gated(option)) or option.collectonly or getattr(option, "setuponly", False):
+        return
+    if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
+        from pytest_cloudbench.fleet.items import comes_to
+
+        measuring = sum(not _MEASURING.isdisjoint(comes_to(item, __name__)) for item in session.items)
+        _session(config).agent.tell("selected", measuring)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
+    _clean("clean_report", report)  # in the controller: with what all agents know
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_report_header."""
+    session = config.stash.get(_SESSION, None)
+    return session.header() if session is not None else []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_terminal_summary."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None and not session.is_worker:
+        session.summarize(terminalreporter)
+        for line in taken_lines(config._parser) if session.serves else ():
+            terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark saves, which is a wrapper too
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionfinish."""
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None:
+        ours.finish(session)
+    yield
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_unconfigure."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.close()
+
+
+# -- items: hooks that a session without ours does not pay for ------------------------------------------
+
+
+class _ItemHooks:
+    """Registered with the first test that uses one of our fixtures, or a module that may handle a secret."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
+        where = item.stash.get(_WHERE, None)
+        session = _session(item.config) if where else item.config.stash.get(_SESSION, None)
+        if session is None or not (where or (session.fleet_run and _runs_alone(item))):
+            return None
+        from pytest_cloudbench.fleet import protocol
+
+        if where == "in turns":
+            from pytest_cloudbench.load.versus.turns import run_in_turns
+
+            protocol.run_everywhere(item, nextitem, session.agent, run_in_turns)
+            return True
+        run = {"everywhere": protocol.run_everywhere, "leader": protocol.run_on_leader, None: protocol.run_benchmark}
+        run[where](item, nextitem, session.agent)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_call."""
+        return (yield from _gated(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # for runs in fixtures, after the test
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
+        return (yield from _gated(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
+        report = yield
+        if call.excinfo is not None and _WHERE in item.stash:
+            from pytest_cloudbench.load.gate.verdicts import plain_report
+
+            plain_report(report, call.excinfo.value)
+        _clean("clean_report", report)
+        return report
+
+    # What people see besides the reports that this process makes; the first to see it take secrets out.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collectreport."""
+        _clean("clean_report", report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_warning_recorded."""
+        if isinstance(warning_message.message, Warning):
+            _clean("clean_error", warning_message.message)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: Any) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_internalerror."""
+        _clean("clean_shown", excrepr)
+
+
+def _clean(how: str, shown: object) -> None:
+    """Remove secrets from what people are about to see, if this process has handled any."""
+    if redact := sys.modules.get("pytest_cloudbench.support.redact"):
+        getattr(redact, how)(shown)
+
+
+def _end_secrets_with(config: pytest.Config) -> None:
+    """Forget at the end of this session which secrets it has learned: the same process may run another one."""
+    redact = sys.modules.get("pytest_cloudbench.support.redact")
+    before = redact.begin_scope() if redact else None
+
+    def forget() -> None:
+        if redact := sys.modules.get("pytest_cloudbench.support.redact"):
+            redact.end_scope(before or redact.SecretScope())
+
+    config.add_cleanup(forget)
+
+
+def _watch_items(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin(_ITEM_HOOKS):
+        config.pluginmanager.register(_ItemHooks(), _ITEM_HOOKS)
+
+
+# -- pytest-xdist -------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Called before any worker starts."""
+    from pytest_cloudbench.load import policy
+
+    policy.lean_workers(config, specs)
+    if policy.adopted(config) or is_any_given(config, config._parser):
+        _serve(config)  # watch the workers from the start: all of them may be stopped before any one collects
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """https://pytest-xdist.readthedocs.io/en/stable/how-to.html: before a worker starts."""
+    _session(node.config).add_node(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """A worker has ended, as planned or not."""
+    _session(node.config).lose_node(node.gateway.id)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
+    """Fleet items need their own scheduler. Without such items, xdist's choice is kept."""
+    _session(node.config).take_over(node, ids)
+
+
+# -- fixtures -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def fleet(request: pytest.FixtureRequest) -> Agent:
+    """This process's place in the fleet: ``index``, ``count``, ``once(name, work)``, ``gather(name, payload)``."""
+    agent: Agent = _session(request.config).agent
+    return agent
+
+
+@pytest.fixture(scope="session")
+def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
+    """The storage service under test: ``--provider``, one parameter for each."""
+    from pytest_cloudbench.providers import find_provider
+
+    spec, other = _chosen(request), request.config.option.cloudbench_versus
+    if other:
+        from pytest_cloudbench.load.versus import turns
+
+        sides = {"A": spec, "B": other}
+        yield from turns.provided(request.config, lambda side: find_provider(sides[side], fleet.ask))
+        return
+    found = find_provider(spec, fleet.ask)
+    if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
+        cassette.one_at_a_time(found.driver)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
+    """Folders of the test's own on the service under test, for tests that measure nothing: ``sandbox.folder()``.
+
+    Each such test runs once, in any process: ``--provider``, one parameter for each.
+    """
+    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.providers import find_provider
+
+    session, workers = _session(request.config), getattr(request.config, "workerinput", {}).get("workercount", 1)
+    found = find_provider(_chosen(request), session.agent.ask)
+    try:
+        made = Sandbox(found, session.agent, session.facts, workers)
+        yield made
+        made.close()
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def payloads(request: pytest.FixtureRequest) -> Payloads:
+    """Generators of file content, seeded by run and test: ``payloads.random(size_bytes)``..."""
+    from pytest_cloudbench.load.item import facts_of
+    from pytest_cloudbench.workload.payload import Payloads
+
+    return Payloads(f"{facts_of(request.node, _session(request.config).facts).seed}/{request.node.nodeid}")
+
+
+@pytest.fixture
+def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Generator[Experiment]:
+    """Runs operations on all agents at the same time: ``experiment.run(...)``."""
+    from pytest_cloudbench.load.item import experiment_of
+
+    made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def _client(request: pytest.FixtureRequest) -> str:
+    """The client spec from ``--client``, for ``lab``. The scope keeps a file's tests of one client together."""
+    return getattr(request, "param", "")
+
+
+@pytest.fixture
+def lab(
+    request: pytest.FixtureRequest, fleet: Agent, _client: str, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[LabItem]:  # fmt: skip
+    """A sync client, its network and captures: ``--client``, one parameter for each; see ``sync.item.LabItem``."""
+    from functools import partial
+
+    from pytest_cloudbench.fleet.items import comes_to
+    from pytest_cloudbench.lab.sync.item import LabItem
+
+    spec = _client or _chosen(request)
+    if "experiment" in comes_to(request.node, __name__):
+        pytest.fail("lab measures a client on one agent, experiment a provider on all: make two tests", pytrace=False)
+    if request.config.option.cloudbench_versus:
+        told = "--cloudbench-versus compares providers; to compare sync clients, name both: --client A --client B"
+        pytest.fail(told, pytrace=False)
+    new_folder = partial(tmp_path_factory.mktemp, "lab")
+    made = request.node.stash[_LAB] = LabItem(request.node, spec, fleet, _session(request.config).facts, new_folder)
+    yield made
+    made.close()
+
+
+def _gated(item: pytest.Item) -> Generator[None]:
+    """Run a phase of an item, and fail it if its results broke a gate. Does nothing if nothing is measured."""
+    if item.config.stash.get(_SESSION, None) is None:
+        return (yield)
+    from contextlib import nullcontext
+
+    from pytest_cloudbench.load.gate.verdicts import gated
+
+    with gated(item), item.stash[_LAB].judged() if _LAB in item.stash else nullcontext():
+        return (yield)
+
+
+def _chosen(request: pytest.FixtureRequest) -> str:
+    """The command line's choice for this fixture. Only a test that names the fixture among its arguments has one."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            f"the fixture {request.fixturename!r} was asked for at run time (request.getfixturevalue): name it among "
+            "the test's arguments, or in usefixtures",
+            pytrace=False,
+        )
+    chosen: str = request.param
+    return chosen
+
+
+def _runs_alone(item: pytest.Item) -> bool:
+    if "benchmark" not in getattr(item, "fixturenames", ()) or _WHERE in item.stash:
+        return False
+    from pytest_cloudbench.fleet.items import uses_stock_benchmark
+
+    return uses_stock_benchmark(item)
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    """Returns whether the command line gives an option that only this plugin has."""
+    option = config.option
+    given = (
+        option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
+        option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gated(option),
+    )  # fmt: skip
+    return any(given) or is_versus_given(option)
+
+
+def _is_gated(option: Any) -> bool:
+    """Returns whether the regression gate was asked for."""
+    return bool(option.cloudbench_gate or option.cloudbench_gate_strict)
+
+
+def _serve(config: pytest.Config) -> None:
+    from pytest_cloudbench.model import UsageError
+
+    try:
+        _session(config).serve()
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _serving(session: ControllerSession) -> Serving:
+    """Returns the object that answers the agents of a controller's session. Raises UsageError for bad input."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.load.conductor.serving import Serving
+
+    option, cassette = session.config.option, None
+    if option.cloudbench_cassette is not None:
+        from pytest_cloudbench.load.cassette.cassette import check_options, header, open_cassette
+
+        check_options(option)
+        known = header(option)
+        if known:  # names of folders and files, and what is in them, are those of the recording
+            session.facts = replace(session.facts, run_id=known["run_id"], seed=known["seed"])
+        cassette = open_cassette(option, session.facts)
+        session.config.stash[_CASSETTE] = cassette
+    if is_versus_given(option):
+        from pytest_cloudbench.load.versus import turns
+
+        turns.check_options(option)
+    for spec in (*option.cloudbench_provider, *filter(None, [option.cloudbench_versus])):
+        providers.check(spec, option.cloudbench_time_scale)
+    return Serving(session.config, session.facts, session, cassette)
+
+
+def _session(config: pytest.Config) -> Any:
+    """This process's part of the fleet, made when it is first needed."""
+    session = config.stash.get(_SESSION, None)
+    if session is None:
+        from pytest_cloudbench.fleet.worker import open_session
+
+        session = config.stash[_SESSION] = open_session(config, _serving, at_once=_is_asked_for(config))
+        _watch_items(config)
+    return session

@@ -1,0 +1,319 @@
+"""Logging in to a provider: from what the user agrees to in a browser, or types, to stored credentials.
+
+What may live here: OAuth's three ways (a browser that comes back to loopback, a code to paste, a device code) and
+questions for keys. What is special to a provider is data of its driver (``drivers.base.OAuthLogin``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import sys
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.request import Request
+
+from pytest_cloudbench.drivers.base import OAuthLogin
+from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.model import CredentialsError, Endpoint
+from pytest_cloudbench.support import redact
+from pytest_cloudbench.support.clock import due_ns, now_ns, wait_for
+
+__all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service", "renewed"]
+
+_ANSWER_S = 100.0
+_AGREE_S = 600.0
+_POLL_S = 0.1
+_MOST_BYTES = 1024 * 1024
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_DONE = b"<!doctype html><title>pytest-cloudbench</title><p>You are logged in. This window can be closed."
+_FAILED = b"<!doctype html><title>pytest-cloudbench</title><p>That did not work; the terminal says why."
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The application for which a user logs in.
+
+    Attributes:
+        oauth: where and how.
+        client_id: the application's id.
+        client_secret: its secret; empty if it has none, as applications with PKCE need not.
+        ca_file: the CA of an emulator; empty for the system's.
+    """
+
+    oauth: OAuthLogin
+    client_id: str
+    client_secret: str = ""
+    ca_file: str = ""
+
+
+def of_service(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+    """Returns the same way to log in, at a service that stands in for the provider."""
+    own = urlsplit(endpoint.url)
+
+    def moved(url: str) -> str:
+        return urlunsplit(urlsplit(url)._replace(scheme=own.scheme, netloc=own.netloc)) if url else ""
+
+    return replace(
+        oauth, authorize_url=moved(oauth.authorize_url), token_url=moved(oauth.token_url),
+        device_url=moved(oauth.device_url),
+    )  # fmt: skip
+
+
+def by_browser(
+    app: Application, show: Callable[[str], object], visit: Callable[[str], object] = webbrowser.open
+) -> Mapping[str, str]:
+    """Returns the tokens that a user agrees to in a browser, which comes back to a port of loopback.
+
+    Args:
+        app: the application.
+        show: prints a line for the user.
+        visit: opens a page in a browser.
+
+    Raises CredentialsError.
+    """
+    verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
+    with _Return(state, app.oauth.port) as server:
+        address = _address(app, verifier, {"redirect_uri": server.url, "state": state})
+        show(f"waiting for your browser (10 minutes); if none opens, visit: {address}")
+        visit(address)
+        code = server.code()
+    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier,
+                         "redirect_uri": server.url})  # fmt: skip
+
+
+def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callable[[str], str]) -> Mapping[str, str]:
+    """Returns the tokens for a code that a user copies from a browser, on this machine or another.
+
+    Args:
+        app: the application.
+        show: prints a line for the user.
+        ask: shows a question and returns what the user types.
+
+    Raises CredentialsError.
+    """
+    verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
+    back = {} if app.oauth.shows_code else {"redirect_uri": _loopback(app.oauth.port or 1), "state": state}
+    show(f"visit: {_address(app, verifier, back)}")
+    if app.oauth.shows_code:
+        code = ask("code: ").strip()
+    else:
+        show("when you have agreed, the browser shows an error, because nothing listens there: copy its address")
+        address = ask("address: ").strip()
+        if "state" not in _query(address):
+            raise CredentialsError("login: the address has no code; copy all of it")
+        if not _belongs(address, state):
+            raise CredentialsError("login: the address belongs to another login; begin again")
+        code = _code_in(address)
+    if not code:
+        raise CredentialsError("login: no code was given")
+    redirect = {name: value for name, value in back.items() if name == "redirect_uri"}
+    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, **redirect})
+
+
+def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[str, str]:
+    """Returns the tokens that a user agrees to on any device (RFC 8628). Raises CredentialsError."""
+    status, told = _post(app, app.oauth.device_url, {"client_id": app.client_id, "scope": " ".join(app.oauth.scopes)})
+    if status != 200 or not isinstance(told.get("device_code"), str):
+        raise CredentialsError(f"login: no device code: {_words(told, status)}")
+    redact.learn([told["device_code"]])
+    show(f"visit {told.get('verification_uri')} and type {told.get('user_code')}")
+    pause_s, lasts_s = _seconds(told.get("interval"), 5), _seconds(told.get("expires_in"), 900)
+    until_ns = due_ns(min(lasts_s, _AGREE_S))
+    form = {"grant_type": _DEVICE_GRANT, "device_code": told["device_code"], "client_id": app.client_id}
+    while now_ns() < until_ns:
+        wait_for(lambda: False, pause_s, poll_s=pause_s)
+        status, answer = _post(app, app.oauth.token_url, form)
+        reason = answer.get("error")
+        if status == 200:
+            return _checked(answer)
+        if reason == "slow_down":
+            pause_s += 5
+        elif reason != "authorization_pending":
+            raise CredentialsError(f"login: refused: {_words(answer, status)}")
+    raise CredentialsError("login: nobody agreed in time; try again")
+
+
+def renewed(app: Application, refresh_token: str) -> tuple[Mapping[str, str], float]:
+    """Returns the next tokens for a refresh token, and how many seconds the access token lasts.
+
+    Raises CredentialsError.
+    """
+    redact.learn([refresh_token, app.client_secret])
+    form = {
+        "grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": app.client_id,
+        "client_secret": app.client_secret,
+    }  # fmt: skip
+    status, answer = _post(app, app.oauth.token_url, form)
+    if status != 200:
+        raise CredentialsError(f"login: the provider renewed no token: {_words(answer, status)}")
+    return _checked(answer), _seconds(answer.get("expires_in"), 0)
+
+
+class _Server(ThreadingHTTPServer):
+    """Browsers open connections that they may never use: each has a thread of its own, so that none holds others up."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that hangs up: its code is there, or it comes back on another connection."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Return:
+    """A port of loopback to which the browser comes back with a code."""
+
+    def __init__(self, state: str, port: int) -> None:
+        answers: Queue[str | CredentialsError] = Queue()
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _ANSWER_S
+
+            def do_GET(self) -> None:
+                """Take the answer to this login; any other request changes nothing, whoever sends it."""
+                own_host = f"127.0.0.1:{self.connection.getsockname()[1]}"
+                # Other users, and pages whose name leads to loopback, can send requests; browsers ask for an icon.
+                if self.headers.get_all("host") != [own_host] or not _belongs(self.path, state):
+                    self.send_error(404, "Not the login that waits here")
+                    return
+                answer: str | CredentialsError
+                try:
+                    answer, status, page = _code_in(self.path), 200, _DONE
+                except CredentialsError as error:
+                    answer, status, page = error, 400, _FAILED
+                try:
+                    self.send_response(status)
+                    self.send_header("content-type", "text/html")
+                    self.end_headers()
+                    self.wfile.write(page)
+                finally:  # only now, since the process may end when the code is there
+                    answers.put(answer)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: the path holds the code."""
+
+        try:
+            self._server = _Server(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise CredentialsError(
+                f"login: the browser must come back to port {port}, which is taken ({error.strerror}); try --no-browser"
+            ) from None
+        self._answers, self.url = answers, _loopback(self._server.server_port)
+
+    def __enter__(self) -> _Return:
+        Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def code(self) -> str:
+        """Wait for the browser. Raises CredentialsError."""
+        try:
+            answer = self._answers.get(timeout=_AGREE_S)
+        except Empty:
+            told = "login: the browser did not come back within 10 minutes; try --no-browser"
+            raise CredentialsError(told) from None
+        if isinstance(answer, CredentialsError):
+            raise answer
+        return answer
+
+
+def _loopback(port: int) -> str:
+    return f"http://127.0.0.1:{port}/"
+
+
+def _belongs(address: str, state: str) -> bool:
+    """Returns whether an address carries the state of this login, which only who began it and the provider have."""
+    return secrets.compare_digest(_query(address).get("state", "").encode(errors="replace"), state.encode())
+
+
+def _code_in(address: str) -> str:
+    """Returns the code in an address that belongs to this login. Raises CredentialsError."""
+    given = _query(address)
+    if "error" in given:
+        raise CredentialsError(f"login: refused: {_words(given, 400)}")
+    if not given.get("code"):
+        raise CredentialsError("login: the address has no code; copy all of it")
+    redact.learn([given["code"]])
+    return given["code"]
+
+
+def _query(address: str) -> dict[str, str]:
+    """Returns the parameters of an address; none if it is not an address."""
+    try:
+        return dict(parse_qsl(urlsplit(address).query))
+    except ValueError:
+        return {}
+
+
+def _address(app: Application, verifier: str, back: Mapping[str, str]) -> str:
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    query = {
+        "client_id": app.client_id, "response_type": "code", "code_challenge": challenge,
+        "code_challenge_method": "S256", **({"scope": " ".join(app.oauth.scopes)} if app.oauth.scopes else {}),
+        **app.oauth.extra, **back,
+    }  # fmt: skip
+    return f"{app.oauth.authorize_url}?{urlencode(query)}"
+
+
+def _tokens(app: Application, form: Mapping[str, str]) -> Mapping[str, str]:
+    own = {"client_id": app.client_id, **({"client_secret": app.client_secret} if app.client_secret else {})}
+    status, answer = _post(app, app.oauth.token_url, {**form, **own})
+    if status != 200:
+        raise CredentialsError(f"login: the provider gave no tokens: {_words(answer, status)}")
+    return _checked(answer)
+
+
+def _checked(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    tokens = {name: answer[name] for name in ("access_token", "refresh_token") if isinstance(answer.get(name), str)}
+    redact.learn(tokens.values())
+    if "access_token" not in tokens:
+        raise CredentialsError("login: the provider's answer has no access token")
+    return tokens
+
+
+def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """Send a form; returns the status and what the answer's JSON says. Raises CredentialsError."""
+    opener = leaving(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
+    request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
+    try:
+        try:
+            with opener.open(request, timeout=_ANSWER_S) as response:
+                status, body = response.status, response.read(_MOST_BYTES)
+        except HTTPError as error:
+            with error:
+                status, body = error.code, error.read(_MOST_BYTES)
+    except (OSError, HTTPException) as error:
+        raise CredentialsError(f"login: {urlsplit(url).netloc}: {redact.clean(str(error))}") from None
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    return status, told if isinstance(told, dict) else {}
+
+
+def _words(answer: Mapping[str, Any], status: int) -> str:
+    said = answer.get("error_description") or answer.get("error") or f"status {status}"
+    return redact.clean(" ".join(str(said).split()))[:300]
+
+
+def _seconds(given: Any, usual: float) -> float:
+    """Returns a time that a provider gives, or the usual one if that is no time."""
+    try:
+        value = float(given)
+    except (TypeError, ValueError, OverflowError):
+        return usual
+    return value if 0 < value < float("inf") else usual

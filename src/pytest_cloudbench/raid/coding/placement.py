@@ -1,0 +1,281 @@
+"""How many shares go to each child, so that the transfer ends early and any f children may still fail.
+
+What may live here: pure functions of rates and sizes, and the placement by observed rates.
+
+Cloud-RAID (Figure 1b) gives each child bytes in proportion to its throughput, so that all transfers end together. Then
+the fastest child holds most of an object, and losing it loses the object. Bounded, with D bytes, rates r and any f
+children that may fail:
+
+- Within a time T, child i can take r_i T. After the f children with most bytes are lost, D or more must be left, so
+  T >= D / (sum of the rates without the f fastest). The bound is reached if every child takes r_i T.
+- A child that takes more than the (f+1)th fastest adds nothing to the bytes left after the losses. So
+  w_i = min(r_i T, r_(f+1) T): this reaches T with the fewest bytes, D + f w_max in all.
+
+**From bytes to shares.** An erasure code makes equal shares, so a child that takes more bytes holds more shares of one
+code (``Split.counts``). The code is k of sum(counts), and an object can be read after any f failures exactly if the
+n - f smallest counts add up to k or more: any k shares will do, whichever children hold them. More shares follow the
+rates more closely but cost a parity row each, so the code is the one with the fewest shares that comes near the bound:
+for Cloud-RAID's six clouds with f = 1, 20 of 31 shares are within 7 % of it.
+
+The alternative is to combine several plain codes: one code over all children, another over those that take more bytes,
+and so on. It needs only f parity rows, but eight or more segments per object to follow the rates as closely, which
+small objects do not have; and each child then ends early in some segments and late in others. With one code per
+segment, all children end together in every segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from pytest_cloudbench.raid.coding.policies import Equal, Split
+
+__all__ = ["Cost", "Throughput", "bounded_fill", "cost_of", "least_overhead", "least_time_s", "throughput_split"]
+
+_NEAR = 0.03
+"""A code that comes within 3 % of the bound is near enough."""
+
+_MOST_SHARES = 64
+"""Shares in one code: with more, encoding costs more than following the rates gains."""
+
+_WORTH = 0.03
+"""A placement stays while it takes at most this much longer than one that comes as near the bound as a code does."""
+
+_MOVE = 0.2
+"""An object that would take a fifth less time is worth moving."""
+
+_LEAST_BYTES = 1 << 18
+"""Smaller segments are spread equally: their time depends on how fast children answer, not on throughput."""
+
+
+# --- bytes, exactly -----------------------------------------------------------------------------------
+
+
+def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> float:
+    """Returns the least time to move an object so that any ``failures`` children may fail afterwards.
+
+    With no failures to survive, it is the time of Figure 1b, in proportion to the rates.
+
+    Args:
+        size_bytes: the object's size.
+        rates: of each child, bytes per second; one with 0 takes nothing.
+        failures: fewer than there are children with a rate.
+
+    Raises:
+        ValueError: impossible rates or failures.
+    """
+    return size_bytes / sum(_descending(rates, failures)[failures:])
+
+
+def least_overhead(children: int, failures: int) -> float:
+    """Returns the least bytes to store per byte of the object: those of equal shares."""
+    return children / (children - failures)
+
+
+def bounded_fill(
+    size_bytes: float, rates: Sequence[float], failures: int, overhead_at_most: float = inf
+) -> list[float]:
+    """Returns how many bytes each child takes so that the last transfer ends as early as possible, see the module.
+
+    Args:
+        size_bytes: the object's size.
+        rates: of each child, bytes per second; one with 0 takes nothing.
+        failures: any this many children may be lost.
+        overhead_at_most: bytes stored per byte of the object. The bound costs time: no child may take more than
+            D (overhead - 1) / f, and the others have to take the rest.
+
+    Raises:
+        ValueError: too few children with a rate, or less overhead than equal shares have.
+    """
+    ordered = _descending(rates, failures)
+    time_s = size_bytes / sum(ordered[failures:])
+    most_bytes = ordered[failures] * time_s if failures else inf
+    _check_overhead(sum(rate > 0 for rate in ordered), failures, overhead_at_most)
+    if failures and (allowed_bytes := size_bytes * (overhead_at_most - 1) / failures) < most_bytes:
+        time_s, most_bytes = _capped_time_s(size_bytes, ordered, failures, allowed_bytes), allowed_bytes
+    return [min(rate * time_s, most_bytes) for rate in rates]
+
+
+def _capped_time_s(size_bytes: float, ordered: Sequence[float], failures: int, most_bytes: float) -> float:
+    """The time until the children other than the f fastest hold the object, none more than ``most_bytes``.
+
+    The fastest reach their bound first: with j of them at it, the others take the rest, in proportion to their rates.
+    The j is right if the next child is not at its bound by then.
+    """
+    for capped in range(failures + 1, len(ordered)):
+        left_bytes, rate = size_bytes - (capped - failures) * most_bytes, sum(ordered[capped:])
+        if rate and ordered[capped] * left_bytes <= most_bytes * rate:
+            return max(left_bytes / rate, most_bytes / ordered[capped - 1])
+    return most_bytes / min(rate for rate in ordered if rate)
+
+
+def _descending(rates: Sequence[float], failures: int) -> list[float]:
+    if not all(isfinite(rate) and rate >= 0 for rate in rates):
+        raise ValueError(f"rates must be bytes per second, 0 or more, not {list(rates)}")
+    children = sum(rate > 0 for rate in rates)
+    if not 0 <= failures < children:
+        raise ValueError(f"any {failures} of {children} children cannot be lost: expected more children than that")
+    return sorted(rates, reverse=True)
+
+
+def _check_overhead(children: int, failures: int, overhead_at_most: float) -> None:
+    if overhead_at_most < (least := least_overhead(children, failures)) * (1 - 1e-9):
+        raise ValueError(
+            f"{children} children of which any {failures} may fail store at least {least:.4g} bytes per byte, more "
+            f"than {overhead_at_most:g}"
+        )
+
+
+# --- whole shares -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The costs of a split.
+
+    Attributes:
+        time_s: how long the slowest transfer takes.
+        least_time_s: the least time of any split that survives as many failures.
+        overhead: bytes stored per byte of the object.
+        price: the price of the object, in the unit of the given prices.
+        failures: any this many children may be lost.
+    """
+
+    time_s: float
+    least_time_s: float
+    overhead: float
+    price: float
+    failures: int
+
+
+def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Sequence[float] = ()) -> Cost:
+    """Returns the costs of a split of an object.
+
+    Args:
+        split: who holds how many shares.
+        size_bytes: the object's size.
+        rates: of each child, bytes per second.
+        prices: of each child, for a byte; none: free.
+    """
+    share_bytes = size_bytes / split.data
+    held = sorted(split.counts)
+    failures = max(lost for lost in range(len(held)) if sum(held[: len(held) - lost]) >= split.data)
+    usable = sum(rate > 0 for rate in rates)
+    return Cost(
+        share_bytes * max(_over(count, rate) for count, rate in zip(split.counts, rates, strict=True)),
+        least_time_s(size_bytes, rates, failures) if failures < usable else inf,
+        sum(split.counts) / split.data,
+        share_bytes * sum(count * price for count, price in zip(split.counts, prices, strict=False)),
+        failures,
+    )
+
+
+def throughput_split(
+    rates: Sequence[float], failures: int, overhead_at_most: float = inf, most_shares: int = _MOST_SHARES
+) -> Split:
+    """Returns the split with which transfers end most nearly together while any ``failures`` children may be lost.
+
+    Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 3 % of the
+    least time; if none does, the quickest one.
+
+    Args:
+        rates: of each child, bytes per second; one with 0 holds nothing.
+        failures: see ``bounded_fill``.
+        overhead_at_most: see ``bounded_fill``; that of equal shares is always possible.
+        most_shares: the most shares in all, at least as many as there are children.
+
+    Raises:
+        ValueError: see ``bounded_fill``.
+    """
+    bound_s = max(_over(held, rate) for held, rate in zip(
+        bounded_fill(1.0, rates, failures, overhead_at_most), rates, strict=True))  # fmt: skip
+    found: list[tuple[float, int, Split]] = []
+    for data in range(1, most_shares + 1):
+        most = data if not failures or overhead_at_most == inf else int(data * (overhead_at_most - 1) / failures + 1e-9)
+        counts = _counts(data, rates, failures, most)
+        if counts is None or sum(counts) > most_shares or sum(counts) > overhead_at_most * data * (1 + 1e-9):
+            continue
+        time_s = max(_over(count, rate) for count, rate in zip(counts, rates, strict=True)) / data
+        found.append((time_s, sum(counts), Split(data, counts)))
+        if time_s <= bound_s * (1 + _NEAR):
+            return found[-1][2]
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def _counts(data: int, rates: Sequence[float], failures: int, most: int) -> tuple[int, ...] | None:
+    """Returns the shares of each child, at most ``most``, with which ``data`` survive any failures soonest.
+
+    Shares are dealt in the order in which children would finish them, until enough would be left.
+    """
+    counts, children = [0] * len(rates), range(len(rates))
+    while _left(counts, failures) < data:
+        free = [child for child in children if counts[child] < most and rates[child] > 0]
+        if not free:
+            return None
+        counts[min(free, key=lambda child: ((counts[child] + 1) / rates[child], child))] += 1
+    enough = sorted(counts, reverse=True)[failures]  # a child's shares beyond this are never of use
+    return tuple(min(count, enough) for count in counts) if failures else tuple(counts)
+
+
+def _left(counts: Sequence[int], failures: int) -> int:
+    return sum(sorted(counts)[: len(counts) - failures])
+
+
+def _over(held: float, rate: float) -> float:
+    return held / rate if rate else (inf if held else 0.0)
+
+
+class Throughput:
+    """The placement by observed rates. It is asked for each segment, and safe for many threads.
+
+    Until every child has been observed, shares are equal.
+
+    Args:
+        data: k of the equal shares; any n - k failures are always survived.
+        rates: returns bytes per second of each child, None where nothing was observed.
+        overhead_at_most: see ``bounded_fill``.
+        least_bytes: smaller segments are spread equally.
+    """
+
+    def __init__(
+        self, data: int, children: int, rates: Callable[[], Sequence[float | None]],
+        *, overhead_at_most: float = inf, least_bytes: int = _LEAST_BYTES,
+    ) -> None:  # fmt: skip
+        _check_overhead(children, children - data, overhead_at_most)
+        self._equal, self._failures = Equal(data, children), children - data
+        self._rates, self._overhead, self._least_bytes = rates, overhead_at_most, least_bytes
+        self._latest: tuple[tuple[float, ...], Split] | None = None
+
+    def split(self, size_bytes: int) -> Split:
+        """Returns who is to hold how many shares of a segment."""
+        rates = [rate for rate in self._rates() if rate]
+        if size_bytes < self._least_bytes or len(rates) < self._equal.children:
+            return self._equal.split(size_bytes)
+        scale = sum(rates)
+        shares = tuple(rate / scale for rate in rates)  # only their ratios matter
+        latest = self._latest
+        if latest is None or self._is_worth(latest, shares):
+            latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead))
+        return latest[1]
+
+    def suits(self, split: Split, size_bytes: int) -> bool:
+        """Returns whether a split survives as many failures, and takes at most a fifth longer than necessary."""
+        rates = [rate for rate in self._rates() if rate]
+        if size_bytes < self._least_bytes or len(rates) < self._equal.children:
+            return self._equal.suits(split, size_bytes)
+        if len(split.counts) != len(rates) or sum(split.counts) > self._overhead * split.data * (1 + 1e-9):
+            return False
+        cost = cost_of(split, size_bytes, rates)
+        best = bounded_fill(size_bytes, rates, self._failures, self._overhead)
+        best_s = max(_over(held, rate) for held, rate in zip(best, rates, strict=True))
+        return cost.failures >= self._failures and cost.time_s <= best_s * (1 + _MOVE)
+
+    def _is_worth(self, latest: tuple[tuple[float, ...], Split], shares: Sequence[float]) -> bool:
+        """Whether another split could be noticeably quicker."""
+        then, split = latest
+        if max(abs(now - before) / before for now, before in zip(shares, then, strict=True)) < _WORTH / 3:
+            return False
+        best = bounded_fill(1.0, shares, self._failures, self._overhead)
+        best_s = max(_over(held, rate) for held, rate in zip(best, shares, strict=True))
+        return cost_of(split, 1, shares).time_s > best_s * (1 + _NEAR + _WORTH)

@@ -1,0 +1,137 @@
+"""Sealing: content in AES-256-GCM chunks that cannot be truncated, reordered or swapped, and small secrets as a whole.
+
+What may live here: deriving keys, and sealing and opening bytes. Random bytes are arguments.
+
+Content is sealed by the STREAM construction: each chunk's nonce is a random prefix, the chunk's number and whether it
+is the last one. Source: V. T. Hoang et al., "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance",
+2015. Everything that does not open raises the same error, ``NotGenuine``: damaged, truncated or reordered content, and
+that of another object or key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+from pytest_cloudbench.model import MIB
+from pytest_cloudbench.raid.coding.reed_solomon import Buffer
+
+__all__ = [
+    "CHUNK_BYTES", "KEY_BYTES", "PREFIX_BYTES", "SALT_BYTES", "TAG_BYTES", "MasterKey", "NotGenuine", "Stream",
+    "chunk_count", "sealed_bytes",
+]  # fmt: skip
+
+CHUNK_BYTES = MIB
+"""Content bytes in one chunk; only the last one has fewer."""
+KEY_BYTES = 32
+PREFIX_BYTES = 7
+TAG_BYTES = 16
+SALT_BYTES = 16
+
+_NAME_BYTES = 16
+
+
+class NotGenuine(ValueError):
+    """Sealed bytes do not open: they were changed, or sealed with another key."""
+
+
+def sealed_bytes(size_bytes: int) -> int:
+    """Returns the sealed size of content of a size: each chunk has a tag, and there is at least one chunk."""
+    return size_bytes + TAG_BYTES * chunk_count(size_bytes)
+
+
+def chunk_count(size_bytes: int) -> int:
+    """Returns the number of chunks of content of a size."""
+    return max(1, -(-size_bytes // CHUNK_BYTES))
+
+
+class Stream:
+    """The chunks of one object.
+
+    Args:
+        key: 32 random bytes, for this object alone.
+        prefix: 7 random bytes.
+    """
+
+    def __init__(self, key: bytes, prefix: bytes) -> None:
+        self._cipher, self._prefix = _aes_gcm(key), prefix
+
+    def seal(self, number: int, is_last: bool, plain: Buffer, into: memoryview) -> None:
+        """Seal a chunk into memory of its size plus ``TAG_BYTES``."""
+        nonce = self._nonce(number, is_last)
+        if hasattr(self._cipher, "encrypt_into"):  # newer versions; new memory for each chunk costs more than AES
+            self._cipher.encrypt_into(nonce, plain, None, into)
+        else:
+            into[:] = self._cipher.encrypt(nonce, plain, None)
+
+    def open(self, number: int, is_last: bool, sealed: Buffer) -> bytes:
+        """Returns a chunk's content. Raises NotGenuine."""
+        return _opened(self._cipher, self._nonce(number, is_last), sealed, None)
+
+    def _nonce(self, number: int, is_last: bool) -> bytes:
+        return self._prefix + number.to_bytes(4, "big") + bytes([is_last])
+
+
+class MasterKey:
+    """The key of an array, from which all others are derived. It never leaves the client.
+
+    Args:
+        key: 32 random bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key of {len(key)} bytes: expected {KEY_BYTES}")
+        self._sealing, self._naming = _derived(key, b"sealing"), _derived(key, b"naming")
+        self.fingerprint = _derived(key, b"fingerprint")[:8].hex()
+
+    def __repr__(self) -> str:
+        return f"MasterKey(fingerprint={self.fingerprint!r})"
+
+    def seal(self, plain: bytes, salt: bytes, about: bytes = b"") -> bytes:
+        """Returns bytes, sealed with their own derived key.
+
+        Args:
+            plain: what to seal.
+            salt: 16 random bytes, new each time.
+            about: context that must be given again to open them.
+        """
+        if len(salt) != SALT_BYTES:
+            raise ValueError(f"a salt of {len(salt)} bytes: expected {SALT_BYTES}")
+        cipher = _aes_gcm(_derived(self._sealing, salt))
+        sealed: bytes = cipher.encrypt(bytes(12), plain, about)
+        return salt + sealed
+
+    def open(self, sealed: Buffer, about: bytes = b"") -> bytes:
+        """Returns what was sealed. Raises NotGenuine."""
+        salt = bytes(sealed[:SALT_BYTES])
+        return _opened(_aes_gcm(_derived(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
+
+    def name(self, *parts: bytes | int) -> str:
+        """Returns a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
+        text = b"".join(
+            len(part).to_bytes(4, "big") + part
+            for part in (each.to_bytes(8, "big") if isinstance(each, int) else each for each in parts)
+        )
+        return hmac.digest(self._naming, text, "sha256")[:_NAME_BYTES].hex()
+
+
+def _derived(key: bytes, label: bytes) -> bytes:
+    return hmac.digest(key, b"cloudbench raid 1 " + label, hashlib.sha256)
+
+
+def _aes_gcm(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
+
+
+def _opened(cipher: Any, nonce: bytes, sealed: Buffer, about: bytes | None) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        plain: bytes = cipher.decrypt(nonce, sealed, about)
+    except InvalidTag as error:
+        raise NotGenuine("it is not what was sealed, or not with this key") from error
+    return plain

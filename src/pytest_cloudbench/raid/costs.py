@@ -1,0 +1,105 @@
+"""Costs of an array's operations: times by kind, requests, and shares found damaged or missing.
+
+What may live here: the numbers, and adding them up. Times are those of the thread that asked for the operation, and do
+not overlap: coding counts as coding even while earlier packages travel, and only waiting for children is transfer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+from pytest_cloudbench.support import clock
+
+__all__ = ["Costs", "Ledger"]
+
+
+@dataclass(slots=True)
+class Costs:
+    """The costs of one operation, or of many.
+
+    Attributes:
+        operations: how many operations these are.
+        seal_ns: encrypting and decrypting.
+        code_ns: computing parity, or data from parity.
+        hash_ns: digests of shares.
+        metadata_ns: SQLite, and manifests.
+        transfer_ns: waiting for children.
+        requests: requests of the children's drivers, as far as those count them.
+        sent_bytes: to children.
+        received_bytes: from children, without answers that came too late to be used.
+        hedged: children that were asked because another was slow.
+        failed: transfers that failed.
+        missing: packages that were not there.
+        damaged: shares that differ from what was written; each was located by its digest.
+        mended: packages that were rebuilt.
+    """
+
+    operations: int = 0
+    seal_ns: int = 0
+    code_ns: int = 0
+    hash_ns: int = 0
+    metadata_ns: int = 0
+    transfer_ns: int = 0
+    requests: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    hedged: int = 0
+    failed: int = 0
+    missing: int = 0
+    damaged: int = 0
+    mended: int = 0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the duration of the ``with`` block to one of the times, such as ``seal_ns``."""
+        begin_ns = clock.now_ns()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + clock.now_ns() - begin_ns)
+
+    def add(self, other: Costs) -> None:
+        """Add the costs of other operations."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class Ledger:
+    """The costs of all operations of a driver, by verb, and each thread's last operation."""
+
+    def __init__(self) -> None:
+        self._lock, self._local = threading.Lock(), threading.local()
+        self._totals: dict[str, Costs] = {}
+
+    @contextmanager
+    def operation(self, verb: str) -> Iterator[Costs]:
+        """Run an operation of this thread. Its costs are added when it ends, whether it fails or not."""
+        costs = self._local.last = Costs(operations=1)
+        try:
+            yield costs
+        finally:
+            self.add(verb, costs)
+
+    def add(self, verb: str, costs: Costs) -> None:
+        """Add costs to those of a verb; ``mend`` and ``tidy`` are background work."""
+        self._local.requests = self.requests() + costs.requests
+        with self._lock:
+            self._totals.setdefault(verb, Costs()).add(costs)
+
+    def last(self) -> Costs | None:
+        """Returns the costs of the calling thread's last operation; None if it had none."""
+        found: Costs | None = getattr(self._local, "last", None)
+        return found
+
+    def requests(self) -> int:
+        """Returns how many requests the operations of the calling thread have taken so far."""
+        found: int = getattr(self._local, "requests", 0)
+        return found
+
+    def totals(self) -> dict[str, Costs]:
+        """Returns the costs of all operations so far, by verb."""
+        with self._lock:
+            return {verb: replace(costs) for verb, costs in self._totals.items()}

@@ -1,0 +1,511 @@
+"""An array's metadata in SQLite: which version of each object is current, and which work is unfinished.
+
+What may live here: the tables and their transactions. Many processes of one machine share the file. It may be lost:
+except for unfinished work, the children hold everything, too (see ``recovery``).
+
+A process must not rely on what it once read. Each transaction first checks that this is still the file that the
+process opened, that no older copy has taken its place, and that the array still has the same children.
+
+SQLite itself has no checksums. Each object's row has one, and all of them together have another one, so that flipped
+bits and pages of another time do not pass for the truth.
+
+A version passes through these states. Each step is one transaction, so a killed process never leaves half a step:
+
+    begun    in ``writes``: some of its packages may be with children; it is not read
+    current  in ``objects``: it replaced the path's earlier version; packages that a child lacks are in ``missing``
+    garbage  in ``garbage``: it is not read; its packages are to be deleted from these children
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import blake2b
+from operator import xor
+from pathlib import Path
+
+from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.raid.database import Damaged, Database
+
+__all__ = ["Begun", "Discarded", "Lacking", "Metadata", "ObjectRow", "Snapshot"]
+
+_LAYOUT = 3
+"""1: garbage had no ``note``. 2: objects had no ``checksum``."""
+
+_COLUMNS = "path, version, generation, size_bytes, segments, manifest"
+_MOST_SEGMENTS = 1 << 24
+_MOST_CHILDREN = 1 << 10
+_TABLES = """
+CREATE TABLE IF NOT EXISTS objects (path BLOB PRIMARY KEY, version BLOB NOT NULL, generation INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, segments INTEGER NOT NULL, checksum INTEGER NOT NULL, manifest BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS object_versions ON objects (version);
+CREATE TABLE IF NOT EXISTS writes (version BLOB PRIMARY KEY, path BLOB NOT NULL, generation INTEGER NOT NULL,
+    segments INTEGER NOT NULL, owner TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS missing (version BLOB, segment INTEGER, child INTEGER, owner TEXT NOT NULL,
+    PRIMARY KEY (version, segment, child)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS garbage (version BLOB, child INTEGER, segments INTEGER NOT NULL, owner TEXT NOT NULL,
+    note INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (version, child)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """The current version of one object.
+
+    Attributes:
+        path: the object's.
+        version: names its packages.
+        generation: a later version has a larger number.
+        size_bytes: of its content.
+        segments: the number of its packages on each child.
+        manifest: sealed.
+    """
+
+    path: str
+    version: bytes
+    generation: int
+    size_bytes: int
+    segments: int
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A package of a current version that a child lacks, or holds damaged."""
+
+    version: bytes
+    segment: int
+    child: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """Packages of an unused version, on one child.
+
+    Attributes:
+        note: changes when a package arrives: a deletion that began earlier may not have seen that package.
+    """
+
+    version: bytes
+    child: int
+    segments: int
+    note: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A version that some process began to write.
+
+    Attributes:
+        version: names its packages.
+        segments: the number of its packages on each child.
+        owner: the process.
+        is_ours: whether this process is writing it now.
+    """
+
+    version: bytes
+    segments: int
+    owner: str
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All versions that the metadata knows of, at one moment.
+
+    Attributes:
+        changes: how many transactions there have been.
+        generation: no version that it knows of has a larger one.
+        objects: the current versions: version and segments.
+        begun: those being written.
+        garbage: those to be deleted.
+    """
+
+    changes: int
+    generation: int
+    objects: Sequence[tuple[bytes, int]]
+    begun: Sequence[Begun]
+    garbage: Sequence[Discarded]
+
+
+_WRITING: set[bytes] = set()
+"""The versions that this process is writing now: others that it began, perhaps before an old copy was restored, are not
+finished any more."""
+
+
+class Metadata(Database):
+    """One array's metadata. Safe for many threads and processes.
+
+    Args:
+        path: the file; created if it is missing, readable by its owner only.
+        owner: this process, in a form by which others can check whether it still runs.
+        rebuild: the command that rebuilds damaged metadata, for messages.
+
+    Raises UsageError for a file that cannot be used.
+    """
+
+    def __init__(self, path: Path, owner: str, rebuild: str = "cloudbench raid recover FILE") -> None:
+        self.owner = owner
+        super().__init__(path, rebuild)
+
+    def _open(self, db: sqlite3.Connection) -> None:
+        """Make missing tables, bring an earlier layout up, and check everything once."""
+        super()._open(db)
+        if self.setting("layout") is None:
+            with self.transaction():
+                is_old = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'objects'").fetchone()
+                if is_old and self.setting("layout") is None:
+                    raise Damaged("it has no layout")
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                self.keep("layout", self.setting("layout") or str(_LAYOUT))
+        layout = self._brought_up() if self.setting("layout") in {"1", "2"} else self.setting("layout")
+        if layout != str(_LAYOUT):
+            detail = f"{self._path}: has layout {layout}, expected {_LAYOUT}: another version of this package made it"
+            raise CloudError(ErrorKind.INVALID, "metadata", "/", detail=detail)
+        self._verify()
+
+    def _brought_up(self) -> str | None:
+        """Returns the layout, after converting an earlier one."""
+        with self.transaction() as db:
+            layout = self.setting("layout")  # another process may have been faster
+            if layout == "1":
+                db.execute("ALTER TABLE garbage ADD COLUMN note INTEGER NOT NULL DEFAULT 0")
+            if layout in {"1", "2"}:
+                rows = db.execute(f"SELECT {_COLUMNS} FROM objects").fetchall()
+                db.execute("DROP TABLE objects")
+                self.forget("checksum")
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                for row in rows:
+                    self._insert(row)
+                self.keep("layout", str(_LAYOUT))
+            return self.setting("layout")
+
+    def _verify(self) -> None:
+        """Raise an error if the file is damaged: in its structure, or in what its rows say."""
+        with self.reading() as db, self.one_moment():
+            (told,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+            if told != "ok":
+                raise Damaged(told)
+            checksums = [checksum for (checksum,) in db.execute("SELECT checksum FROM objects")]
+            if reduce(xor, checksums, 0) != self.number("checksum"):
+                raise Damaged("its pages are of different moments")
+            for table in ("writes", "garbage"):
+                where = f"segments BETWEEN 1 AND {_MOST_SEGMENTS} AND typeof(segments) = 'integer'"
+                where += " AND typeof(version) = 'blob' AND typeof(owner) = 'text'"
+                if db.execute(f"SELECT 1 FROM {table} WHERE NOT ({where})").fetchone():
+                    raise Damaged(f"impossible {table}")
+            for table in ("missing", "garbage"):
+                where = f"typeof(child) = 'integer' AND child BETWEEN 0 AND {_MOST_CHILDREN}"
+                if db.execute(f"SELECT 1 FROM {table} WHERE NOT ({where})").fetchone():
+                    raise Damaged(f"impossible {table}")
+            self.number("generation")
+
+    # --- the array itself ---------------------------------------------------------------------------
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a process has prepared the array."""
+        return self.setting("prepared") is not None
+
+    def children(self) -> list[str]:
+        """Returns the specs of the array's children at its last use; none if it was not used yet."""
+        with self.reading():
+            try:
+                specs = json.loads(self.setting("children") or "[]")
+            except (ValueError, RecursionError) as error:
+                raise Damaged("impossible children") from error
+            if not isinstance(specs, list):
+                raise Damaged("impossible children")
+            return [str(spec) for spec in specs]
+
+    @property
+    def is_a_copy(self) -> bool:
+        """Whether the file is not the one that was last used, but a copy of it: perhaps an old one."""
+        return self.setting("file") not in {None, str(self._identity)}
+
+    def settle_in(self) -> None:
+        """Note that the array is prepared, and that this file is the one in use."""
+        with self.transaction():
+            self.keep("prepared", "1")
+            self.keep("file", str(self._identity))
+
+    # --- objects ------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> ObjectRow | None:
+        """Returns an object's current version; None if there is no such object."""
+        rows = self._objects("path = ?", _key(path))
+        return rows[0] if rows else None
+
+    def find_version(self, version: bytes) -> ObjectRow | None:
+        """Returns a version; None if it is not current."""
+        rows = self._objects("version = ?", version)
+        return rows[0] if rows else None
+
+    def below(self, prefix: str, after: str, most: int) -> Sequence[ObjectRow]:
+        """Returns the next objects whose path begins with ``prefix`` and comes after ``after``, in order of paths."""
+        return self._objects(
+            "path > ? AND path < ? ORDER BY path LIMIT ?", max(_key(after), _key(prefix)), _key(prefix) + b"\xff", most
+        )
+
+    def _objects(self, where: str, *values: object) -> list[ObjectRow]:
+        with self.reading() as db:
+            if not db.in_transaction:
+                self.check_it_is_current()
+            rows = db.execute(f"SELECT {_COLUMNS}, checksum FROM objects WHERE {where}", values).fetchall()
+            for *row, checksum in rows:
+                if _checksum(row) != checksum:
+                    raise Damaged("the row of an object is not what was written")
+        return [ObjectRow(path.decode(), *rest) for path, *rest, _ in rows]
+
+    def newest_generation(self) -> int:
+        """Returns the generation of the version that began last; 0 if there was none."""
+        with self.reading():
+            return self.number("generation")
+
+    def count(self) -> int:
+        """Returns how many objects there are."""
+        with self.reading() as db:
+            (count,) = db.execute("SELECT count(*) FROM objects").fetchone()
+        return int(count)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no objects."""
+        with self.reading() as db:
+            return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
+
+    def snapshot(self, children: int) -> Snapshot:
+        """Returns all versions that it knows of now. Raises CloudError if it is not of that many children."""
+        with self.reading() as db, self.one_moment():
+            for table in ("missing", "garbage"):
+                if db.execute(f"SELECT 1 FROM {table} WHERE child >= ?", (children,)).fetchone():
+                    raise Damaged(f"impossible {table}")
+            objects = db.execute("SELECT version, segments FROM objects").fetchall()
+            begun = db.execute("SELECT version, segments, owner FROM writes").fetchall()
+            return Snapshot(
+                self.number("changes"), self.number("generation"), objects,
+                [Begun(version, segments, owner, version in _WRITING) for version, segments, owner in begun],
+                self._garbage("", ()),
+            )  # fmt: skip
+
+    def begin(self, version: bytes, path: str, segments: int, generation: int = 0) -> int:
+        """Begin to write a version. Returns its generation.
+
+        ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
+        Generations grow with the wall clock, so that none is used twice though an old copy of the metadata is restored.
+        """
+        with self.transaction() as db:
+            if not generation:
+                generation = self.next_generation()
+            _WRITING.add(version)
+            values = (version, _key(path), generation, segments, self.owner)
+            db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?)", values)
+        return generation
+
+    def next_generation(self) -> int:
+        """Returns a generation that no version has, above all there are."""
+        with self.transaction():
+            generation = max(self.newest_generation() + 1, time.time_ns() // 1000)
+            self._raise_generation(generation)
+        return generation
+
+    def _raise_generation(self, generation: int) -> None:
+        self._db.execute(
+            "INSERT INTO settings VALUES ('generation', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, ?)",
+            (generation, generation),
+        )
+
+    def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int, instead_of: bytes = b"") -> bool:
+        """Make a version that was begun current; its path's earlier version becomes garbage.
+
+        Returns whether it became current. If a version that began later was faster, this one is garbage. So is a copy
+        whose original, ``instead_of``, is no longer current.
+
+        Raises CloudError if another process has taken the write over, because this one seemed to have ended.
+        """
+        with self.transaction() as db:
+            was_noted = db.execute("DELETE FROM writes WHERE version = ?", (row.version,)).rowcount
+            if not was_noted and self.find_version(row.version) is None:
+                detail = "another process has discarded this write"
+                raise CloudError(ErrorKind.CONFLICT, "put", row.path, detail=detail)
+            if instead_of and self.find_version(instead_of) is None:
+                self._discard(row.version, row.segments, children)
+                is_current = False
+            else:
+                is_current = self._make_current(row, missing, children)
+        _WRITING.discard(row.version)
+        return is_current
+
+    def _make_current(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:
+        current = self.find(row.path)
+        if current is not None and current.generation > row.generation:
+            self._discard(row.version, row.segments, children)
+            return False
+        if current is not None:
+            self._delete(current.version)
+            if current.version != row.version:
+                self._discard(current.version, current.segments, children)
+        self._insert((_key(row.path), row.version, row.generation, row.size_bytes, row.segments, row.manifest))
+        self._add_missing(missing)
+        return True
+
+    def _insert(self, row: Sequence[object]) -> None:
+        checksum = _checksum(row)
+        self._db.execute("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", (*row[:-1], checksum, row[-1]))
+        self.keep("checksum", str(self.number("checksum") ^ checksum))
+
+    def _delete(self, version: bytes) -> bool:
+        """Delete the row of a current version. Returns whether there was one."""
+        row = self._db.execute("SELECT checksum FROM objects WHERE version = ?", (version,)).fetchone()
+        if row is not None:
+            self._db.execute("DELETE FROM objects WHERE version = ?", (version,))
+            self.keep("checksum", str(self.number("checksum") ^ row[0]))
+        return row is not None
+
+    def recovered(self, rows: Iterable[tuple[ObjectRow, Sequence[Lacking]]], children: int, generation: int) -> None:
+        """Take in versions that children hold. Later versions get a generation above ``generation``."""
+        with self.transaction() as db:
+            for row, missing in rows:
+                db.execute("DELETE FROM writes WHERE version = ?", (row.version,))
+                db.execute("DELETE FROM garbage WHERE version = ?", (row.version,))
+                self._make_current(row, missing, children)
+            self._raise_generation(generation)
+
+    def drop(self, versions: Iterable[bytes]) -> None:
+        """Remove objects of which no child has anything left."""
+        with self.transaction() as db:
+            for version in versions:
+                self._delete(version)
+                db.execute("DELETE FROM missing WHERE version = ?", (version,))
+
+    def abandon(self, version: bytes, segments: int, children: int) -> None:
+        """Turn a version that was begun into garbage: it will not become current."""
+        _WRITING.discard(version)
+        with self.transaction() as db:
+            db.execute("DELETE FROM writes WHERE version = ?", (version,))
+            if self.find_version(version) is None:
+                self._discard(version, segments, children)
+
+    def remove(self, row: ObjectRow, children: int) -> Sequence[Discarded]:
+        """Remove an object. Returns its packages as garbage; none if this was not the current version."""
+        with self.transaction():
+            if not self._delete(row.version):
+                return []
+            self._discard(row.version, row.segments, children)
+            return self._garbage(" AND version = ?", (row.version,))
+
+    def _discard(self, version: bytes, segments: int, children: int) -> None:
+        self._db.execute("DELETE FROM missing WHERE version = ?", (version,))
+        for child in range(children):
+            self._note_garbage(version, child, segments)
+
+    def _note_garbage(self, version: bytes, child: int, segments: int) -> None:
+        values = (version, child, segments, self.owner)
+        self._db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?, random())", values)
+
+    # --- unfinished work ----------------------------------------------------------------------------
+
+    def lacks(self, missing: Iterable[Lacking]) -> None:
+        """Note packages that children lack, or hold damaged. Packages of versions that are not current are left out."""
+        if packages := list(missing):
+            with self.transaction():
+                self._add_missing(each for each in packages if self.find_version(each.version))
+
+    def _add_missing(self, missing: Iterable[Lacking]) -> None:
+        self._db.executemany(
+            "INSERT OR IGNORE INTO missing VALUES (?, ?, ?, ?)",
+            [(each.version, each.segment, each.child, self.owner) for each in missing],
+        )
+
+    def arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
+        """A transfer has ended: the child has the package now, or failed, and then may have the package anyway.
+
+        If the version is no longer current, the package is garbage.
+        """
+        with self._lock:
+            if self._is_closed:
+                return  # the note stays; the next repair finds that the package is there
+            self._arrived(package, segments, has_it=has_it)
+
+    def _arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
+        with self.transaction() as db:
+            if has_it:
+                db.execute(
+                    "DELETE FROM missing WHERE version = ? AND segment = ? AND child = ?",
+                    (package.version, package.segment, package.child),
+                )
+            if self.find_version(package.version) is None:
+                self._note_garbage(package.version, package.child, segments)
+
+    def is_missing(self, package: Lacking) -> bool:
+        """Returns whether a child lacks a package now."""
+        with self.reading() as db:
+            where = "version = ? AND segment = ? AND child = ?"
+            values = (package.version, package.segment, package.child)
+            return db.execute(f"SELECT 1 FROM missing WHERE {where}", values).fetchone() is not None
+
+    def missing(self, *, own: bool = False) -> Sequence[Lacking]:
+        """Returns packages that children lack: all, or those that this process is responsible for."""
+        query = (
+            "SELECT version, segment, child FROM missing JOIN objects USING (version) "
+            "WHERE segment BETWEEN 0 AND segments - 1"
+        )
+        with self.reading() as db:
+            owned, values = self._whose(own)
+            return [Lacking(*row) for row in db.execute(f"{query}{owned}", values).fetchall()]
+
+    def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
+        """Returns the packages to delete from children: all, or those that this process is responsible for."""
+        return self._garbage(*self._whose(own))
+
+    def _garbage(self, where: str, values: tuple[object, ...]) -> list[Discarded]:
+        query = "SELECT version, child, segments, note FROM garbage WHERE version NOT IN (SELECT version FROM objects)"
+        with self.reading() as db:
+            return [Discarded(*row) for row in db.execute(f"{query}{where}", values).fetchall()]
+
+    def _whose(self, own: bool) -> tuple[str, tuple[str, ...]]:
+        return (" AND owner = ?", (self.owner,)) if own else ("", ())
+
+    def deleted(self, leftovers: Iterable[Discarded]) -> None:
+        """Note that children have deleted these, except those with packages that arrived since the note was read."""
+        with self.transaction() as db:
+            db.executemany(
+                "DELETE FROM garbage WHERE version = ? AND child = ? AND note = ?",
+                [(each.version, each.child, each.note) for each in leftovers],
+            )
+
+    def owners(self) -> frozenset[str]:
+        """Returns the other processes that have unfinished work."""
+        with self.reading() as db:
+            rows = db.execute(
+                "SELECT owner FROM writes UNION SELECT owner FROM missing UNION SELECT owner FROM garbage"
+            ).fetchall()
+        return frozenset(owner for (owner,) in rows) - {self.owner}
+
+    def adopt(self, owner: str, children: int, keeping: Collection[bytes] = ()) -> None:
+        """Take over what a process that has ended left behind: its unfinished writes become garbage.
+
+        ``keeping``: versions that stay as they are, because nobody can tell now whether they were finished.
+        """
+        with self.transaction() as db:
+            begun = db.execute("SELECT version, segments FROM writes WHERE owner = ?", (owner,)).fetchall()
+            for table in ("missing", "garbage"):
+                db.execute(f"UPDATE {table} SET owner = ? WHERE owner = ?", (self.owner, owner))
+            for version, segments in begun:
+                if version not in keeping and version not in _WRITING:
+                    self.abandon(version, segments, children)
+
+
+def _key(path: str) -> bytes:
+    return path.encode()
+
+
+def _checksum(row: Sequence[object]) -> int:
+    """Returns the checksum of an object's row, as SQLite can store it."""
+    return int.from_bytes(blake2b(repr(tuple(row)).encode(), digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,281 @@
+"""What each child of an array holds and lacks, and which objects that puts at risk.
+
+What may live here: looking, by listings or by reading every share. Missing and damaged packages are noted in the
+metadata for repairs; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.raid.array import Array
+from pytest_cloudbench.raid.coding.manifest import Manifest
+from pytest_cloudbench.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.raid.offers import GIB_BYTES
+from pytest_cloudbench.raid.reading import good_shares
+from pytest_cloudbench.raid.recovery import listed
+from pytest_cloudbench.raid.transfers import Ended
+
+__all__ = ["ChildState", "Progress", "Survey", "survey"]
+
+Progress = Callable[[str, int, int], object]
+"""Called with the name of the work, the amount done, and the total amount."""
+
+_MOST_FAILURES = 3
+"""After so many failed reads in a row, a scrub asks a child for nothing more: each may take as long as its timeout."""
+
+
+@dataclass(slots=True)
+class ChildState:
+    """One child, as a survey found it. Counts are of packages: a child has one for each segment it holds shares of.
+
+    Attributes:
+        name: its name in the array's file.
+        unreachable: why it does not answer; empty if it does.
+        expected: packages that it should have.
+        held: those that are there with the right size; in a scrub, also with all their shares intact.
+        missing: those that are not there, or too small. Not known for a child that does not answer.
+        damaged: in a scrub, those with damaged shares.
+        unread: in a scrub, those that are listed but could not be read, or were not asked for after several failures.
+        strange: packages there that belong to no object: unfinished, or another array's.
+        held_bytes: total size of the array's packages there, as listed.
+    """
+
+    name: str
+    unreachable: str = ""
+    expected: int = 0
+    held: int = 0
+    missing: int = 0
+    damaged: int = 0
+    unread: int = 0
+    strange: int = 0
+    held_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Survey:
+    """An array, as it was found.
+
+    Attributes:
+        is_deep: whether every share was read, not only listed.
+        children: in the order of the array's file.
+        objects: how many there are.
+        content_bytes: their total size.
+        whole: objects with nothing missing: as many children may fail as the split allows.
+        degraded: objects with something missing that can still lose another child.
+        at_risk: objects that can be read, but could not if one more child failed.
+        unreadable: objects that cannot be read now.
+        unreadable_paths: the first of them.
+        garbage: unused packages that are still to be deleted.
+        unknown_paths: objects of which children hold a version that the metadata does not have: deleted, unfinished, or
+            with too few packages left.
+        written_meanwhile: objects that were not examined, because they were written after the survey began.
+        equal_bytes: the size of equal shares of the content, on each child. Storage beyond that is the cost of an
+            uneven placement, of manifests, and of small objects.
+        usd_per_month: the cost of storage at the prices in the array's file. None: a price is missing there, or a
+            child does not answer.
+        equal_usd_per_month: the same for equal shares.
+    """
+
+    is_deep: bool
+    children: list[ChildState]
+    objects: int = 0
+    content_bytes: int = 0
+    whole: int = 0
+    degraded: int = 0
+    at_risk: int = 0
+    unreadable: int = 0
+    unreadable_paths: list[str] = field(default_factory=list)
+    garbage: int = 0
+    unknown_paths: list[str] = field(default_factory=list)
+    written_meanwhile: int = 0
+    equal_bytes: float = 0.0
+    usd_per_month: float | None = None
+    equal_usd_per_month: float | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every child answers, and nothing is missing, damaged, or unknown to the metadata."""
+        return (
+            self.whole == self.objects
+            and not self.unknown_paths
+            and not any(child.unreachable or child.missing or child.damaged or child.unread for child in self.children)
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the survey as plain data."""
+        return {**asdict(self), "is_healthy": self.is_healthy}
+
+
+def survey(
+    array: Array, *, deep: bool = False, without: int | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Survey:  # fmt: skip
+    """Look at all children, and note what they lack.
+
+    Args:
+        array: prepared.
+        deep: read every share and compare it with its digest; otherwise compare only the listed sizes.
+        without: a child to treat as silent.
+        progress: called with the progress.
+
+    Passes on any error that is not a CloudError: a mistake of a driver.
+    """
+    newest = array.metadata.newest_generation()
+    names, silent = listed(array)
+    if without is not None:
+        names.pop(without, None)
+    found = Survey(deep, [
+        ChildState(name, _reason(silent.get(child))) for child, name in enumerate(array.children.names)
+    ])  # fmt: skip
+    unexplained = {child: dict(listing) for child, listing in names.items()}
+    for child, rest in unexplained.items():
+        rest.pop(array.children.marker_name(child), None)
+    for child, listing in names.items():
+        found.children[child].held_bytes = sum(listing.values())
+    total, failures = array.metadata.count(), Counter[int]()
+    for row in array.rows():
+        if row.generation > newest:
+            found.written_meanwhile += 1
+            continue
+        _look_at(array, row, names, unexplained, found, failures)
+        progress("objects", found.objects, max(total, found.objects))
+    _explain_rest(array, unexplained, found)
+    found.unknown_paths = [each.path for each in array.unknown]
+    _price(array, found)
+    return found
+
+
+def _reason(error: CloudError | None) -> str:
+    return "" if error is None else f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+
+
+def _look_at(
+    array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
+    found: Survey, failures: Counter[int],
+) -> None:  # fmt: skip
+    manifest = array.manifest_of("survey", row)
+    states, margins = list[tuple[int, int, str]](), list[int]()
+    for number, segment in enumerate(manifest.segments):
+        holders = [child for child, count in enumerate(segment.split.counts) if count]
+        told = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
+        if found.is_deep:
+            listing = [child for child in holders if told[child] == "held"]
+            told |= _read_states(array, manifest, number, listing, failures)
+        states += [(number, child, state) for child, state in told.items()]
+        margins.append(_margin(segment.split.counts, segment.split.data, [
+            child for child, state in told.items() if state == "held"
+        ]))  # fmt: skip
+    array.metadata.lacks(
+        Lacking(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
+    )
+    if array.metadata.find_version(row.version) is None:
+        return  # it was replaced or deleted meanwhile, together with its packages
+    _count(found, row, states, min(margins))
+
+
+def _count(found: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]], margin: int) -> None:
+    for _, child, state in states:
+        known = found.children[child]
+        known.expected += 1
+        if state != "unreachable":
+            setattr(known, state, getattr(known, state) + 1)
+    found.objects += 1
+    found.content_bytes += row.size_bytes
+    if margin < 0:
+        found.unreadable += 1
+        found.unreadable_paths = [*found.unreadable_paths, row.path][:20]
+    elif all(state == "held" for _, _, state in states):
+        found.whole += 1
+    elif margin == 0:
+        found.at_risk += 1
+    else:
+        found.degraded += 1
+
+
+def _margin(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
+    """Returns how many of the children that hold their shares may still fail; -1 if they are already too few."""
+    held = sorted(counts[child] for child in holding)
+    return max((lost for lost in range(len(held) + 1) if sum(held[: len(held) - lost]) >= data), default=-1)
+
+
+def _listed_state(
+    array: Array, manifest: Manifest, number: int, child: int, names: Mapping[int, Mapping[str, int]],
+    unexplained: Mapping[int, dict[str, int]],
+) -> str:  # fmt: skip
+    if child not in names:
+        return "unreachable"
+    name, segment = array.name_of(manifest, child, number), manifest.segments[number]
+    unexplained[child].pop(name, None)
+    wanted_bytes = segment.split.counts[child] * segment.share_bytes
+    return "held" if names[child].get(name, -1) >= wanted_bytes else "missing"
+
+
+def _read_states(
+    array: Array, manifest: Manifest, number: int, children: Sequence[int], failures: Counter[int]
+) -> dict[int, str]:
+    """Read the packages of one segment in parallel, and compare every share with its digest.
+
+    ``failures``: how many reads of each child have failed in a row until now.
+    """
+    answers: SimpleQueue[Ended] = SimpleQueue()
+    segment = manifest.segments[number]
+    asked = [child for child in children if failures[child] < _MOST_FAILURES]
+    for child in asked:
+        most_bytes = array.head_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
+        array.children.get(child, array.name_of(manifest, child, number), most_bytes, answers.put)
+    states = dict.fromkeys(children, "unread")
+    for _ in asked:
+        answer = answers.get()
+        if answer.error is None:
+            states[answer.child] = "held" if _is_good(array, manifest, number, answer) else "damaged"
+        elif not isinstance(answer.error, CloudError):
+            raise answer.error
+        elif answer.error.kind is ErrorKind.NOT_FOUND:
+            states[answer.child] = "missing"
+        else:
+            failures[answer.child] += 1
+            continue
+        failures[answer.child] = 0
+    return states
+
+
+def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bool:
+    """Returns whether all shares of a package are intact, and its copy of the manifest, if it has one."""
+    segment = manifest.segments[number]
+    if len(good_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
+        return False
+    name = array.name_of(manifest, answer.child, number)
+    return number < len(manifest.segments) - 1 or array.has_head(manifest, name, answer.data)
+
+
+def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found: Survey) -> None:
+    """Count listed packages that belong to no object: known garbage, or strange."""
+    garbage = Counter[int]()
+    for leftover in array.metadata.garbage():
+        rest = unexplained.get(leftover.child, {})
+        for name in array.names_of(leftover.version, leftover.child, leftover.segments):
+            garbage[leftover.child] += rest.pop(name, None) is not None
+    for begun in array.metadata.snapshot(len(array.children)).begun:
+        for child, rest in unexplained.items():
+            for name in array.names_of(begun.version, child, begun.segments):
+                rest.pop(name, None)
+    found.garbage = garbage.total()
+    for child, rest in unexplained.items():
+        found.children[child].strange = len(rest)
+
+
+def _price(array: Array, found: Survey) -> None:
+    found.equal_bytes = found.content_bytes / array.file.k
+    prices = [child.store_usd_per_gib_month for child in array.file.children]
+    if None not in prices and not any(child.unreachable for child in found.children):
+        known = [price / GIB_BYTES for price in prices if price is not None]
+        found.usd_per_month = sum(
+            child.held_bytes * price for child, price in zip(found.children, known, strict=True)
+        )  # fmt: skip
+        found.equal_usd_per_month = found.equal_bytes * sum(known)

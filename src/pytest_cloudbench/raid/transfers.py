@@ -1,0 +1,369 @@
+"""Packages to and from children. Each child has its own threads, so that one that hangs holds up no other.
+
+What may live here: threads, names of packages, and calls of the children's drivers. Nothing here blocks the caller: a
+transfer calls back from its own thread when it has ended.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from pytest_cloudbench.drivers.base import Counting, Driver
+from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.raid.coding.policies import Rates
+from pytest_cloudbench.raid.coding.reed_solomon import Buffer
+from pytest_cloudbench.raid.coding.sealing import MasterKey
+from pytest_cloudbench.support import clock, redact
+
+__all__ = ["Buffers", "Children", "Ended", "Package", "PendingRead", "is_package", "shortage"]
+
+_MOST_THREADS = 32
+_IDLE_S = 30.0
+_LEAST_KEPT_BYTES = 1 << 19
+_MOST_KEPT_BYTES = 32 << 20
+_MOST_BEHIND_BYTES = 32 << 20
+"""The most bytes that may queue for one child in transfers that no operation waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a transfer ended.
+
+    Attributes:
+        child: the child.
+        data: the bytes read; empty for other verbs.
+        error: why it failed; None if it did not.
+        duration_ns: how long it took, including the wait for a thread.
+        requests: how many the child's driver sent; None if it does not count them.
+    """
+
+    child: int
+    data: Buffer = b""
+    error: Exception | None = None
+    duration_ns: int = 0
+    requests: int | None = None
+
+
+class Package:
+    """Bytes in several parts, not copied until they are read: a content for the children's drivers."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._lock, self._parts = threading.Lock(), [memoryview(part) for part in parts]
+        self.size_bytes = sum(len(part) for part in self._parts)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns ``length`` bytes from ``offset``; fewer only at the end."""
+        found, end = [], offset + length
+        with self._lock:
+            for part in self._parts:
+                if offset < len(part) and end > 0:
+                    found.append(part[max(0, offset) : end])
+                offset, end = offset - len(part), end - len(part)
+            return b"".join(found)
+
+    def detach(self) -> None:
+        """Copy the bytes, so that the original memory is no longer read."""
+        with self._lock:
+            self._parts = [memoryview(b"".join(self._parts))]
+
+
+class Buffers:
+    """Reused memory for segments: getting new memory from the system costs more than encrypting its content."""
+
+    def __init__(self) -> None:
+        self._lock, self._free = threading.Lock(), list[bytearray]()
+
+    def take(self, size_bytes: int) -> bytearray:
+        """Returns a buffer with arbitrary content."""
+        with self._lock:
+            for place, buffer in enumerate(self._free):
+                if len(buffer) == size_bytes:
+                    return self._free.pop(place)
+        return bytearray(size_bytes)
+
+    def give(self, buffer: bytearray) -> None:
+        """Take back a buffer that is no longer read. The caller must not use it afterwards."""
+        if len(buffer) < _LEAST_KEPT_BYTES:
+            return
+        with self._lock:
+            self._free.append(buffer)
+            while sum(map(len, self._free)) > _MOST_KEPT_BYTES:
+                del self._free[0]
+
+
+def is_package(path: str) -> bool:
+    """Returns whether a file on a child has a package's name, whatever its key is."""
+    return re.fullmatch("[md][0-9a-f]{32}", path.rpartition("/")[2]) is not None
+
+
+class PendingRead:
+    """One transfer that can be cancelled: if it has not begun, it never does; a read ends at its next piece."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self.buffer: bytearray | None = None
+
+
+class Children:
+    """The children of an array.
+
+    Args:
+        drivers: connected; closed with this.
+        names: their names in messages.
+        folder: where packages are on each; ``/`` for the root.
+        master: the key from which the packages' names are derived.
+        rates: records each put and get.
+    """
+
+    def __init__(
+        self, drivers: Sequence[Driver], names: Sequence[str], folder: str, master: MasterKey, rates: Rates
+    ) -> None:
+        self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
+        self._master, self.buffers = master, Buffers()
+        self._lanes = [_Lane(f"raid-{number}") for number in range(len(drivers))]
+
+    def __len__(self) -> int:
+        return len(self.drivers)
+
+    @property
+    def all_count(self) -> bool:
+        """Whether all drivers count their requests."""
+        return all(isinstance(driver, Counting) for driver in self.drivers)
+
+    def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
+        """Returns a package's name on a child. To others, no two names show anything in common.
+
+        The package of the last segment, which also holds the manifest, has a different first letter.
+        """
+        return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
+
+    def marker_name(self, child: int) -> str:
+        """Returns the name of what a child keeps about the last deletion."""
+        return f"e{self._master.name(b'deleted', child)}"
+
+    def path_of(self, name: str) -> str:
+        """Returns where a package is on a child."""
+        return f"{self.folder.rstrip('/')}/{name}"
+
+    def close(self) -> None:
+        """End the threads that are idle, and close the drivers."""
+        for lane in self._lanes:
+            lane.close()
+        for driver in self.drivers:
+            driver.close()
+
+    # --- transfers ------------------------------------------------------------------------------------
+
+    def put(self, child: int, name: str, package: Package, done: Callable[[Ended], object], *, waits: bool) -> None:
+        """Write a package.
+
+        ``waits``: an operation waits for this child. Otherwise the call fails immediately if too much is queued for the
+        child.
+        """
+        lane = self._lanes[child]
+        if not waits and lane.behind_bytes > _MOST_BEHIND_BYTES:
+            error = CloudError(ErrorKind.NETWORK, "put", self.path_of(name), detail="the child is too far behind")
+            done(Ended(child, error=error))
+            return
+
+        def call(driver: Driver) -> bytes:
+            driver.put(self.path_of(name), package)
+            return b""
+
+        self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
+
+    def get(self, child: int, name: str, most_bytes: int, done: Callable[[Ended], object]) -> PendingRead:
+        """Read the first ``most_bytes`` bytes of a package, and one more byte if there is one."""
+        pending = PendingRead()
+
+        def call(driver: Driver) -> Buffer:
+            if pending.is_given_up:
+                return b""
+            buffer, filled = self.buffers.take(most_bytes + 1), 0
+            pieces = driver.get(self.path_of(name))
+            for piece in pieces:
+                end = min(filled + len(piece), len(buffer))
+                buffer[filled:end] = piece[: end - filled]
+                filled = end
+                if filled == len(buffer) or pending.is_given_up:
+                    break
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+            pending.buffer = buffer
+            return memoryview(buffer)[:filled]
+
+        def ended(result: Ended) -> None:
+            if not pending.is_given_up:
+                done(result)
+
+        self._start(child, call, ended, is_read=True, pending=pending)
+        return pending
+
+    def delete(
+        self, child: int, names: Iterable[str], done: Callable[[Ended], object], marker: Package | None = None
+    ) -> None:
+        """Write the marker, if there is one, and delete packages; those that are not there count as deleted."""
+
+        def call(driver: Driver) -> bytes:
+            if marker is not None:
+                with suppress(CloudError):  # other children get theirs
+                    driver.put(self.path_of(self.marker_name(child)), marker)
+            for name in names:
+                try:
+                    driver.delete(self.path_of(name))
+                except CloudError as error:
+                    if error.kind is not ErrorKind.NOT_FOUND:
+                        raise
+            return b""
+
+        self._start(child, call, done)
+
+    def list(self, child: int, done: Callable[[Ended, Mapping[str, int]], object]) -> None:
+        """List packages: name to size."""
+        found: dict[str, int] = {}
+
+        def call(driver: Driver) -> bytes:
+            try:
+                for entry in driver.list(self.folder):
+                    folder, _, name = entry.path.rpartition("/")
+                    if not entry.is_folder and (folder or "/") == self.folder:
+                        found[name] = entry.size_bytes
+            except CloudError as error:
+                if error.kind is not ErrorKind.NOT_FOUND:
+                    raise
+            return b""
+
+        self._start(child, call, lambda ended: done(ended, found))
+
+    def make_folder(self, child: int, done: Callable[[Ended], object]) -> None:
+        """Create the folder for packages."""
+
+        def call(driver: Driver) -> bytes:
+            if self.folder != "/":
+                driver.mkdir(self.folder)
+            return b""
+
+        self._start(child, call, done)
+
+    def _start(
+        self, child: int, call: Callable[[Driver], Buffer], done: Callable[[Ended], object], *,
+        is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None,
+    ) -> None:  # fmt: skip
+        driver, begin_ns = self.drivers[child], clock.now_ns()
+        count = driver.requests if isinstance(driver, Counting) else None
+
+        def task() -> None:
+            before, error = count() if count else 0, None
+            data: Buffer = b""
+            try:
+                data = call(driver)
+            except Exception as raised:  # drivers raise only CloudError; other errors go to the waiting caller
+                error = raised
+                if isinstance(error, CloudError):
+                    redact.clean_error(error)  # otherwise the error's frames keep the package in memory
+            duration_ns = clock.now_ns() - begin_ns
+            if is_read is not None and not (pending and pending.is_given_up):
+                if error is None:
+                    self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
+                elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer
+                    self.rates.failed(child, is_read=is_read)
+            done(Ended(child, data, error, duration_ns, count() - before if count else None))
+
+        self._lanes[child].run(task, size_bytes)
+
+
+class _Lane:
+    """One child's threads: as many as there is work for, up to a bound; long idle threads end."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
+        self._tasks: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
+        self._threads = self._idle = self._waiting = 0
+        self._is_closed = False
+        self.behind_bytes = 0
+
+    def run(self, task: Callable[[], None], size_bytes: int) -> None:
+        """Run a task in one of the threads."""
+        with self._lock:
+            self.behind_bytes += size_bytes
+            self._waiting += 1
+            starts = self._waiting > self._idle and self._threads < _MOST_THREADS
+            self._threads += starts
+        self._tasks.put((task, size_bytes))
+        if starts:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            threads = self._threads
+        for _ in range(threads):
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            try:
+                given = self._tasks.get(timeout=_IDLE_S)
+            except Empty:
+                given = None
+            with self._lock:
+                self._idle -= 1
+                if given is None:
+                    if self._waiting and not self._is_closed:
+                        continue
+                    self._threads -= 1
+                    return
+                self._waiting -= 1
+            task, size_bytes = given
+            task()
+            del task, given  # an idle thread keeps no package in memory
+            with self._lock:
+                self.behind_bytes -= size_bytes
+
+
+_GRAVEST = (
+    ErrorKind.THROTTLED, ErrorKind.QUOTA, ErrorKind.AUTH, ErrorKind.CORRUPT, ErrorKind.NETWORK, ErrorKind.SERVER,
+    ErrorKind.INVALID, ErrorKind.CONFLICT, ErrorKind.NOT_FOUND,
+)  # fmt: skip
+"""Which of several children's reasons a failed operation reports: first errors that pass by themselves, then those
+that the user can fix."""
+
+
+def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception], names: Sequence[str]) -> CloudError:
+    """Returns the error of an operation in which too few children took part.
+
+    Args:
+        verb: the operation.
+        path: the object's.
+        told: how many took part, and how many are needed.
+        failures: the error of each failed child.
+        names: the children's.
+
+    Passes on any error that is not a CloudError, unchanged: a mistake of a driver.
+    """
+    errors: dict[int, CloudError] = {}
+    for child, error in failures.items():
+        if not isinstance(error, CloudError):
+            raise error
+        errors[child] = error
+    kinds = {error.kind for error in errors.values()}
+    kind = next((each for each in _GRAVEST if each in kinds), ErrorKind.NETWORK)
+    if kinds - {ErrorKind.NOT_FOUND} and kind is ErrorKind.NOT_FOUND:
+        kind = ErrorKind.NETWORK
+    waits = [error.retry_after_s for error in errors.values() if error.retry_after_s is not None]
+    why = "; ".join(
+        f"{names[child]}: {error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+        for child, error in sorted(errors.items())
+    )
+    return CloudError(
+        kind, verb, path, detail=f"{told}: {why}"[:500],
+        retry_after_s=max(waits) if waits and kind is ErrorKind.THROTTLED else None,
+    )  # fmt: skip

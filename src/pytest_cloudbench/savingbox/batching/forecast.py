@@ -1,0 +1,80 @@
+"""What a load of changes would cost behind a batching folder: pushes, traffic and waiting, in virtual time.
+
+What may live here: summaries of the rules' results. Traffic is an estimate by the paper's own numbers; a client's real
+traffic is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
+from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
+
+__all__ = ["CONTENT_SHARE", "SESSION_BYTES", "Forecast", "curve", "forecast"]
+
+SESSION_BYTES = 36_300
+"""The traffic of one push besides its content: Dropbox's traffic for a file of one byte (UDS, Table 1)."""
+CONTENT_SHARE = 1.13
+"""Traffic per byte of content: that of a file of 100 MB (the same table)."""
+_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The result of some rules for a load.
+
+    Attributes:
+        bound_s: the longest allowed wait; None: UDS's rules.
+        pushes: how many there are.
+        content_bytes: of all changes together.
+        mean_wait_s: mean over all changes of the time from the change to its push.
+        longest_wait_s: the longest such time.
+    """
+
+    bound_s: float | None
+    pushes: int
+    content_bytes: int
+    mean_wait_s: float
+    longest_wait_s: float
+
+    @property
+    def traffic_bytes(self) -> float:
+        """An estimate: one session for each push, plus the content."""
+        return self.pushes * SESSION_BYTES + CONTENT_SHARE * self.content_bytes
+
+    @property
+    def tue(self) -> float:
+        """Traffic over content."""
+        return self.traffic_bytes / self.content_bytes
+
+
+def forecast(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
+    """The result for a load.
+
+    Args:
+        changes: in the order of their times; at least one.
+        rules: UDS's.
+        bound_s: for the adaptive wait.
+    """
+    changes = list(changes)
+    batcher = Batcher(rules) if bound_s is None else AdaptiveBatcher(rules, round(bound_s * _S))
+    count, waits_ns, longest_ns = 0, 0, 0
+    taken = iter(changes)
+    now = next(taken, None)
+    for batch in pushes(rules, changes, batcher):
+        count += 1
+        longest_ns = max(longest_ns, batch.waited_ns)
+        last_ns = batch.taken_ns if batch.why == "bytes" else batch.taken_ns - 1
+        while now is not None and now.at_ns <= last_ns:
+            waits_ns += batch.taken_ns - now.at_ns
+            now = next(taken, None)
+    content_bytes = sum(each.added_bytes for each in changes)
+    return Forecast(bound_s, count, content_bytes, waits_ns / max(1, len(changes)) / _S, longest_ns / _S)
+
+
+def curve(changes: Iterable[Change], rules: BatchRules, bounds_s: Sequence[float]) -> list[Forecast]:
+    """Traffic against delay: UDS's rules, and the adaptive wait with each bound."""
+    changes = list(changes)
+    return [forecast(changes, rules, bound_s) for bound_s in (None, *bounds_s)]

@@ -1,0 +1,475 @@
+"""The batching folder as a running program: real clock, real watchers, a state file, and its status.
+
+What may live here: starting, the loop, stopping, and the status that other processes read while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results.owner import lives, owner_text
+from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
+from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
+from pytest_cloudbench.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
+from pytest_cloudbench.savingbox.mirror import Mirror
+from pytest_cloudbench.savingbox.side import FolderSide, VanishedError
+from pytest_cloudbench.savingbox.store import AgreementStore
+from pytest_cloudbench.savingbox.watcher import FolderWatcher, PollingWatcher, watch
+from pytest_cloudbench.savingbox.written import NoWrites, Writes
+from pytest_cloudbench.support.clock import now_ns
+
+__all__ = ["AnyPath", "Event", "SavingBox", "SavingBoxStatus", "read_status", "state_path", "status_path"]
+
+_S = 1_000_000_000
+_SCAN_NS = 30 * _S
+"""Between scans even while events arrive: writes through a memory map raise none."""
+_POLL_NS = _S
+"""Between scans where there are no events."""
+_SCAN_SHARE = 50
+"""Scanning may take at most 1/N of the time."""
+_BACK_NS = _S
+"""Between two checks whether a vanished folder is back."""
+_STATUS_NS = _S // 2
+_PUSHES_KEPT = 10_000
+_TOO_MANY = "{}: more folders than fs.inotify.max_user_watches allows; it is scanned from time to time instead"
+
+Event = Push | Pull | MirrorProgress | Trouble
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SavingBoxStatus:
+    """The status of a batching folder, as JSON in ``status_path``; at most half a second old while it runs.
+
+    Attributes:
+        savingbox: the user's folder.
+        sync_folder: the client's folder.
+        owner: the process, as ``results.owner`` describes it.
+        state: ``starting``, ``watching``, ``waiting`` (a folder has vanished) or ``stopped``.
+        watching: ``inotify`` or ``polling``.
+        mechanism: how changed bytes are found: ``compare``, or the name of the mechanism that sees the writes.
+        mechanism_why: why no better mechanism is in use; empty if this is the best one.
+        limit_bytes: the limit of the byte counter, in compressed bytes.
+        quiet_s: the time without changes after which a push is due.
+        at_most_s: no change waits longer than this.
+        fail_safe_s: the same for files without a rhythm.
+        is_adaptive: whether files with a rhythm wait for their next change.
+        pushes: batches that went to the sync folder since the start.
+        pushed_files: entries in them.
+        counted_bytes: their compressed bytes, as the counter estimated them.
+        written_bytes: bytes written to files of the sync folder.
+        pulls: entries that the client brought.
+        conflicts: entries of which both versions were kept.
+        unpushed_files: entries that wait.
+        unpushed_bytes: their compressed bytes.
+        due_s: seconds until they are pushed, at the latest; None: nothing waits.
+        trouble: the latest messages about trouble, newest last.
+        written_at_s: when this was written, in seconds since 1970.
+    """
+
+    savingbox: str
+    sync_folder: str
+    owner: str
+    state: str
+    watching: str
+    mechanism: str
+    mechanism_why: str
+    limit_bytes: int
+    quiet_s: float
+    at_most_s: float
+    fail_safe_s: float
+    is_adaptive: bool
+    pushes: int
+    pushed_files: int
+    counted_bytes: int
+    written_bytes: int
+    pulls: int
+    conflicts: int
+    unpushed_files: int
+    unpushed_bytes: int
+    due_s: float | None
+    trouble: tuple[str, ...]
+    written_at_s: float
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process that wrote this is still running."""
+        return self.state != "stopped" and lives(self.owner) is not False
+
+
+def state_path(savingbox: AnyPath, sync_folder: AnyPath, folder: Path | None = None) -> Path:
+    """The state file of a pair of folders; in the user's state folder unless another one is given."""
+    if folder is None:
+        import platformdirs
+
+        folder = Path(platformdirs.user_state_dir("pytest-cloudbench")) / "savingbox"
+    pair = _pair(savingbox, sync_folder)
+    name = hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return folder / f"{os.path.basename(os.path.realpath(savingbox))}-{name}.sqlite"
+
+
+def status_path(state: Path) -> Path:
+    """The file with the status, beside the state file."""
+    return state.with_suffix(".status.json")
+
+
+def read_status(state: Path) -> SavingBoxStatus | None:
+    """The last status of a pair of folders; None: it has never run, or the file cannot be read."""
+    try:
+        found = json.loads(status_path(state).read_text(encoding="utf-8"))
+        return SavingBoxStatus(**{**found, "trouble": tuple(found["trouble"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+class SavingBox:
+    """A folder whose changes are pushed in batches to the folder of a sync client.
+
+    ``start`` runs it in a thread of this process; a command calls ``run``, and ``once`` makes both folders equal.
+
+    Args:
+        savingbox: the user's folder.
+        sync_folder: the folder that a sync client watches.
+        rules: when to push.
+        state: a folder for the state file; None: the user's state folder.
+        writes: the mechanism that sees which bytes are written, such as ``written.find_writes(folder)``; closed at the
+            end. None: files are compared with the sync folder's copies.
+        batcher: used instead of ``Batcher(rules)``, for other rules.
+        tell: called with every push, pull and trouble, in the thread that runs the loop.
+
+    Raises UsageError for folders that cannot be used, or that another process is using; ResultsError if the state
+    cannot be stored.
+    """
+
+    def __init__(
+        self, savingbox: AnyPath, sync_folder: AnyPath, rules: BatchRules | None = None, *,
+        state: Path | None = None, writes: Writes | None = None, batcher: Batcher | None = None,
+        tell: Callable[[Event], None] = lambda event: None,
+    ) -> None:  # fmt: skip
+        if batcher is None:
+            batcher = Batcher(rules or BatchRules())
+        self.rules = batcher.rules
+        _check(savingbox, sync_folder)
+        self._box = FolderSide(os.path.realpath(savingbox), "savingbox")
+        self._sync = FolderSide(os.path.realpath(sync_folder), "sync folder")
+        self.state_path = state_path(savingbox, sync_folder, state)
+        self._tell = tell
+        self._state = "starting"
+        self._trouble: list[str] = []
+        self._pushed_files = self._counted_bytes = 0
+        self.pushes: deque[Push] = deque(maxlen=_PUSHES_KEPT)
+        for side in (self._box, self._sync):
+            side.open()
+        self._claim = _claimed(self._box, self._sync)
+        try:
+            self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
+        except BaseException:
+            self._claim.close()
+            raise
+        mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("no other mechanism was requested"))
+        self.engine = BoxEngine(mirror, batcher, self._told, time.thread_time_ns)
+        self._watchers: list[FolderWatcher] = []
+        self._scan_due_ns, self._status_due_ns = 0, 0
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        if self._store.problem:
+            self._told(Trouble("note", self._store.problem))
+        try:
+            self._adopt()
+            for side in (self._box, self._sync):
+                side.clean()
+            self.engine.mirror.settle_begun()
+        except OSError as error:
+            self.close()
+            raise ResultsError(f"{str(self.state_path)!r}: {error.strerror or error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    # --- for programs ---
+
+    def start(self) -> None:
+        """Run it in a thread until ``stop``. Returns once both folders are watched."""
+        ready = threading.Event()
+
+        def run() -> None:
+            try:
+                self.run(ready.set)
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=run, name="savingbox", daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    def stop(self) -> None:
+        """Push what waits, and end. Safe to call in a signal handler, and more than once."""
+        self._is_stopping = True
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b".")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def status(self) -> SavingBoxStatus:
+        """The current status, as it would be written to the status file."""
+        engine, batcher = self.engine, self.engine.batcher
+        due_ns = batcher.due_ns()
+        return SavingBoxStatus(
+            savingbox=self._box.root, sync_folder=self._sync.root, owner=owner_text(), state=self._state,
+            watching="/".join(sorted({each.kind for each in self._watchers})) or "nothing yet",
+            mechanism=engine.mirror.writes.name, mechanism_why=engine.mirror.writes.why,
+            limit_bytes=batcher.rules.limit_bytes, quiet_s=batcher.rules.quiet_ns / _S,
+            at_most_s=batcher.rules.at_most_ns / _S,
+            fail_safe_s=batcher.fail_safe_ns / _S, is_adaptive=isinstance(batcher, AdaptiveBatcher),
+            pushes=engine.pushes, pushed_files=self._pushed_files,
+            counted_bytes=self._counted_bytes, written_bytes=engine.mirror.written_bytes, pulls=engine.pulls,
+            conflicts=engine.mirror.conflicts, unpushed_files=engine.unpushed_files,
+            unpushed_bytes=batcher.unpushed_bytes,
+            due_s=None if due_ns is None else round((due_ns - now_ns()) / _S, 3), trouble=tuple(self._trouble[-5:]),
+            written_at_s=round(time.time(), 3),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Release the folders, the state file and the watchers, for a box that was not run."""
+        self._store.close()
+        self._claim.close()
+        self.engine.mirror.writes.close()
+        for watcher in self._watchers:
+            watcher.close()
+        self._watchers = []
+        for fd in (self._wake_read, self._wake_write):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._wake_write = -1
+
+    # --- running ---
+
+    def once(self) -> bool:
+        """Make both folders equal, and end. Returns whether they are; changes made meanwhile may prevent it."""
+        try:
+            for _ in range(5):
+                self._scan()
+                self.engine.pull_all(now_ns())
+                self.engine.push_all(now_ns())
+                self.engine.pull_all(now_ns())
+                self._scan()
+                if self.engine.is_at_rest():
+                    return True
+            return False
+        except VanishedError as error:
+            self._told(Trouble("vanished", f"{error}"))
+            return False
+        except OSError as error:
+            self._told(Trouble("failed", f"{error.strerror or error}"))
+            return False
+        finally:
+            self._end()
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Run until ``stop``; then push what waits. ``ready`` is called once both folders are watched."""
+        try:
+            self._watchers = [self._watch(side) for side in (self._box, self._sync)]
+            is_there = self._try(self._scan)
+            ready()
+            while not self._is_stopping:
+                self._state = "watching" if is_there else "waiting"
+                self._write_status()
+                self._wait(is_there)
+                is_there = self._try(self._work if is_there else self._come_back)
+            self._try(self._last)
+        finally:
+            self._end()
+
+    def _work(self) -> None:
+        found = [watcher.changed() for watcher in self._watchers]
+        now = now_ns()
+        if None in found and (self._scan_due_ns <= now or not self._is_polling()):
+            self._scan()
+        else:
+            self.engine.box_changed(sorted(found[0] or ()), now, is_event=True)
+            self.engine.sync_changed(found[1] or (), now)
+            if self._scan_due_ns <= now:
+                self._scan()
+        self.engine.work(now_ns())
+
+    def _last(self) -> None:
+        """At the end: push and pull all known changes."""
+        self._scan()
+        self.engine.push_all(now_ns())
+        self.engine.pull_all(now_ns())
+        if self.engine.unpushed_files:
+            self._told(
+                Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
+            )
+
+    def _come_back(self) -> None:
+        """Check whether vanished folders are back. A new folder on the same file system replaces the old one."""
+        for side in (self._box, self._sync):
+            try:
+                side.must_be_there()
+            except VanishedError:
+                was = side.identity
+                side.open()
+                if side.identity.partition(":")[0] != was.partition(":")[0]:
+                    side.identity = was  # most likely the mount point of a missing mount: wait for the mount
+                    raise
+        self._adopt()
+        self._told(Trouble("note", "both folders are there again"))
+        self._scan()
+
+    def _adopt(self) -> None:
+        """If one of the folders is not the agreed one, no agreement holds: merge, and delete nothing."""
+        identities = {"savingbox": self._box.identity, "sync_folder": self._sync.identity}
+        known = {name: self._store.meta(name) for name in identities}
+        if all(known.values()) and known != identities:
+            self._told(
+                Trouble("note", "one of the folders is not the one used before: both are merged, nothing is deleted")
+            )
+            self._store.forget_all()
+        self._store.set_meta(**identities)
+
+    def _try(self, act: Callable[[], None]) -> bool:
+        """Returns False if a folder has vanished."""
+        try:
+            act()
+        except VanishedError as error:
+            if self._state != "waiting":
+                self._told(Trouble("vanished", f"{error}; nothing happens until it is back"))
+            return False
+        except OSError as error:
+            self._told(Trouble("failed", f"{error.strerror or error}; will try again"))
+            self._scan_due_ns = now_ns() + _BACK_NS
+        return True
+
+    def _watch(self, side: FolderSide) -> FolderWatcher:
+        watcher, problem = watch(side)
+        if problem:
+            self._told(Trouble("note", problem))
+        return watcher
+
+    def _is_polling(self) -> bool:
+        return any(watcher.fileno() < 0 for watcher in self._watchers)
+
+    def _scan(self) -> None:
+        began_ns = now_ns()
+        found = []
+        for index, side in enumerate((self._box, self._sync)):
+            watcher = self._watchers[index] if self._watchers else PollingWatcher()
+            watcher.begin_scan()
+            all_of_it = side.look_everywhere(watcher.watch_folder)
+            if watcher.fileno() >= 0 and any(error.errno == errno.ENOSPC for error in all_of_it.unknown.values()):
+                self._told(Trouble("note", _TOO_MANY.format(side.name)))
+                watcher.close()
+                watcher = self._watchers[index] = PollingWatcher()
+                all_of_it = side.look_everywhere(watcher.watch_folder)
+            watcher.end_scan()
+            found.append(all_of_it)
+        now = now_ns()
+        self.engine.scanned(found[0], found[1], now)
+        took_ns = now_ns() - began_ns
+        self._scan_due_ns = now + max(_POLL_NS if self._is_polling() else _SCAN_NS, _SCAN_SHARE * took_ns)
+
+    def _wait(self, is_there: bool) -> None:
+        due_ns = self.engine.due_ns()
+        until_ns = min(self._scan_due_ns, due_ns if due_ns is not None else self._scan_due_ns)
+        if not is_there:
+            until_ns = now_ns() + _BACK_NS
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        for watcher in self._watchers:
+            if watcher.fileno() >= 0 and is_there:
+                poll.register(watcher.fileno(), select.POLLIN)
+        poll.poll(max(0, -(-(until_ns - now_ns()) // 1_000_000)))
+
+    # --- reporting ---
+
+    def _told(self, event: Event) -> None:
+        if isinstance(event, Push):
+            self.pushes.append(event)
+            self._pushed_files += event.files
+            self._counted_bytes += event.counted_bytes
+        elif isinstance(event, MirrorProgress):
+            self._write_status()
+        elif isinstance(event, Trouble):
+            self._trouble.append(event.text)
+            del self._trouble[:-20]
+        self._tell(event)
+
+    def _write_status(self, *, at_once: bool = False) -> None:
+        if not at_once and now_ns() < self._status_due_ns:
+            return
+        self._status_due_ns = now_ns() + _STATUS_NS
+        path = status_path(self.state_path)
+        temporary = path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop
+            temporary.write_text(json.dumps(asdict(self.status())), encoding="utf-8")
+            temporary.replace(path)
+
+    def _end(self) -> None:
+        self._state = "stopped"
+        self._write_status(at_once=True)
+        with contextlib.suppress(OSError):
+            self._store.flush()
+        self.close()
+
+
+def _pair(savingbox: AnyPath, sync_folder: AnyPath) -> str:
+    return json.dumps([os.path.realpath(savingbox), os.path.realpath(sync_folder)])
+
+
+def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
+    """Raises UsageError for a pair of folders that cannot be used."""
+    if os.name != "posix":
+        raise UsageError("savingbox: needs Linux or, scanning only, another POSIX system; this is neither")
+    real = []
+    for name, folder in (("savingbox", savingbox), ("sync folder", sync_folder)):
+        path = os.fspath(folder)
+        if not os.path.isdir(path):
+            what = "expected a folder" if os.path.lexists(path) else "there is no such folder"
+            raise UsageError(f"{name} {path!r}: {what}")
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(f"{name} {path!r}: cannot be read and written")
+        real.append(os.path.realpath(path))
+    if real[0] == real[1] or os.path.samefile(*real):
+        raise UsageError(f"savingbox {real[0]!r}: is also the sync folder; expected two folders")
+    for inner, outer in (real, real[::-1]):
+        # By identity: one of them may be mounted at a second place.
+        if any(os.path.samefile(around, outer) for around in Path(inner).parents):
+            raise UsageError(f"{inner!r}: is inside {outer!r}; expected two separate folders")
+
+
+def _claimed(*sides: FolderSide) -> socket.socket:
+    """Claim a pair of folders until this is closed, or the process ends. Raises UsageError if it is claimed already.
+
+    The state file is held by one process, too, but ``--state`` may give each its own.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    if sys.platform == "linux":
+        found = [os.stat(side.root) for side in sides]
+        pair = "+".join(sorted(f"{each.st_dev:x}:{each.st_ino:x}" for each in found))
+        try:
+            claim.bind(f"\0cloudbench-savingbox-{pair}")  # a name that is no file
+        except OSError as error:
+            claim.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            roots = " ".join(repr(side.root) for side in sides)
+            raise UsageError(f"{roots}: another savingbox is running on these folders; end it first") from error
+    return claim

@@ -1,0 +1,512 @@
+"""One of the two folders: its entries, and the only code that changes them.
+
+What may live here: looking at entries, and the steps that create, replace, patch, rename and remove them. Each step is
+announced to ``before``, where tests end the process.
+
+No client or user ever sees half a file that looks whole. A new file gets its name once it is complete (with
+``O_TMPFILE`` it has no name until then), and replaces an old one by a rename. A patched file is written page by page,
+after its journal. A file is removed or replaced only if it is still the one that the caller saw, and no program has it
+open for writing: a read lease is held meanwhile, which the system refuses while there is a writer (Linux; elsewhere,
+a last look at the file decides).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.savingbox import content
+from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
+
+__all__ = [
+    "STAGED",
+    "BusyError",
+    "FolderSide",
+    "FoundAll",
+    "FoundEntry",
+    "Kind",
+    "OvertakenError",
+    "VanishedError",
+    "may_be_written",
+    "parents",
+]  # fmt: skip
+
+STAGED = ".~cloudbench-saving-"
+"""Prefix of unfinished files' names, on systems where every file needs a name. Such entries are never mirrored."""
+
+Kind = Literal["file", "folder", "link"]
+
+_MOST_PATCHED_PAGES = 4096
+"""If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
+_PASSES = 3
+"""How often a file that changes during its copy is gone over before the copy is accepted as it is."""
+_F_SETSIG, _SIGURG = 10, 23
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
+
+class BusyError(CloudbenchError):
+    """Some program has the file open for writing: it will be tried again."""
+
+
+class OvertakenError(CloudbenchError):
+    """The file has changed since it was examined: it will be examined again."""
+
+
+class VanishedError(CloudbenchError):
+    """The folder is gone, or another folder has its name."""
+
+
+class FoundEntry(NamedTuple):
+    """One entry, as it was seen.
+
+    Attributes:
+        kind: ``file``, ``folder`` or ``link`` (symbolic).
+        mode: permissions.
+        mark: changes whenever the file changes.
+        names: how many hard links it has.
+        target: of a symbolic link.
+    """
+
+    kind: Kind
+    mode: int
+    mark: FileMark
+    names: int = 1
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAll:
+    """A whole folder, as it was seen.
+
+    Attributes:
+        entries: by relative path; each folder comes before its entries.
+        unknown: relative paths of folders that could not be read, with the reason; their entries are not known.
+    """
+
+    entries: Mapping[str, FoundEntry]
+    unknown: Mapping[str, OSError]
+
+    def is_known(self, path: str) -> bool:
+        """Whether the entry does not exist if this path is absent from ``entries``."""
+        return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
+
+
+def parents(path: str) -> list[str]:
+    """The folders that a relative path is in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+@dataclass
+class FolderSide:
+    """One of the two folders.
+
+    Attributes:
+        root: its path.
+        name: what messages call it.
+        before: called before each step that changes the folder, with the step and the relative path.
+        is_durable: whether each file is flushed to the disk by itself; otherwise the caller flushes many together.
+        identity: the root's identity when it was opened; empty: not opened yet.
+    """
+
+    root: str
+    name: str
+    before: Callable[[str, str], None] = lambda step, path: None
+    is_durable: bool = True
+    identity: str = field(default="", init=False)
+    _staging: str = field(default="", init=False)
+
+    def open(self) -> None:
+        """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
+        self.identity = self._identity()
+        outside = os.path.dirname(os.path.abspath(self.root))
+        # No client watches the place beside the folder; but a rename needs the same file system and write permission.
+        is_fit = os.access(outside, os.W_OK | os.X_OK) and os.stat(outside).st_dev == os.stat(self.root).st_dev
+        self._staging = outside if is_fit and outside != os.path.abspath(self.root) else self.root
+
+    def clean(self) -> None:
+        """Remove unfinished files of a killed process; a scan removes those in inner folders."""
+        for folder in {self._staging or self.root, self.root}:
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(folder):
+                    self._remove_staged(entry)
+
+    def must_be_there(self) -> None:
+        """Raises VanishedError unless the root is still the folder that was opened."""
+        if self._identity() != self.identity:
+            raise VanishedError(f"{self.name} {self.root!r}: another folder has its name now")
+
+    # --- looking ---
+
+    def path(self, relative: str) -> str:
+        """The path of an entry."""
+        return f"{self.root}/{relative}"
+
+    def look(self, relative: str) -> FoundEntry | None:
+        """One entry as it is now; None: there is none. Raises OSError if that cannot be determined.
+
+        A path through a symbolic link is not an entry: the link's target is not part of the folder.
+        """
+        for parent in parents(relative):
+            try:
+                if not stat.S_ISDIR(os.lstat(self.path(parent)).st_mode):
+                    return None
+            except GONE:
+                return None
+        try:
+            return _found(self.path(relative), os.lstat(self.path(relative)))
+        except GONE:
+            return None
+
+    def look_everywhere(self, on_folder: Callable[[str], None]) -> FoundAll:
+        """All entries. Raises VanishedError.
+
+        Args:
+            on_folder: called with each folder's relative path before the folder is listed, so that changes are
+                noticed from then on.
+        """
+        entries: dict[str, FoundEntry] = {}
+        unknown: dict[str, OSError] = {}
+        open_folders = [""]
+        while open_folders:
+            folder = open_folders.pop()
+            try:
+                on_folder(folder)
+                with os.scandir(self.path(folder)) as listed:
+                    found = [(entry.name, entry) for entry in listed]
+            except GONE:
+                entries.pop(folder, None)
+                continue
+            except OSError as error:
+                unknown[folder] = error
+                continue
+            for name, entry in found:
+                if name.startswith(STAGED):
+                    self._remove_staged(entry)
+                    continue
+                path = f"{folder}/{name}" if folder else name
+                with contextlib.suppress(*GONE):
+                    if (seen := _found(entry.path, entry.stat(follow_symlinks=False))) is not None:
+                        entries[path] = seen
+                        if seen.kind == "folder":
+                            open_folders.append(path)
+        self.must_be_there()
+        return FoundAll(entries, unknown)
+
+    def names(self, relative: str) -> list[str]:
+        """What is in a folder. Raises OSError."""
+        return os.listdir(self.path(relative))
+
+    @contextlib.contextmanager
+    def reading(self, relative: str) -> Iterator[int]:
+        """A descriptor of a regular file. Raises OvertakenError if it no longer is one, and OSError."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+        try:
+            fd = os.open(self.path(relative), flags)
+        except OSError as error:
+            if isinstance(error, GONE) or error.errno == errno.ELOOP:
+                raise OvertakenError(f"{relative!r} is gone") from error
+            raise
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OvertakenError(f"{relative!r} is no longer a file")
+            yield fd
+        finally:
+            os.close(fd)
+
+    # --- changing ---
+
+    def make_folder(self, relative: str, mode: int) -> None:
+        """Create a folder. Raises OSError."""
+        self.before("mkdir", relative)
+        os.mkdir(self.path(relative), mode | stat.S_IRWXU)
+        os.chmod(self.path(relative), mode)
+
+    def make_link(self, relative: str, target: str) -> None:
+        """Create a symbolic link. Raises OSError."""
+        self.before("symlink", relative)
+        os.symlink(target, self.path(relative))
+
+    def set_mode(self, relative: str, mode: int) -> None:
+        """Change permissions. Raises OSError."""
+        self.before("chmod", relative)
+        os.chmod(self.path(relative), mode)
+
+    def remove_folder(self, relative: str) -> None:
+        """Remove an empty folder. Raises OSError if it is not."""
+        self.before("rmdir", relative)
+        os.rmdir(self.path(relative))
+
+    def remove(self, relative: str, seen: FoundEntry) -> None:
+        """Remove a file or link, if it is unchanged since ``seen``. Raises OvertakenError, BusyError and OSError."""
+        self.before("unlink", relative)
+        with self.held(relative, seen):
+            os.unlink(self.path(relative))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
+        self.before("rename", new)
+        _rename_to_free_name(self.path(old), self.path(new))
+
+    def put_file(
+        self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
+        note: Callable[[FileMark], None] = lambda taken: None,
+    ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
+        """Copy an open file, with its time, to a new entry, or over one unchanged since ``replaced``; atomically.
+
+        ``note`` is called with the size and time that the file will have, before the file is visible.
+        Returns the new file, and the mark that the source had before the copied content was read.
+        Raises FileExistsError, OvertakenError, BusyError and OSError; then the folder is as before.
+        """
+        self.before("copy", relative)
+        try:
+            return self._put_file(relative, source, mode, replaced, note)
+        except OSError as error:
+            if error.errno != errno.EXDEV or not self._staging:
+                raise
+            self._staging = ""  # there is a mount at or in the folder: create files next to their final place
+            return self._put_file(relative, source, mode, replaced, note)
+
+    def _put_file(
+        self, relative: str, source: int, mode: int, replaced: FoundEntry | None, note: Callable[[FileMark], None]
+    ) -> tuple[FoundEntry, FileMark]:
+        staging = self._staging or os.path.dirname(self.path(relative))
+        with self._unnamed(staging) as (fd, name):
+            taken = mark_of(os.fstat(source))
+            content.copy_data(source, fd)
+            for _ in range(_PASSES - 1):
+                if (now := mark_of(os.fstat(source))) == taken:
+                    break
+                taken = now
+                for page in content.changed_pages(source, fd):
+                    content.write_at(fd, page.new, page.offset)
+                os.ftruncate(fd, os.fstat(source).st_size)
+            os.fchmod(fd, mode)
+            os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
+            if self.is_durable:
+                os.fsync(fd)
+            note(taken)
+            self.before("publish", relative)
+            if replaced is None:
+                _name(fd, name, self.path(relative))
+                _announce(self.path(relative))
+            else:
+                staged = name or f"{staging}/{self._prefix()}{os.fstat(fd).st_ino}"
+                if not name:
+                    _name(fd, name, staged)
+                try:
+                    with self.held(relative, replaced):
+                        os.replace(staged, self.path(relative))
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.unlink(staged)
+                    raise
+            return self._published(relative, fd), taken
+
+    def patch_file(
+        self, relative: str, source: int, mode: int, seen: FoundEntry,
+        ranges: Callable[[], Iterable[tuple[int, int]] | None], note: Callable[[FileMark], None],
+        journal: Callable[[list[content.Page], int, int], None],
+    ) -> tuple[FoundEntry, FileMark, int]:  # fmt: skip
+        """Make a file, if unchanged since ``seen``, equal to an open one by writing the pages that differ.
+
+        Args:
+            relative: which file.
+            source: the open file.
+            mode: permissions.
+            seen: the file as it was seen.
+            ranges: called after the source's mark was read; returns where the two may differ, None: anywhere.
+            note: called with the size and time that the file will have, before it is changed.
+            journal: called with all pages, the old size and the new size, before the first page is written.
+
+        Returns the file, the mark that the source had before the copied content was read, and how many bytes were
+        written. Raises as ``put_file`` does; an OSError may leave the file patched in part, which the journal covers.
+        """
+        taken = mark_of(os.fstat(source))
+        pages = None
+        with contextlib.suppress(PermissionError), self.held(relative, seen), self.reading(relative) as old:
+            pages = _first(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
+        was_bytes = seen.mark.size_bytes
+        is_as_before = not pages and was_bytes == taken.size_bytes
+        if pages is None or not (is_as_before or (seen.names == 1 and os.access(self.path(relative), os.W_OK))):
+            return *self.put_file(relative, source, mode, seen, note), taken.size_bytes
+        if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, taken.modified_ns):
+            return seen, taken, 0
+        note(taken)
+        if not is_as_before:
+            journal(pages, was_bytes, taken.size_bytes)
+        self.before("patch", relative)
+        flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+        fd = os.open(self.path(relative), flags)
+        try:
+            if mark_of(os.fstat(fd)) != seen.mark:
+                raise OvertakenError(f"{relative!r} has changed")
+            for page in pages:
+                self.before("write", relative)
+                content.write_at(fd, page.new, page.offset)
+            if not is_as_before:
+                os.ftruncate(fd, taken.size_bytes)
+            self.before("stamp", relative)
+            os.fchmod(fd, mode)
+            os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
+            if self.is_durable and not is_as_before:
+                os.fsync(fd)
+            return self._published(relative, fd), taken, sum(len(page.new) for page in pages)
+        finally:
+            os.close(fd)
+
+    # --- inside ---
+
+    def _identity(self) -> str:
+        try:
+            status = os.stat(self.root)
+            system = os.statvfs(self.root).f_fsid if hasattr(os, "statvfs") else status.st_dev
+        except OSError as error:
+            raise VanishedError(f"{self.name} {self.root!r}: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise VanishedError(f"{self.name} {self.root!r}: no longer a folder")
+        return f"{system:x}:{status.st_ino}"
+
+    def _remove_staged(self, entry: os.DirEntry[str]) -> None:
+        """Remove the entry if it is an unfinished file of this folder. No file may be in the making meanwhile."""
+        if entry.name.startswith(self._prefix()):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+
+    def _prefix(self) -> str:
+        return f"{STAGED}{os.path.basename(os.path.abspath(self.root))}-"
+
+    @contextlib.contextmanager
+    def _unnamed(self, staging: str) -> Iterator[tuple[int, str]]:
+        """A new file that no other program sees, and its name; the name is empty where the system needs none."""
+        fd, name = -1, ""
+        if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # many file systems in user space cannot
+                fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        if fd < 0:
+            name = f"{staging}/{self._prefix()}{os.getpid()}"
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+            if name:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+
+    @contextlib.contextmanager
+    def held(self, relative: str, seen: FoundEntry) -> Iterator[None]:
+        """Hold an entry unchanged since ``seen``; nobody can open it to write. Raises OvertakenError and BusyError."""
+        with contextlib.ExitStack() as stack:
+            if seen.kind == "file":
+                with contextlib.suppress(PermissionError):  # a file that even its owner may not read
+                    _lease(stack.enter_context(self.reading(relative)), relative)
+            now = self.look(relative)
+            if now is None or (now.kind, now.mark, now.target) != (seen.kind, seen.mark, seen.target):
+                raise OvertakenError(f"{relative!r} has changed")
+            yield
+
+    def _published(self, relative: str, fd: int) -> FoundEntry:
+        """The entry at the path, which must still be the open file. Raises OvertakenError."""
+        now = self.look(relative)
+        if now is None or now.mark != mark_of(os.fstat(fd)):
+            raise OvertakenError(f"{relative!r} was changed by another program")
+        return now
+
+
+def _found(path: str, status: os.stat_result) -> FoundEntry | None:
+    """What an entry is; None for pipes, sockets and devices, which are not mirrored."""
+    mode, mark = stat.S_IMODE(status.st_mode), mark_of(status)
+    if stat.S_ISREG(status.st_mode):
+        return FoundEntry("file", mode, mark, status.st_nlink)
+    if stat.S_ISDIR(status.st_mode):
+        return FoundEntry("folder", mode | stat.S_IRWXU, mark)  # we need all rights, to change its entries
+    if stat.S_ISLNK(status.st_mode):
+        return FoundEntry("link", 0, mark, target=os.readlink(path))
+    return None
+
+
+def _first(pages: Iterable[content.Page], most: int) -> list[content.Page] | None:
+    """All pages; None if there are more than ``most``."""
+    found = []
+    for page in pages:
+        found.append(page)
+        if len(found) > most:
+            return None
+    return found
+
+
+def may_be_written(fd: int) -> bool:
+    """Whether some program may have this open file open for writing, or mapped for writing."""
+    try:
+        if not _lease(fd, ""):
+            return True
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BusyError:
+        return True
+    return False
+
+
+def _lease(fd: int, relative: str) -> bool:
+    """Keep other programs from opening the file for writing, as long as the descriptor is open.
+
+    Returns False where the system has no leases. Raises BusyError if a program already has the file open for writing.
+    """
+    try:
+        import fcntl
+
+        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # a writer waits for us, signalled by SIGURG; ignored
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise BusyError(f"{relative!r} is open for writing") from error
+        return False  # a file system without leases, or another user's file
+    except (ImportError, AttributeError):
+        return False  # a system without leases
+    return True
+
+
+def _name(fd: int, name: str, path: str) -> None:
+    """Give a finished file its name. Raises FileExistsError if the name is taken."""
+    if name:
+        _rename_to_free_name(name, path)
+        return
+    folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Only with a folder's descriptor does Python call linkat(AT_SYMLINK_FOLLOW), which is needed here.
+        os.link(str(fd), path, src_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+
+
+def _announce(path: str) -> None:
+    """Open and close a file that got its name by a link: many clients wait for a writer to close it, which none did."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+
+
+def _rename_to_free_name(old: str, new: str) -> None:
+    """Rename. Raises FileExistsError if the new name is taken, and OSError."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, TypeError):
+        renameat2 = None
+    if renameat2 is not None:
+        names = (os.fsencode(old), os.fsencode(new))
+        if not renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.ENOSYS, errno.EINVAL):  # this file system cannot
+            raise OSError(number, os.strerror(number), old, None, new)
+    if os.path.lexists(new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new)

@@ -1,0 +1,152 @@
+"""Which entries of a folder may have changed: by the kernel's events, or by scanning from time to time.
+
+What may live here: one watcher per folder. A watcher that does not know the changes asks for a scan of the folder:
+after events were lost, after folders were renamed, and on systems without events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Protocol
+
+from pytest_cloudbench.savingbox.side import STAGED, FolderSide
+from pytest_cloudbench.support.watching import GONE, Inotify
+
+__all__ = ["EventWatcher", "FolderWatcher", "PollingWatcher", "watch"]
+
+
+class FolderWatcher(Protocol):
+    """The interface of a watcher of one folder."""
+
+    kind: str
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable after a change; -1: there is none, scan from time to time."""
+        ...
+
+    def begin_scan(self) -> None:
+        """A scan of the whole folder begins: ``watch_folder`` will be called for each folder in it."""
+        ...
+
+    def watch_folder(self, relative: str) -> None:
+        """From now on notice what changes in this folder. Raises OSError."""
+        ...
+
+    def end_scan(self) -> None:
+        """The scan is over: stop watching folders that it did not meet."""
+        ...
+
+    def changed(self) -> set[str] | None:
+        """Entries that may have changed since the last call; None: the folder must be scanned."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+def watch(side: FolderSide) -> tuple[FolderWatcher, str]:
+    """A watcher of a folder, and why it has to poll; empty if it does not."""
+    try:
+        return EventWatcher(side), ""
+    except OSError as error:
+        return PollingWatcher(), f"{side.name}: no events ({error.strerror or error}); it is scanned from time to time"
+
+
+class PollingWatcher:
+    """Sees no changes itself: the folder is scanned from time to time. Works everywhere."""
+
+    kind = "polling"
+
+    def fileno(self) -> int:
+        """There is none."""
+        return -1
+
+    def begin_scan(self) -> None:
+        """Nothing to do."""
+
+    def watch_folder(self, relative: str) -> None:
+        """Nothing to do."""
+
+    def end_scan(self) -> None:
+        """Nothing to do."""
+
+    def changed(self) -> set[str] | None:
+        """Returns None: the folder must be scanned."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class EventWatcher:
+    """Watches by inotify. Raises OSError where there is none; ``watch_folder`` does if there are too many folders."""
+
+    kind = "inotify"
+
+    def __init__(self, side: FolderSide) -> None:
+        self._side = side
+        self._inotify = Inotify()
+        self._folders: dict[int, str] = {}
+        self._before: dict[int, str] = {}
+        self._is_lost = False
+
+    def fileno(self) -> int:
+        """The descriptor of the events."""
+        return self._inotify.fileno()
+
+    def begin_scan(self) -> None:
+        """Drop the pending events: the scan sees their changes."""
+        self._inotify.drop()
+        self._before, self._folders, self._is_lost = self._folders, {}, False
+
+    def watch_folder(self, relative: str) -> None:
+        """From now on notice what changes in this folder. Raises OSError."""
+        self._folders[self._inotify.add(self._side.path(relative) if relative else self._side.root)] = relative
+
+    def end_scan(self) -> None:
+        """Stop watching folders that the scan did not meet."""
+        for number in self._before.keys() - self._folders.keys():
+            self._inotify.remove(number)
+        self._before = {}
+
+    def changed(self) -> set[str] | None:
+        """Entries that may have changed since the last call; None: the folder must be scanned."""
+        found: set[str] = set()
+        for event in self._inotify.read():
+            if event.is_overflow or (event.is_folder and event.is_move):
+                self._is_lost = True
+            elif event.is_unwatched:
+                self._folders.pop(event.watch, None)
+            elif event.watch in self._folders and event.name and not event.name.startswith(STAGED):
+                folder = self._folders[event.watch]
+                path = f"{folder}/{event.name}" if folder else event.name
+                found.add(path)
+                if event.is_folder and event.is_new:
+                    self._begin(path, found)
+        return None if self._is_lost else found
+
+    def close(self) -> None:
+        """End it."""
+        self._inotify.close()
+
+    def _begin(self, folder: str, found: set[str]) -> None:
+        """Watch a new folder, and add the entries created in it before it was watched."""
+        new = [folder]
+        while new:
+            folder = new.pop()
+            try:
+                self.watch_folder(folder)
+                with os.scandir(self._side.path(folder)) as entries:
+                    inside = {f"{folder}/{entry.name}": entry for entry in entries if not entry.name.startswith(STAGED)}
+            except GONE:
+                continue
+            except OSError:  # too many watches, or an unreadable folder: the scan will find and report it
+                self._is_lost = True
+                return
+            found.update(inside)
+            for path, entry in inside.items():
+                with contextlib.suppress(*GONE):
+                    if entry.is_dir(follow_symlinks=False):
+                        new.append(path)

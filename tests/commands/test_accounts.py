@@ -1,0 +1,569 @@
+"""``cloudbench login``, ``status`` and ``logout``: against emulators, with real requests on loopback."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import socket
+import ssl
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import keyring
+import keyring.backends.fail
+import pytest
+
+from pytest_cloudbench import drivers, providers
+from pytest_cloudbench.commands.cli import main
+from pytest_cloudbench.drivers.base import OAuthLogin
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.lab.clients.processes import free_port
+from pytest_cloudbench.model import (
+    CredentialsError,
+    Endpoint,
+    ProviderSpec,
+)
+from pytest_cloudbench.providers import credentials, renewal
+from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.providers.login import (
+    Application,
+    by_browser,
+    by_device_code,
+    by_pasted_code,
+    of_service,
+    renewed,
+)
+from tests.limits import HANG_S
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def app(emulator: EmulatorService) -> Application:
+    oauth: Any = drivers.driver_class("dropbox")
+    return Application(of_service(oauth.oauth, emulator.endpoint), "an-app", ca_file=emulator.endpoint.ca_file)
+
+
+@pytest.fixture(autouse=True)
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """No keyring, and a separate credentials file."""
+    for field in ("access_token", "refresh_token", "app_key", "app_secret"):
+        monkeypatch.delenv(credentials.environment_name("dropbox", field), raising=False)
+    path = tmp_path / "config" / "credentials.toml"
+    monkeypatch.setattr(credentials, "credentials_path", lambda: path)
+    before = keyring.get_keyring()
+    none: Any = keyring.backends.fail.Keyring
+    keyring.set_keyring(none())
+    yield path
+    keyring.set_keyring(before)
+
+
+class Stays(urllib.request.HTTPRedirectHandler):
+    """A redirect is not followed, only returned."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def visit(app: Application) -> Callable[[str], None]:
+    """A browser: opens a page and goes where it is sent."""
+    context = ssl.create_default_context(cafile=app.ca_file)
+
+    def go(address: str) -> None:
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
+        with pytest.raises(HTTPError) as sent:
+            opener.open(address, timeout=HANG_S)
+        with sent.value as answer:
+            back = urlsplit(answer.headers["location"])
+        query = dict(parse_qsl(back.query))
+        with urllib.request.urlopen(f"http://{back.netloc}/?{urlencode(query)}", timeout=HANG_S) as page:
+            assert b"logged in" in page.read()
+
+    return lambda address: threading.Thread(target=go, args=(address,), daemon=True).start()
+
+
+def works(tokens: Any, emulator: EmulatorService) -> bool:
+    own = emulator.endpoint
+    given = type(own)(own.urls, {"access_token": tokens["access_token"]}, own.ca_file)
+    driver = drivers.connect(ProviderSpec.parse(own.api), given)
+    try:
+        return list(driver.list("/")) == []
+    finally:
+        driver.close()
+
+
+def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: EmulatorService) -> None:
+    tokens = by_browser(app, lambda _line: None, visit(app))
+    assert {"access_token", "refresh_token"} <= tokens.keys()
+    assert works(tokens, emulator)
+
+
+def test_connections_that_a_browser_does_not_use_or_aborts_hold_nothing_up(
+    app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[socket.socket] = []
+
+    def go(address: str) -> None:
+        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        for said in (b"", b"GET /", b"GET /favicon.ico HTTP/1.1\r\n\r\n"):
+            opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
+            opened[-1].sendall(said)
+        # Closed with a reset, as by a browser that no longer wants the answer.
+        opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.pop().close()
+        visit(app)(address)
+
+    try:
+        assert works(by_browser(app, lambda _line: None, go), emulator)
+    finally:
+        for each in opened:
+            each.close()
+    assert capsys.readouterr().err == ""
+
+
+STRANGERS = {
+    "no query": b"GET / HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "an error": b"GET /?error=access_denied&error_description=call+1-800-EVIL HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "another state": b"GET /?code=theirs&state=wrong HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "an empty state": b"GET /?code=theirs&state= HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "a state of other characters": b"GET /?code=theirs&state=%ff%F0 HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "the right state, wrong last": b"GET /?code=theirs&state=STATE&state=wrong HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "another host": b"GET /?code=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "another host's error": b"GET /?error=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "no host": b"GET /?code=theirs&state=STATE HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /?code=theirs&state=STATE HTTP/1.1\r\nHost: evil.example\r\nHost: HERE\r\n\r\n",
+    "another method": b"POST /?code=theirs&state=STATE HTTP/1.1\r\nHost: HERE\r\nContent-Length: 0\r\n\r\n",
+    "no address": b"GET http://[ HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    "a long line": b"GET /?" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: HERE\r\n\r\n",
+}
+
+
+def test_requests_of_others_end_no_login(
+    app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: dict[str, bytes] = {}
+
+    def go(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        place = urlsplit(asked["redirect_uri"])
+        for who, request in STRANGERS.items():
+            said = request.replace(b"HERE", place.netloc.encode()).replace(b"STATE", asked["state"].encode())
+            with socket.create_connection((str(place.hostname), place.port or 0), HANG_S) as connection:
+                connection.sendall(said)
+                answers[who] = b""
+                with suppress(ConnectionResetError):  # the long line is not read to its end
+                    answers[who] = connection.recv(65536)
+        visit(app)(address)
+
+    assert works(by_browser(app, lambda _line: None, go), emulator)
+    assert answers.keys() == STRANGERS.keys()
+    assert [who for who, answer in answers.items() if b"logged in" in answer or b"theirs" in answer] == []
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_provider_says_is_one_line(app: Application) -> None:
+    def come_back(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": asked["state"]}
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S)
+        refused.value.close()
+
+    with pytest.raises(CredentialsError, match=r"^login: refused: no such user$"):
+        by_browser(app, lambda _line: None, come_back)
+
+
+def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.05)
+    opened: list[socket.socket] = []
+
+    def go(address: str) -> None:
+        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
+
+    with pytest.raises(CredentialsError, match="did not come back within 10 minutes"):
+        by_browser(app, lambda _line: None, go)
+    opened[0].close()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda query: query.pop("code"), "has no code"),
+        (lambda query: query.update(error="access_denied", error_description="The user said no"), "The user said no"),
+        (lambda query: query.update(code="invalid-code"), "gave no tokens: code is .* or revoked"),
+    ],
+)
+def test_a_browser_that_brings_something_else_is_refused(
+    app: Application, change: Callable[[dict[str, str]], object], told: str
+) -> None:
+    def come_back(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        back = {"code": "some-code", "state": asked["state"]}
+        change(back)
+        with suppress(HTTPError):  # it is told so, too
+            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
+
+    with pytest.raises(CredentialsError, match=told):
+        by_browser(app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start())
+
+
+def test_a_pasted_code_brings_tokens(app: Application, emulator: EmulatorService) -> None:
+    shown: list[str] = []
+
+    def paste(_question: str) -> str:
+        address = shown[-1].removeprefix("visit: ")
+        context = ssl.create_default_context(cafile=app.ca_file)
+        with urllib.request.urlopen(address, timeout=HANG_S, context=context) as page:
+            return str(page.read().decode())
+
+    assert works(by_pasted_code(app, shown.append, paste), emulator)
+    with pytest.raises(CredentialsError, match="no code was given"):
+        by_pasted_code(app, shown.append, lambda _question: "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_real_browser_brings_tokens(app: Application, emulator: EmulatorService, tmp_path: Path) -> None:
+    quiet = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
+    browsers: list[subprocess.Popen[bytes]] = []
+
+    def visit_page(address: str) -> None:
+        argv = [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--ignore-certificate-errors",
+            *quiet.split(),
+        ]
+        browsers.append(subprocess.Popen([*argv, f"--user-data-dir={tmp_path}", "--dump-dom", address],
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))  # fmt: skip
+
+    try:
+        tokens = by_browser(app, lambda _line: None, visit_page)
+        page, _ = browsers[0].communicate(timeout=HANG_S)
+    finally:
+        for browser in browsers:
+            browser.kill()
+            browser.wait()
+    assert b"You are logged in" in page
+    assert works(tokens, emulator)
+
+
+def test_a_login_is_rehearsed_on_an_emulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a-code\n"))
+    assert main(["login", "emulated:ideal", "--no-browser"]) == 0
+    assert "the login works; nothing is stored" in capsys.readouterr().out
+    assert not file.exists()
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[EmulatorService]:
+    with start("box-ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def box_app(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> Application:
+    """Box's application, which returns to a port that no other test uses."""
+    for field in ("access_token", "client_id", "client_secret", "enterprise_id", "user_id"):
+        monkeypatch.delenv(credentials.environment_name("box", field), raising=False)
+    driver: Any = drivers.driver_class("box")
+    monkeypatch.setattr(driver, "oauth", replace(driver.oauth, port=free_port("127.0.0.1")))
+    return Application(of_service(driver.oauth, box.endpoint), "an-app", "its-secret", box.endpoint.ca_file)
+
+
+def test_box_returns_to_the_registered_address(box_app: Application, box: EmulatorService) -> None:
+    shown: list[str] = []
+    assert works(by_browser(box_app, shown.append, visit(box_app)), box)
+    assert f"redirect_uri=http%3A%2F%2F127.0.0.1%3A{box_app.oauth.port}%2F" in shown[0]
+    taken = rf"come back to port {box_app.oauth.port}, which is taken"
+    with socket.create_server(("127.0.0.1", box_app.oauth.port)), pytest.raises(CredentialsError, match=taken):
+        by_browser(box_app, shown.append, visit(box_app))
+
+
+def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorService) -> None:
+    shown: list[str] = []
+    pasted: list[str] = []
+
+    def paste(question: str) -> str:
+        """The address shown by a browser that found no server there."""
+        assert question == "address: "
+        context = ssl.create_default_context(cafile=box_app.ca_file)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
+        with pytest.raises(HTTPError) as sent:
+            opener.open(shown[0].removeprefix("visit: "), timeout=HANG_S)
+        with sent.value as answer:
+            pasted.append(str(answer.headers["location"]))
+        return pasted[0]
+
+    assert works(by_pasted_code(box_app, shown.append, paste), box)
+    assert pasted[0].startswith(f"http://127.0.0.1:{box_app.oauth.port}/?")
+    for address, reason in (
+        (pasted[0], "belongs to another login"),
+        (pasted[0].partition("&state")[0], "copy all of it"),
+        ("http://[", "copy all of it"),
+        ("\udcff?state=\udcff", "belongs to another login"),
+    ):
+        with pytest.raises(CredentialsError, match=reason):
+            by_pasted_code(box_app, shown.append, {"address: ": address}.__getitem__)
+
+
+@pytest.fixture
+def renewals(box_app: Application, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The refresh tokens that were sent to the emulator, in order."""
+    sent: list[str] = []
+
+    def of_emulator(app: Application, refresh_token: str) -> Any:
+        sent.append(refresh_token)
+        return renewed(replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file), refresh_token)
+
+    monkeypatch.setattr("pytest_cloudbench.providers.login.renewed", of_emulator)
+    return sent
+
+
+@pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
+def test_a_login_to_box_keeps_what_a_renewal_needs(
+    spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], file: Path, renewals: list[str],
+) -> None:  # fmt: skip
+    def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
+        here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
+        return by_browser(here, show, visit(here))
+
+    monkeypatch.setattr("pytest_cloudbench.providers.login.by_browser", of_emulator)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("an-app\nits-secret\n"))
+    assert main(["login", spec]) == 0
+    shown = capsys.readouterr().out
+    if spec == "box":
+        assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in shown
+        assert "expire soon" not in shown
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert tomllib.loads(file.read_text())["box"].keys() == {"refresh_token", "client_id", "client_secret"}
+        found = renewal.load("box")
+        assert found.keys() == {"access_token"}
+        assert works(found, box)
+        assert len(renewals) == 1
+    else:
+        assert "the login works; nothing is stored" in shown
+        assert not file.exists()
+    assert "its-secret" not in shown
+
+
+BOX = {"refresh_token": "the-first", "client_id": "an-app", "client_secret": "its-secret"}
+
+
+def test_each_refresh_token_of_box_is_used_once(
+    renewals: list[str], box: EmulatorService, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight that start together share one token; when it has aged, the next refresh token brings the next one."""
+    credentials.store("box", BOX)
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(lambda _: renewal.load("box"), range(8))
+    assert others == [first] * 7
+    assert renewals == ["the-first"]
+    kept = tomllib.loads(file.read_text())["box"]
+    assert kept["refresh_token"] != "the-first"
+    assert float(kept["renewed_until_s"]) - time.time() > 3000
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    credentials.store("box", {**kept, "renewed_until_s": f"{time.time() + 60:.0f}"})
+    second = renewal.load("box")
+    assert second != first
+    assert works(second, box)
+    assert renewals == ["the-first", kept["refresh_token"]]
+    monkeypatch.setenv("CLOUDBENCH_BOX_ACCESS_TOKEN", "of-the-environment")
+    assert renewal.load("box") == {"access_token": "of-the-environment"}
+
+
+def test_a_login_to_box_that_has_ended_says_what_to_do(renewals: list[str]) -> None:
+    credentials.store("box-2", {**BOX, "refresh_token": "invalid"})
+    with pytest.raises(CredentialsError, match=r"^box-2: the provider renewed no token: Invalid refresh token; "):
+        renewal.load("box", account=2)
+    assert renewals == ["invalid"]
+
+
+def test_a_refresh_token_that_works_once_is_not_taken_from_the_environment(
+    box_app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in BOX.items():
+        monkeypatch.setenv(credentials.environment_name("box", name), value)
+    with pytest.raises(CredentialsError, match=r"has client_id, client_secret only.*or set (?!.*REFRESH_TOKEN)"):
+        renewal.load("box")
+
+
+def test_a_device_code_is_agreed_to_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command shows a code and asks until somebody has typed it at the service; then its tokens work."""
+    places: list[Endpoint] = []
+    tokens: list[dict[str, str]] = []
+    shown: list[str] = []
+
+    def of_emulator(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+        places.append(endpoint)
+        return of_service(oauth, endpoint)
+
+    def wait(_is_over: object, timeout_s: float, **_: object) -> bool:
+        """Pauses take no time; in the second one, a user agrees on another device."""
+        shown.append(capsys.readouterr().out)
+        if len(shown) == 2:
+            code = shown[0].split(" and type ")[1].split()[0]
+            context = ssl.create_default_context(cafile=places[0].ca_file)
+            with urllib.request.urlopen(
+                f"{places[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context
+            ) as page:
+                assert page.status == 200
+        assert timeout_s == 5, "the service asks for this pause"
+        return False
+
+    def connect(provided: Provided) -> Any:
+        assert provided.endpoint is not None
+        tokens.append(dict(provided.endpoint.credentials))
+        driver = real_connect(provided)
+        assert list(driver.list("/")) == []
+        return driver
+
+    real_connect = providers.connect
+    monkeypatch.setattr("pytest_cloudbench.providers.login.of_service", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.wait_for", wait)
+    monkeypatch.setattr(providers, "connect", connect)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["login", "emulated:onedrive?profile=ideal", "--device"]) == 0
+    assert "the login works; nothing is stored" in capsys.readouterr().out
+    assert len(shown) == 2
+    assert "visit https://microsoft.com/devicelogin and type " in shown[0]
+    assert "refresh_token" in tokens[-1]
+
+
+def test_a_device_code_that_nobody_types_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.0)
+    with start("onedrive-ideal") as running:
+        oauth: Any = drivers.driver_class("onedrive")
+        app = Application(of_service(oauth.oauth, running.endpoint), "an-app", ca_file=running.endpoint.ca_file)
+        with pytest.raises(CredentialsError, match="nobody agreed in time"):
+            by_device_code(app, lambda _line: None)
+        with pytest.raises(CredentialsError, match="no device code"):
+            by_device_code(replace(app, client_id=""), lambda _line: None)
+
+
+def test_keys_are_stored_for_this_user_only_and_forgotten_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.parent.mkdir()
+    file.write_text('[other]\npassword = "of \\"another\\" \\\\ provider"\n')
+    file.chmod(0o600)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\nvery-secret\n"))
+    assert main(["login", "dropbox", "--keys"]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert tomllib.loads(file.read_text()) == {
+        "other": {"password": 'of "another" \\ provider'}, "dropbox": {"access_token": "very-secret"},
+    }  # fmt: skip
+    assert credentials.load("dropbox")["access_token"] == "very-secret"
+    assert main(["status"]) == 0
+    assert main(["logout", "dropbox"]) == 0
+    shown = capsys.readouterr().out
+    assert f"dropbox: access_token ({file})" in shown
+    assert f"dropbox: removed from {file}" in shown
+    assert "very-secret" not in shown
+    assert tomllib.loads(file.read_text()) == {"other": {"password": 'of "another" \\ provider'}}
+    assert main(["logout", "dropbox"]) == 0
+    assert "nothing was stored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "typed", "values"),
+    [("dropbox+fast", "dropbox", "1\nvery-secret\n", {"access_token": "very-secret"}),
+     ("s3+fast-2", "s3-2", "the-id\nvery-secret\n\n", {"access_key_id": "the-id", "secret_access_key": "very-secret"})],
+)  # fmt: skip
+def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
+    name: str, owner: str, typed: str, values: dict[str, str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], file: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert main(["login", name, "--keys"]) == 0
+    assert tomllib.loads(file.read_text()) == {owner: values}
+    scheme, _, number = name.partition("-")
+    assert credentials.load(scheme, account=int(number or 1)) == values
+    assert main(["status"]) == 0
+    assert main(["logout", name]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in shown if str(file) in line and "stored" not in line] == [f"{owner}:"] * 2
+    assert tomllib.loads(file.read_text()) == {}
+
+
+def test_the_application_of_the_login_before_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pytest_cloudbench.providers.login.by_browser", lambda app, show: {
+        "access_token": "some-access", "refresh_token": f"of-{app.client_id}-{app.client_secret}",
+    })  # fmt: skip
+    for typed, arguments, refresh in (
+        ("first-app\nits-secret\n", [], "of-first-app-its-secret"),
+        ("", [], "of-first-app-its-secret"),
+        ("\n", ["--client-id", "second-app"], "of-second-app-"),
+        ("", [], "of-second-app-"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert main(["login", "dropbox", *arguments]) == 0
+        assert credentials.load("dropbox")["refresh_token"] == refresh
+    shown = capsys.readouterr().out
+    assert "with the application second-app, from " in shown
+    assert "its-secret" not in shown
+
+
+def test_a_second_account_has_credentials_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\nsecond\n"))
+    assert main(["login", "dropbox-2", "--keys"]) == 0
+    assert credentials.load("dropbox", account=2)["access_token"] == "second"
+    with pytest.raises(CredentialsError, match="cloudbench login dropbox"):
+        credentials.load("dropbox")
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "other")
+    assert main(["logout", "dropbox-2"]) == 0
+    assert "dropbox-2: the environment still has access_token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["login", "folder"], "needs no credentials"),
+        (["login", "dropbax"], "did you mean dropbox"),
+        (["login", "folder:/tmp"], "expected a provider's name"),
+        (["login", "dropbox"], "no answer to"),
+        (["login", "emulated:ideal", "--device"], "no device code"),
+        (["login", "dropbox", "--device"], "no device code"),
+        (["logout", "folder"], "needs no credentials"),
+        (["doctor", "dropbox"], "run 'cloudbench login dropbox'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(arguments) == 4
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1

@@ -1,0 +1,392 @@
+"""The ``cloudbench`` command, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.plugin.configs.bench import parse_bench
+from pytest_cloudbench.results import journal
+from pytest_cloudbench.results.owner import owner_text
+from tests.limits import HANG_S
+from tests.net.traffic import craft
+from tests.net.traffic.craft import START_NS, Segment
+from tests.odd_files import odd_file
+from tests.runs import SPREAD, Spread
+
+COMMAND = [sys.executable, "-m", "pytest_cloudbench.commands.cli"]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.strip() == f"pytest-cloudbench {__version__}"
+    assert {"emulate", "clean", "new", "schema"} <= set(run("--help").stdout.split())
+
+
+@pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
+def test_bad_input_is_one_line(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 4
+    assert len(done.stderr.splitlines()) == 1
+    assert words[-1] in done.stderr
+    assert "dropbox" in done.stderr, "what there is instead"
+    assert not done.stdout
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "emulate", "dropbox", "--profile", "ideal"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        told = "urls credentials ca_file control api proxy control_token_file profile pid"
+        assert set(told.split()) == set(ready)
+        assert Path(ready["ca_file"]).is_file()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=HANG_S)
+    finally:
+        process.kill()
+    assert (process.returncode, rest, errors) == (0, "", "")
+    assert not Path(ready["ca_file"]).exists()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A provider's folder, and an empty journal."""
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    (tmp_path / "store").mkdir()
+    return tmp_path / "store"
+
+
+def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said: str = "") -> Path:
+    """What a killed run leaves."""
+    folder = store / f"cloudbench-{run}"
+    (folder / "test" / "deep").mkdir(parents=True)
+    (folder / "test" / "deep" / "file").write_bytes(b"left")
+    if marker:
+        (folder / marker).write_text(said or run)
+    journal.note(f"folder:{store}", f"/cloudbench-{run}")
+    return folder
+
+
+@pytest.mark.parametrize("marker", [journal.MARKER, f"..{journal.marker_beside('/cloudbench-x')}"])
+def test_clean_removes_what_a_killed_run_left(
+    store: Path, marker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _left(store, marker=marker)
+    (store / "mine").write_bytes(b"not ours")
+    journal.note(f"folder:{store}", "/cloudbench-gone")
+    monkeypatch.chdir("/")
+    assert cli.main(["clean", "--dry-run"]) == 0
+    assert folder.exists()
+    assert cli.main(["clean"]) == 0
+    assert capsys.readouterr().out.endswith("2 folders removed\n")
+    assert [path.name for path in store.iterdir()] == ["mine"]
+    assert journal.pending() == ([], [])
+
+
+def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest on one test, in a folder."""
+    (folder / "test_it.py").write_text(textwrap.dedent(test))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
+
+
+@pytest.mark.parametrize("command", [["clean"], ["clean", "--force"]])
+def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[str]) -> None:
+    """Asked from inside the run, between its start and its end."""
+    done = _session(
+        store.parent,
+        f"""
+        import subprocess, sys
+        from pytest_cloudbench.workload.arrival import FixedInterval
+        def test_alive(experiment, payloads):
+            def run():
+                return experiment.run(
+                    payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=3, keep=True
+                )
+            run().check()
+            asked = subprocess.run([*{COMMAND!r}, *{command!r}], capture_output=True, text=True)
+            assert asked.stdout.endswith(": still running\\n0 folders removed\\n"), asked
+            assert asked.returncode == 0
+            run().check()
+        """,
+        "--provider=folder:store",
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_clean_of_a_run_that_may_live_elsewhere_is_forced(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _left(store)
+    elsewhere = json.dumps(["another-host", "boot", "pid:[1]", 1, 1])
+    journal.note(f"folder:{store}", "/cloudbench-x", elsewhere)
+    assert cli.main(["clean"]) == 0
+    assert "may run on another machine or in a container; see --force" in capsys.readouterr().out
+    assert folder.exists()
+    assert cli.main(["clean", "--force"]) == 0
+    assert not folder.exists()
+    assert journal.pending() == ([], [])
+
+
+def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is the run's own, killed in the middle; the marker was there before anything else."""
+    (tmp_path / "here").mkdir()
+    killed = _session(
+        tmp_path,
+        """
+        import os, signal
+        from pytest_cloudbench.workload.arrival import FixedInterval
+        def test_killed(experiment, payloads):
+            experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=3, keep=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "--provider=folder:here",
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = list((tmp_path / "here").rglob("*"))
+    assert sum(path.is_file() and path.name != journal.MARKER for path in left) == 3
+    monkeypatch.chdir(store)
+    assert cli.main(["clean"]) == 0
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+@SPREAD
+def test_a_run_leaves_no_folder_that_it_has_made(tmp_path: Path, store: Path, was_there: bool, spread: Spread) -> None:
+    if was_there:
+        (store / "deep" / "root").mkdir(parents=True)
+    ran = _session(
+        tmp_path,
+        """
+        from pytest_cloudbench.workload.arrival import FixedInterval
+        def test_one(experiment, payloads):
+            for _ in range(2):
+                experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2, keep=True)
+        """,
+        f"--provider=folder:{store}/deep/root",
+        *spread,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert [path.name for path in sorted(store.rglob("*"))] == (["deep", "root"] if was_there else [])
+    assert journal.pending() == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("/keep", "does not have the name of a run's folder: left alone"),
+        ("/", "does not have the name of a run's folder: left alone"),
+        ("/cloudbench-x/../keep", "does not have the name of a run's folder: left alone"),
+        ("/keep/cloudbench-x", "does not have the name of a run's folder: left alone"),
+        ("/cloudbench-x\n", "does not have the name of a run's folder: left alone"),
+        ("/cloudbench-none", "has no marker of run none: left alone, since it may not be a run's"),
+        ("/cloudbench-other", "has no marker of run other: left alone, since it may not be a run's"),
+        ("/cloudbench-folder", "has no marker of run folder: left alone, since it may not be a run's"),
+        ("/cloudbench-pipe", "has no marker of run pipe: left alone, since it may not be a run's"),
+        ("/cloudbench-file", "has no marker of run file: left alone, since it may not be a run's"),
+    ],
+)
+def test_clean_removes_only_what_has_name_and_marker(
+    store: Path, folder: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store / "keep").mkdir()
+    _left(store / "keep")
+    _left(store, "none", marker=None)
+    _left(store, "other", said="another")
+    (_left(store, "folder", marker=None) / journal.MARKER).mkdir()
+    os.mkfifo(_left(store, "pipe", marker=None) / journal.MARKER)
+    (store / "cloudbench-file").write_text("file")
+    journal.journal_path().unlink()
+    before = sorted(store.rglob("*"))
+    journal.note(f"folder:{store}", folder)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.err.count("\n"), said in shown.err) == (1, True), shown.err
+    assert sorted(store.rglob("*")) == before
+    assert journal.pending()[0] == [journal.LeftFolder(f"folder:{store}", folder)]
+
+
+def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ACCESS_TOKEN", "REFRESH_TOKEN", "APP_KEY"):
+        monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
+    journal.note("dropbox?token_env=NOT_SET", "/cloudbench-x")
+    journal.note("nowhere:/a\x1b[31m", "/cloudbench-x")
+    folder = _left(store)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.endswith("1 folder removed\n")
+    assert len(shown.err.splitlines()) == 2
+    assert "\x1b" not in shown.out + shown.err
+    assert not folder.exists()
+    assert [left.provider.partition(":")[0] for left in journal.pending()[0]] == [
+        "dropbox?token_env=NOT_SET",
+        "nowhere",
+    ]
+
+
+def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _left(store)
+    journal.note("nowhere:a b", "/cloudbench-x")
+    assert cli.main(["clean", "--forget", "nowhere:a", "/cloudbench-x"]) == 4
+    assert "not in the journal" in capsys.readouterr().err
+    assert cli.main(["clean"]) == 1
+    hint = capsys.readouterr().err.strip().partition("(if nothing is there: cloudbench ")[2].rstrip(")")
+    assert not folder.exists(), "that of another provider is cleaned"
+    assert shlex.split(hint) == ["clean", "--forget", "nowhere:a b", "/cloudbench-x"]
+    assert cli.main(shlex.split(hint)) == 0
+    assert "crossed out" in capsys.readouterr().out
+    assert journal.pending() == ([], [])
+    assert cli.main(["clean"]) == 0
+
+
+def test_the_folder_of_a_run_that_lives_is_not_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.note(f"folder:{store}", "/cloudbench-x", owner_text())
+    assert cli.main(["clean", "--forget", f"folder:{store}", "/cloudbench-x"]) == 4
+    assert "still running" in capsys.readouterr().err
+    assert len(journal.pending()[0]) == 1
+
+
+_NOT_ENTRIES = [
+    b'{"provider": "fol',
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"null",
+    b"7",
+    b'["provider", "folder"]',
+    b'{"provider": 7, "folder": "/cloudbench-x"}',
+    b'{"provider": "folder:/", "folder": ["/cloudbench-x"]}',
+    b'{"folder": "/cloudbench-x"}',
+    b'{"provider": "folder:/", "folder": "/cloudbench-x", "owner": 7}',
+]
+
+
+@pytest.mark.parametrize("line", _NOT_ENTRIES, ids=range(len(_NOT_ENTRIES)))
+def test_what_is_no_entry_is_one_line(store: Path, line: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.journal_path().write_bytes(line)
+    folder = _left(store)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"cloudbench: {journal.journal_path()}: line 1 is not an entry of a journal: skipped\n"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "huge"])
+def test_what_is_no_journal_is_one_line(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = odd_file(tmp_path, kind)
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(path))
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("0 folders removed\n", 1)
+    with pytest.raises(ResultsError, match="cannot write the journal"):
+        journal.note("folder:x", "/cloudbench-x")
+
+
+def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
+    with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):
+        journal.note("folder:x", "/cloudbench-x")
+
+
+def test_new_writes_an_example_that_is_read_and_names_the_schema(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "new"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pytest experiment.bench.toml" in done.stdout
+    text = (tmp_path / "experiment.bench.toml").read_text("utf-8")
+    assert len(parse_bench(text, "experiment.bench.toml").experiments) == 2
+    path = Path(run("schema", "--path").stdout.strip())
+    assert text.splitlines()[0] == f"#:schema {path.as_uri()}"
+    assert json.loads(path.read_text("utf-8")) == json.loads(run("schema").stdout)
+    assert run("new", "-").stdout == text
+
+
+def test_new_leaves_an_existing_file_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.bench.toml").write_text("mine", "utf-8")
+    done = run("new", str(tmp_path / "mine.bench.toml"))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "the file exists and was not changed; give another name" in done.stderr
+    assert (tmp_path / "mine.bench.toml").read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("mine.toml", "ends in .bench.toml"), ("no/x.bench.toml", "cannot be written")]
+)
+def test_new_says_what_is_wrong_in_one_line(name: str, words: str, tmp_path: Path) -> None:
+    done = run("new", str(tmp_path / name))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def many_flows(path: Path) -> Path:
+    segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(1024, 3024)]
+    path.write_bytes(craft.pcap(craft.records(segments)))
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
+@pytest.mark.parametrize(
+    "words",
+    [["analyze", "FILE", "--json"], ["analyze", "FILE"], ["schema"], ["new", "-"], ["--help"], ["analyze", "--help"]],
+)
+def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[str]) -> None:
+    path = many_flows(tmp_path / "many.pcap")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_cloudbench.commands.cli",
+        *(str(path) if word == "FILE" else word for word in words),
+    ]
+    reading, writing = os.pipe()
+    os.close(reading)  # gone before the first word
+    try:
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
+    finally:
+        os.close(writing)
+    assert ended.stderr == ""
+    assert ended.returncode == 141 or "--help" in words  # argparse may take it for nothing
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
+def test_what_was_read_before_it_went_is_right(tmp_path: Path) -> None:
+    path = many_flows(tmp_path / "many.pcap")
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.read(4)
+        process.stdout.close()
+        assert (first, process.stderr.read(), process.wait(HANG_S)) == (b'{\n "', b"", 141)

@@ -1,0 +1,202 @@
+"""``cloudbench doctor``: what is well is said to be, what is wrong is found, and nothing is left."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from email.utils import formatdate, parsedate_to_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.commands.cli import main
+from pytest_cloudbench.commands.doctor import examine
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.model import (
+    CloudError,
+    Content,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+)
+from pytest_cloudbench.providers import Provider
+from tests.limits import HANG_S
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("ideal") as running:
+        yield running
+
+
+def steps(provider: Provider) -> dict[str, tuple[bool | None, str]]:
+    return {each.step: (each.is_good, each.told) for each in examine(provider, "me")}
+
+
+def test_a_healthy_provider_is_well_and_nothing_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    (tmp_path / "objects").mkdir()
+    for spec in ("emulated:dropbox", f"folder:{tmp_path / 'objects'}"):
+        assert main(["doctor", spec]) == 0
+        shown = capsys.readouterr().out
+        assert "FAIL" not in shown
+        assert [line.split()[1] for line in shown.splitlines() if line.startswith("ok")] == [
+            "connect", "write", "read", "list", "delete", "quota",
+        ]  # fmt: skip
+        clock = next(line for line in shown.splitlines() if line.split()[0] == "clock")
+        assert ("the emulator has this machine's" in clock) is spec.startswith("emulated:")
+    assert list((tmp_path / "objects").iterdir()) == []
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+def test_what_names_may_not_hold_takes_no_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})
+    driver.capabilities = replace(driver.capabilities, names=NameRules(refused="\r\n"), via="via another program")
+    told = steps(Provider(f"folder:{tmp_path}", driver))["limits"][1]
+    assert "without any of '\\r\\n'" in told
+    assert "via another program" in told
+    assert "via via" not in told
+
+
+class Damaging(FolderDriver):
+    """Stores something other than what it receives."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        entry = super().put(path, content)
+        local = self._local("put", path)
+        local.write_bytes(local.read_bytes()[::-1])
+        return entry
+
+
+class Refusing(FolderDriver):
+    """Has credentials that may not write."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        raise CloudError(ErrorKind.AUTH, "put", path, detail="scope missing")
+
+
+HTTP_DRIVERS = {
+    "azure://b": {"account": "us", "account_key": "c2VjcmV0"},
+    "box": {"access_token": "some-token"},
+    "dropbox": {"access_token": "some-token"},
+    "dropbox+fast": {"access_token": "some-token"},
+    "gcs://b": {"access_token": "some-token"},
+    "gdrive": {"access_token": "some-token"},
+    "mega": {"email": "a@b.c", "password": "some-password"},
+    "onedrive": {"access_token": "some-token"},
+    "s3://b": {"access_key_id": "us", "secret_access_key": "some-secret"},
+    "s3+fast://b": {"access_key_id": "us", "secret_access_key": "some-secret"},
+    "swift://b": {"auth_url": "https://h.example/auth/v1.0", "user": "us", "key": "some-key"},
+    "tahoe:http://127.0.0.1:3456": {"cap": "URI:DIR2:abc:def"},
+    "webdav://h.example/files": {"user": "us", "password": "some-password"},
+}
+
+
+@pytest.mark.parametrize("spec", HTTP_DRIVERS)
+def test_every_driver_that_speaks_http_knows_where_to_read_a_clock(spec: str) -> None:
+    parsed = ProviderSpec.parse(spec)
+    if missing := drivers.missing_library(parsed.scheme):
+        pytest.skip(missing)
+    driver: Any = drivers.connect(parsed, None, HTTP_DRIVERS[spec])
+    try:
+        place = urlsplit(driver.clock_url)
+        assert place.scheme in ("http", "https")
+        assert place.hostname
+        assert not place.query
+        assert "def" not in place.path, "an address on the way to files may be a secret"
+    finally:
+        driver.close()
+
+
+class Dated(BaseHTTPRequestHandler):
+    """Refuses, with the date that is set on the server's class."""
+
+    date = ""
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(403)
+        if self.date:
+            self.send_header("date", self.date)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "is_good", "told"),
+    [
+        (0, True, "s from the provider's, within "),
+        (3600, False, "set this machine's clock (NTP), or tokens and signatures fail"),
+        (None, None, "unknown: the service's answers have no date"),
+    ],
+)
+def test_the_clock_is_compared_with_the_date_of_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int | None, is_good: bool | None, told: str
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    date = "" if ahead_s is None else formatdate(time.time() + ahead_s, usegmt=True)
+    with HTTPServer(("127.0.0.1", 0), type("Handler", (Dated,), {"date": date})) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        (tmp_path / "objects").mkdir()
+        driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path / 'objects'}"), None, {})
+        driver.clock_url = f"http://127.0.0.1:{server.server_port}/"
+        found = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
+        thread.join()
+    assert (found[0], told in found[1]) == (is_good, True), found
+
+
+def test_emulators_date_their_answers(emulator: EmulatorService) -> None:
+    trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+    before_s = int(time.time()) - 1
+    with pytest.raises(HTTPError) as refused:
+        urllib.request.urlopen(emulator.endpoint.url, timeout=HANG_S, context=trusted)
+    with refused.value as answer:
+        dates = answer.headers.get_all("date", [])
+    assert len(dates) == 1
+    assert before_s <= parsedate_to_datetime(dates[0]).timestamp() <= time.time()
+
+
+def of(kind: type[FolderDriver], folder: Path) -> Provider:
+    driver = kind.connect(ProviderSpec.parse(f"folder:{folder}"), None, {})
+    return Provider("folder:x", driver, profile="none")
+
+
+def test_what_is_wrong_is_found_and_said(tmp_path: Path) -> None:
+    found = steps(of(Damaging, tmp_path / "damaged"))
+    assert found["write"][0] is True
+    assert found["read back"] == (False, "5120 bytes came back, and they differ")
+    assert "list" not in found
+    found = steps(of(Refusing, tmp_path / "refused"))
+    assert found["write"][0] is False
+    assert "scope missing" in found["write"][1]
+    assert "cloudbench status" in found["write"][1]
+
+
+def test_a_full_account_and_a_lost_service_are_told_apart(emulator: EmulatorService) -> None:
+    with start("ideal") as own:
+        driver = drivers.connect(ProviderSpec.parse("dropbox"), own.endpoint)
+        own.control(set={"quota.bytes": 1000})
+        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        assert is_good is False
+        assert "the account is full" in told
+        own.stop()
+        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        assert is_good is False
+        assert "check the network" in told
+        driver.close()

@@ -1,0 +1,165 @@
+"""The commands about the regression gate, on runs with a known truth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.judge import changepoints, watched
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
+from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, checks_of, needed_numbers
+from pytest_cloudbench.load.gate.text import ruling_text
+from pytest_cloudbench.results.index import Index
+from tests.results.stored_runs import DAY_MS, START_MS, info, store
+
+TEST = "test_it.py::test_put"
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> list[str]:
+        assert cli.main(["gate", *argv, "--storage", str(folder)]) == 0
+        return capfd.readouterr().out.splitlines()
+
+    return run
+
+
+def store_runs(folder: Path, first: int, runs: int, spread: float = 0.01, p50: float = 0.1, **given: Any) -> None:
+    """Store a run a day, with quiet times that vary this much."""
+    source = random.Random(first)
+    for number in range(first, first + runs):
+        told = {
+            "quiet_ops": 300, "quiet_p50": p50 * exp(source.gauss(0, spread)), "quiet_p99": 0.2, "quiet_kept": 300,
+            "start_wall_ms": START_MS + number * DAY_MS, "quiet_share": 1.0, **given,
+        }  # fmt: skip
+        store(folder, number, {TEST: info(**told)})
+
+
+def test_power_gives_no_figure_for_what_the_gate_refuses(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 12, quiet_ops=50)
+    (line,) = [line for line in run("power") if "quiet_p99" in line]
+    assert line == "  quiet_p99: 300 quiet operations are needed, found 50"
+    assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
+
+
+def test_power_writes_large_changes_as_people_do(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 12, spread=0.6)
+    (line,) = [line for line in run("power") if "quiet_p50" in line]
+    assert "e+0" not in line
+    assert " % would be seen (margin 10 %)" in line
+
+
+def test_power_says_how_many_operations_would_find_a_rise_of_a_rate(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 12, ops=60)
+    (line,) = [line for line in run("power") if "failed_rate" in line]
+    assert " points would be seen (margin 1 point): about " in line
+    assert line.endswith(" operations and 15 runs would suffice")
+
+
+def test_power_says_why_other_runs_are_no_baseline(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 13)
+    store_runs(folder, 14, 1, machine="Another")
+    assert run("power")[0] == (
+        f"{TEST}: 1 run, and 10 are needed (the 13 stored runs differed in machine "
+        "(Linux x86_64, 2 x A CPU, CPython 3.11, here Another))"
+    )
+
+
+def test_power_names_the_run_of_the_last_improvement(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 12)
+    store_runs(folder, 13, 4, p50=0.05)
+    (line,) = [line for line in run("power") if "quiet_p50" in line]
+    assert line.endswith("; it improved at 0013_run, and there are too few runs since then")
+
+
+def test_as_many_runs_are_searched_for_a_change_as_in_the_gate(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_runs(folder, 1, 70)
+    lengths = set[int]()
+
+    def find_changes(values: list[float]) -> list[changepoints.ChangePoint]:
+        lengths.add(len(values))
+        return changepoints.find_changes(values)
+
+    monkeypatch.setattr(watched, "find_changes", find_changes)
+    run("power")
+    assert max(lengths) == 60
+    lengths.clear()
+    assert run("backtest")[-1].startswith("60 of 60 sessions had 10 runs before them")
+    assert max(lengths) == 60
+
+
+def varied(folder: Path, runs: int, tests: int) -> None:
+    """A history with levels that change, errors, a second machine, and runs that failed, were gated or had doubts."""
+    source = random.Random("varied")
+    for number in range(1, runs + 1):
+        entries = {}
+        for test in range(tests):
+            level = 0.1 * (1.3 if number > 60 + test else 1.0) * exp(source.gauss(0, 0.01 + 0.01 * test))
+            failed = sum(source.random() < (0.05 if number % 29 == 0 else 0.002) for _ in range(300))
+            told: dict[str, Any] = {
+                "quiet_ops": 300, "quiet_p50": level, "quiet_p99": 2 * level * exp(source.gauss(0, 0.03)),
+                "quiet_kept": 300 - number % 7, "quiet_share": 0.99, "failed": failed, "failed_rate": failed / 300,
+                "requests_per_op": 1.0 + (number == 77), "cpu_per_op": 0.001 * exp(source.gauss(0, 0.05)),
+                "reference_cpu_s": 0.01 if number % 31 else 0.03, "start_wall_ms": START_MS + number * DAY_MS,
+                "machine": "Another" if number % 10 == 3 else "The usual one",
+            }  # fmt: skip
+            if source.random() < 0.06:
+                told |= source.choice([
+                    {"outcome": "failed"}, {"doubts": ["late"]}, {"outcome": "failed", "gate": {"answer": "broken"}},
+                ])  # fmt: skip
+            entries[f"{TEST}[{test}]"] = info(**told)
+        store(folder, number, entries)
+
+
+def judged_one_by_one(folder: Path) -> list[str]:
+    """What a backtest says if each run is compared with all before it, and everything is judged."""
+    index, sessions = Index.open(folder), dict[str, list[Check]]()
+    for test in index.tests():
+        rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
+        runs = [(point, {
+            "run": point.name, FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
+            **{name: number for name, number in row.items() if number is not None},
+        }) for point, row in rows]  # fmt: skip
+        for end, (now, numbers) in enumerate(runs):
+            if end >= FEWEST_RUNS and "doubts" not in now.fit:
+                usable = [each for point, each in runs[:end]
+                          if point.fit in ("", ONLY_AT_GATE) and point.fingerprint == now.fingerprint]  # fmt: skip
+                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
+    judged = suspects = red = 0
+    lines = []
+    for run, checks in sorted(sessions.items()):
+        rulings = judge([replace(check, again=(check.now,) * AGAIN) for check in checks])
+        broken = [each for each in rulings if each.answer == "broken"]
+        lines += [f"{run}: {each.check.experiment}: {ruling_text(each)}" for each in broken]
+        judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
+        suspects, red = suspects + sum(map(is_suspect, checks)), red + bool(broken)
+    return [
+        *lines,
+        f"{judged} of {len(sessions)} sessions had {FEWEST_RUNS} runs before them; {suspects} metrics would have been "
+        f"measured again; at most {red} sessions would have been red",
+    ]
+
+
+def test_a_backtest_says_what_judging_each_run_by_itself_would(folder: Path, run: Run) -> None:
+    """What is known of former runs is kept from one to the next, which must change no answer."""
+    varied(folder, 120, 3)
+    found, expected = run("backtest"), judged_one_by_one(folder)
+    assert sorted(found) == sorted(expected)
+    assert len(found) > 5, "a history without a broken run compares nothing"

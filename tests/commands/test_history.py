@@ -1,0 +1,583 @@
+"""The commands about stored runs, on runs with a known truth."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from math import exp, sin
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.results.index import INDEX_NAME, Index
+from pytest_cloudbench.results.oplog import read_parquet, write_parquet
+from tests.results.stored_runs import DAY_MS, MACHINE, START_MS, info, store, store_series
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+TEST = "test_it.py::test_put"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def run(storage: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str, status: int = 0) -> tuple[str, str]:
+        assert cli.main([*argv, "--storage", str(storage)]) == status, capfd.readouterr()
+        found = capfd.readouterr()
+        return found.out, found.err
+
+    return run
+
+
+def changed(storage: Path, change: float = 0.2) -> None:
+    """Thirty runs, of which the last eight are slower."""
+    rng = random.Random(1)
+    levels = [0.1 * exp(rng.gauss(0, 0.02)) * (1 + change * (number >= 22)) for number in range(30)]
+    store_series(storage, levels)
+
+
+# --- history ---
+
+
+def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: Any) -> None:
+    changed(storage)
+    out, _ = run("history")
+    (line,) = [line for line in out.splitlines() if line.startswith(TEST)]
+    assert " % since 0023_run" in line
+    assert {"▁", "█"} <= set(line)
+    out, _ = run("history", "test_put")
+    (change,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert "worse, p " in change
+    assert "since 0023_run (c023, 2026-" in change
+    assert sum("first run after a change" in line for line in out.splitlines()) == 1
+
+
+def test_a_change_among_runs_that_are_alike_is_said_to_be_doubtful(storage: Path, run: Any) -> None:
+    """Their level varies slowly, and then it is 50 % higher."""
+    store_series(storage, [0.1 * (1 + 0.05 * sin(number / 2)) * (1.5 if number >= 20 else 1) for number in range(40)])
+    out, _ = run("history")
+    assert " since 0021_run (may be chance)" in out
+    out, _ = run("history", "test_put")
+    (change,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert "; may be chance: successive runs are alike (correlation 0." in change
+
+
+@pytest.mark.parametrize("command", [
+    ["history"], ["show", "last"], ["baseline", "list"], ["export", "last", "--format", "csv"], ["report", "last"],
+    ["gate", "power"],
+])  # fmt: skip
+@pytest.mark.parametrize("folder", ["results", ".benchmarks"])
+def test_runs_are_found_where_pytest_has_stored_them(
+    command: list[str], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Records are in results in any case, and runs in .benchmarks unless a suite is run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / MACHINE / "20261122T071148Z-ec62").mkdir(parents=True)
+    (tmp_path / ".benchmarks").mkdir()
+    store_series(tmp_path / folder, [0.1])
+    assert cli.main(command) == 0
+    out, _ = capfd.readouterr()
+    assert "1 experiment of" in out if command[0] == "report" else "test_put" in out or "0001_run" in out
+
+
+def test_history_of_steady_runs_finds_nothing(storage: Path, run: Any) -> None:
+    changed(storage, 0.0)
+    out, _ = run("history", "test_put")
+    assert "no change found" in out
+    assert "change:" not in out
+    assert run("history")[0].splitlines()[-1].endswith("none")
+
+
+def test_history_of_few_runs_says_that_nothing_can_be_found(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1, 0.1, 0.1, 0.4])
+    assert "no change can be found yet: 4 runs, 8 are needed" in run("history", TEST)[0]
+
+
+def test_history_keeps_other_conditions_apart(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1] * 10)
+    for number in range(11, 21):
+        told = info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, provider="dropbox", emulated=False)
+        store(storage, number, {TEST: told})
+    out, _ = run("history", TEST)
+    assert "apart: differed in provider (emulated:dropbox, here dropbox)" in out
+    assert "change:" not in out, "between an emulated and a real service there is no change to be found"
+    assert "1 of 1 tests also have runs under other conditions" in run("history")[0]
+
+
+def test_interrupted_and_doubtful_runs_are_shown_and_not_counted(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1] * 9)
+    for number, given in enumerate([{"outcome": "interrupted"}] * 4 + [{"doubts": ["late"]}] * 4, 10):
+        store(storage, number, {TEST: info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, **given)})
+    out, _ = run("history", TEST)
+    assert out.count("ended in an interruption") == 4
+    assert out.count("had doubts") == 4
+    assert "no change found" in out
+    assert run("baseline", "list")[0].count("interrupted") == 4
+    out, _ = run("baseline", "show")
+    assert "4 ended in an interruption; 4 had doubts" in out
+
+
+def test_what_is_missing_is_a_dash(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=None, ops=None)}, commit="unknown", branch="(unknown)")
+    line = run("history", TEST, "--metric", "response_p99")[0].splitlines()[-2]
+    assert line.split()[3:6] == ["-", "-", "200"]
+    assert " - " in run("baseline", "list")[0].splitlines()[2]
+    out, _ = run("show", "last", "--metric", "response_p99", "--metric", "failed")
+    assert "200 ms" in out
+
+
+def test_a_killed_run_is_told_of_and_becomes_an_interrupted_one(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1])
+    folder = storage / MACHINE / "20261122T071148Z-ec62" / "test_put_1"
+    folder.mkdir(parents=True)
+    shutil.copy(FIXTURES / "results-schema-2" / "gw0.oplog", folder / "gw0.oplog")
+    told = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": "20261122T071148Z-ec62", "params": {}}
+    note = {**told, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
+    (folder / "run.json").write_text(json.dumps(note))
+    out, _ = run("baseline", "list")
+    assert f"not in the list: {TEST} of 20261122T071148Z-ec62 was killed" in out
+    assert cli.main(["recover", str(storage), "--force"]) == 0
+    out, _ = run("baseline", "list")
+    (line,) = [line for line in out.splitlines() if "20261122T071148Z-ec62" in line and "recovered" not in line]
+    assert " interrupted " in line
+    assert " 100 " in line
+    assert "100" in run("ops", "20261122T071148Z-ec62", "--sql", "SELECT count(*) FROM ops")[0]
+
+
+# --- compare, show ---
+
+
+def test_compare_shows_differences_in_their_units(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1, failed_rate=0.0), "only": info()})
+    store(storage, 2, {TEST: info(response_p50=0.125, failed_rate=0.01, doubts=["late"])})
+    out, _ = run("compare", "1", "2")
+    assert "+25.0 %" in out
+    assert "+1.00 points" in out
+    assert "125 ms?" in out
+    assert "no entry in 0002_run" in out
+    out, _ = run("compare", "2", "1", "--metric", "throughput")
+    assert "1.00 MB/s" in out
+    assert "response_p50" not in out
+
+
+def test_compare_says_what_speaks_against_a_run(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info()})
+    store(storage, 2, {TEST: info(outcome="interrupted", doubts=["late"])})
+    store(storage, 3, {TEST: info(outcome="failed", missing_agents={"gw1": "lost"})})
+    store(storage, 4, {TEST: info(outcome="failed", gate={"answer": "broken"})})
+    lines = {line.split()[0]: line for line in run("compare", "all")[0].splitlines() if "_run" in line}
+    assert not lines["0001_run"].endswith(("interruption", "doubts", "pass", "gate"))
+    assert lines["0002_run"].endswith("ended in an interruption; had doubts")
+    assert lines["0003_run"].endswith("had doubts; did not pass")
+    assert lines["0004_run"].endswith("failed only at the gate")
+    store(storage, 5, {TEST: info()})
+    assert "remark" not in run("compare", "1", "5")[0]
+
+
+def test_compare_tells_an_unknown_value_from_a_missing_entry(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1), "only": info()})
+    store(storage, 2, {TEST: info(response_p50=None)})
+    out, _ = run("compare", "1", "2", "--metric", "response_p50")
+    first, _, _ = out.partition("only")
+    assert "no entry in" not in first
+    assert next(line for line in first.splitlines() if "0002_run" in line).split()[-2:] == ["-", "-"]
+    assert out.endswith("no entry in 0002_run\n")
+    assert "first_byte_p50" not in run("compare", "1", "2")[0]
+
+
+def test_show_has_a_dash_for_what_is_unknown_in_all_entries(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p99=None)})
+    head, _, row = run("show", "1")[0].splitlines()[4:7]
+    values = dict(zip(re.split(r"  +", head.strip()), re.split(r"  +", row.strip()), strict=True))
+    assert (values["response_p99"], values["response_p50"]) == ("-", "100 ms")
+
+
+def test_compare_never_puts_emulated_beside_real(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1)})
+    store(storage, 2, {TEST: info(response_p50=0.9, provider="dropbox", profile_digest=None, emulated=False)})
+    out, _ = run("compare", "1", "2")
+    assert "some of these runs were emulated and some real" in out
+    assert "apart: differed in provider (dropbox, here emulated:dropbox), profile_digest (None" in out
+    assert "+800" not in out
+
+
+def test_compare_of_one_run_and_of_unknown_metrics_is_refused(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1, 0.2])
+    assert "at least two different runs" in run("compare", "1", "0001_run", status=4)[1]
+    assert (
+        "--metric no_such: no stored run has such a number"
+        in run("compare", "1", "2", "--metric", "no_such", status=4)[1]
+    )
+    assert "there is no such run" in run("compare", "1", "99", status=4)[1]
+    assert "no stored run has a test with this" in run("history", "nothing", status=4)[1]
+
+
+def test_show_has_published_values_and_doubts(storage: Path, run: Any) -> None:
+    published = {"loss_rate": 0.278, "source": "Table 4.2"}
+    store(storage, 1, {TEST: info(loss_rate=0.3, published=published, doubts=["engine saturated"])})
+    out, _ = run("show", "1")
+    assert "30.00 % (published 27.80 %)" in out
+    assert "failed_rate" in out, "zero is not missing"
+    assert " 0.00 % " in out
+    assert "published: Table 4.2" in out
+    assert f"! {TEST}: engine saturated" in out
+    assert "an emulated run measures the client and the loopback" in out
+
+
+SIDES = {
+    "A": "s3://old", "B": "s3://new", "deciding": ["quiet_p50"], "pairs": 31, "minutes": 6.4, "stopped": "decided",
+    "blocks": [{"ops": 80, "is_warm_up": False}],
+    "differences": {
+        "quiet_p50": {"a": 0.1, "b": 0.11, "change": 0.1, "low": 0.02, "high": 0.19, "answer": "A better",
+                      "margin": 0.1, "is_points": False},
+        "failed_rate": {"a": 0.0, "b": 0.0, "change": 0.0, "low": -0.001, "high": 0.001, "answer": "no difference",
+                        "margin": 0.005, "is_points": True},
+    },
+}  # fmt: skip
+
+
+def test_two_sides_are_shown_as_what_they_are_and_are_no_row_of_a_series(storage: Path, run: Any) -> None:
+    """Even under the name of a test that measured one side, and when what is derived is made again."""
+    for number in range(1, 4):
+        later = {"start_wall_ms": START_MS + number * DAY_MS}
+        entries = {TEST: info(**later)} if number < 3 else {TEST: info(versus=SIDES, response_p50=9.0, **later)}
+        store(storage, number, entries)
+    commands = (["history"], ["history", TEST], ["compare", "all"], ["show", "3"], ["baseline", "show"])
+    told = {" ".join(words): run(*words)[0] for words in commands}
+    assert "9,000 ms" not in "".join(told.values())
+    for name in ("history", "history test_it.py::test_put"):
+        plain, _, sides = told[name].partition("two sides in turns")
+        assert "0003_run" not in plain
+        (line,) = sides.splitlines()[2:]
+        assert re.split(r"  +", line.strip())[1] == "0003_run"
+        assert "s3://old  s3://new" in line
+        assert line.endswith("quiet_p50 +10.0 % [+2.0, +19.0]: A better")
+    assert told["compare all"].endswith("left out: comparisons of two sides (1, see cloudbench show 0003_run)\n")
+    assert "  A = s3://old   B = s3://new\n  31 pairs of blocks, 80 operations a block, in 6.4 min" in told["show 3"]
+    assert "no difference above 0.5 points" in told["show 3"]
+    assert run("history", "--metric", "failed_rate")[0].rstrip().endswith("no difference above 0.5 points")
+    (storage / INDEX_NAME).unlink()
+    assert {" ".join(words): run(*words)[0] for words in commands} == told
+
+
+def test_a_storage_of_comparisons_alone_has_a_history(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(versus=SIDES), "torn": info(versus={"A": 3})})
+    out, _ = run("history")
+    assert out.lstrip().startswith("two sides in turns")
+    assert [line.split()[:2] for line in out.splitlines()[2:]] == [[TEST, "0001_run"], ["torn", "0001_run"]]
+    assert "compared two sides only" in run("baseline", "show", status=4)[1]
+    assert "A = s3://old" in run("show", "1")[0]
+
+
+def test_hostile_names_do_nothing_to_a_terminal(storage: Path, run: Any) -> None:
+    evil = "test_\x1b]0;x\x07\x1b[2J.py::t[\u202e]"
+    store(
+        storage,
+        1,
+        {evil: info(provider="\x1b[31m", doubts=["\x1b[1m"], published={"source": "\x1b[5m"})},
+        branch="\x1b",
+    )
+    store(storage, 2, {evil: info(provider="\x9b31m")}, commit="\x1b[0m")
+    for command in (["history"], ["history", "test_"], ["compare", "1", "2"], ["show", "1"], ["baseline", "list"],
+                    ["baseline", "show"]):  # fmt: skip
+        out, err = run(*command)
+        assert "test_" in out or "list" in command
+        assert not set(out + err) & set("\x1b\x07\x9b\u202e"), command
+
+
+def test_left_out_files_are_a_line_each(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1])
+    (storage / MACHINE / "0002_torn.json").write_text("{")
+    out, err = run("baseline", "list")
+    assert err.startswith("cloudbench: left out: ")
+    assert "0002_torn.json: is not JSON" in err
+    assert "0001_run" in out
+
+
+def test_no_runs_is_a_line(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    assert "there are no stored runs in" in run("history", status=4)[1]
+    monkeypatch.chdir(tmp_path / "results")
+    assert cli.main(["history"]) == 4
+    assert "no stored runs in results or .benchmarks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "loss", "ops"), [("1", "27.80 %", "500"), ("2", "90.50 %", "200"), ("3", "0.00 %", "50")]
+)
+def test_runs_of_old_schemas_are_shown(storage: Path, run: Any, folder: str, loss: str, ops: str) -> None:
+    (storage / MACHINE).mkdir()
+    (file,) = (FIXTURES / f"results-schema-{folder}").glob("0001_*.json")
+    shutil.copy(file, storage / MACHINE)
+    assert loss in run("show", "1", "--metric", "loss_rate")[0]
+    assert f" {ops} " in run("baseline", "list")[0]
+    assert "test_worst" in run("history")[0]
+
+
+def test_runs_elsewhere_are_compared_and_shown_by_their_files(storage: Path, tmp_path: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1)})
+    here = str(storage / MACHINE / "0001_run.json")
+    there = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2)}))
+    for names in (("last", there), (here, there), ("1", there, here)):
+        out, _ = run("compare", *names)
+        assert "+100.0 %" in out, names
+        assert f"{MACHINE}/0001_run.json" in out, "two of one name are told apart"
+    assert there in run("show", there)[0]
+    assert "200 ms" in run("show", there)[0]
+    assert [each.place for each in Index.open(storage).runs()] == [f"{MACHINE}/0001_run.json"], "it was only looked at"
+
+
+def test_files_are_compared_where_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [str(store(tmp_path / name, 1, {TEST: info(response_p50=value)})) for name, value in (("a", 1), ("b", 2))]
+    assert cli.main(["compare", *names]) == 0
+    assert "+100.0 %" in capfd.readouterr().out
+    (tmp_path / "torn.json").write_text("{")
+    assert cli.main(["show", "torn.json"]) == 1
+    assert "torn.json: is not JSON" in capfd.readouterr().err
+    assert cli.main(["show", "gone.json"]) == 4
+    assert not list(tmp_path.rglob(INDEX_NAME))
+
+
+# --- ops ---
+
+
+@pytest.fixture
+def recorded(storage: Path) -> Path:
+    """A run with the records of each schema, as two entries with parameters."""
+    pytest.importorskip("duckdb")
+    folder = storage / MACHINE / "20261122T071148Z-ec62"
+    folder.mkdir(parents=True)
+    entries = {}
+    for schema in (1, 2):
+        (found,) = json.loads((FIXTURES / f"results-schema-{schema}" / "0001_worst-case.json").read_text())[
+            "benchmarks"
+        ]
+        shutil.copy(FIXTURES / f"results-schema-{schema}" / "worst-case.parquet", folder / f"of'{schema}.parquet")
+        entries[f"{TEST}[{schema}]"] = {**found["extra_info"], "ops_file": f"{folder.name}/of'{schema}.parquet",
+                                        "start_wall_ms": START_MS}  # fmt: skip
+    path = store(storage, 1, entries)
+    document = json.loads(path.read_text())
+    for number, entry in enumerate(document["benchmarks"], 1):
+        entry["params"] = {"sensors": number * 10, "mode": "fast", "odd name": None}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_ops_joins_operations_with_what_their_entries_say(recorded: Path, run: Any) -> None:
+    columns = "test, provider, param_sensors, outcome"
+    sql = f"SELECT {columns}, count(*) AS n FROM ops GROUP BY ALL ORDER BY param_sensors, outcome"
+    out, _ = run("ops", "1", "--csv", "--sql", sql)
+    assert out.splitlines() == [
+        "test,provider,param_sensors,outcome,n",
+        f"{TEST},emulated:dropbox,10.0,ok,361",
+        f"{TEST},emulated:dropbox,10.0,throttled,139",
+        f"{TEST},emulated:./tight.toml,20.0,ok,19",
+        f"{TEST},emulated:./tight.toml,20.0,throttled,181",
+    ]
+
+
+def test_ops_have_the_metrics_of_their_entries_and_the_time_of_day(recorded: Path, run: Any) -> None:
+    out, _ = run("ops", "1", "--csv", "--sql", """
+        SELECT e.entry, abs(max(o.response_s) FILTER (o.outcome = 'ok') - any_value(e.response_max)) < 1e-9 AS same,
+            epoch_ms(min(o.scheduled_at)) AS first_ms, min(o.ended_at - o.started_at) >= INTERVAL 0 SECOND AS forward,
+            count(requests) AS known
+        FROM ops o JOIN entries e USING (entry) GROUP BY ALL ORDER BY ALL""")  # fmt: skip
+    assert out.splitlines()[1:] == [f"{TEST}[1],True,{START_MS},True,0", f"{TEST}[2],True,{START_MS},True,200"]
+
+
+def test_operations_of_a_warm_up_are_told_apart(storage: Path, run: Any) -> None:
+    pytest.importorskip("duckdb")
+    shutil.copytree(FIXTURES / "results-schema-3", storage / MACHINE)
+    (storage / MACHINE / "warm").mkdir()
+    shutil.copy(FIXTURES / "results-schema-3" / "warm-up.parquet", storage / MACHINE / "warm")
+    path = storage / MACHINE / "0001_warm-up.json"
+    document = json.loads(path.read_text())
+    document["benchmarks"][0]["extra_info"]["ops_file"] = "warm/warm-up.parquet"
+    path.write_text(json.dumps(document))
+    out, _ = run("ops", "1", "--csv", "--sql", "SELECT phase, count(*) FROM ops GROUP BY ALL ORDER BY ALL")
+    assert out.splitlines()[1:] == ["measured,50", "warm_up,50"]
+
+
+def test_operations_of_two_sides_know_their_side_and_block(storage: Path, run: Any) -> None:
+    pytest.importorskip("duckdb")
+    folder = storage / MACHINE / "20261122T071148Z-ec62"
+    folder.mkdir(parents=True)
+    source = FIXTURES / "results-schema-2" / "worst-case.parquet"
+    for block, side in enumerate("ABBA"):
+        target = folder / f"block-{block}.parquet"
+        write_parquet(read_parquet(source), target, {"nodeid": TEST, "side": side, "block": str(block)})
+    shutil.copy(source, folder / "alone.parquet")
+    files = [f"{folder.name}/block-{block}.parquet" for block in range(4)]
+    entry = info(ops_files=files, versus={"A": "x", "B": "y"})
+    del entry["ops_file"]
+    store(storage, 1, {TEST: entry, "alone": info(ops_file=f"{folder.name}/alone.parquet")})
+    sql = "SELECT side, block, count(*) FROM ops GROUP BY ALL ORDER BY block"
+    out, _ = run("ops", "1", "--csv", "--sql", sql)
+    assert out.splitlines()[1:] == ["A,0,200", "B,1,200", "B,2,200", "A,3,200", ",,200"]
+
+
+@pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
+def test_a_query_that_asks_nothing_is_one_line(recorded: Path, run: Any, sql: str) -> None:
+    err = run("ops", "1", "--sql", sql, status=4)[1]
+    assert err == "cloudbench: --sql: expected a query, such as: FROM ops LIMIT 5\n"
+
+
+def test_a_wrong_query_and_lost_records_are_one_line(recorded: Path, run: Any) -> None:
+    err = run("ops", "1", "--sql", "SELECT nothing FROM ops", status=4)[1]
+    assert err.startswith("cloudbench: --sql: Binder Error")
+    assert err.count("\n") == 1
+    assert "only the first 1,000 rows" in run("ops", "1", "--sql", "FROM range(2000)")[0]
+    (recorded.parent / "20261122T071148Z-ec62" / "of'1.parquet").unlink()
+    assert "give their folder with --records" in run("ops", "1", "--sql", "FROM ops", status=1)[1]
+
+
+def test_records_outside_of_the_results_are_not_opened(storage: Path, tmp_path: Path, run: Any) -> None:
+    pytest.importorskip("duckdb")
+    shutil.copy(FIXTURES / "results-schema-2" / "worst-case.parquet", tmp_path / "secret.parquet")
+    for number, name in enumerate(["../../secret.parquet", str(tmp_path / "secret.parquet")], 1):
+        store(storage, number, {TEST: info(ops_file=name)})
+        assert "give their folder with --records" in run("ops", str(number), "--sql", "FROM ops", status=1)[1]
+
+
+def test_ops_without_its_extra_say_what_to_install(recorded: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    err = run("ops", "1", "--sql", "FROM ops", status=4)[1]
+    assert err == "cloudbench: ops: duckdb is not installed: run pip install 'pytest-cloudbench[sql]'\n"
+
+
+# --- baselines ---
+
+
+def test_runs_travel_in_one_file_and_are_never_overwritten(storage: Path, tmp_path: Path, run: Any, capfd: Any) -> None:
+    store_series(storage, [0.1, 0.2, 0.3])
+    store(storage, 4, {TEST: info(start_wall_ms=START_MS * 2)}, branch="topic")
+    bundle, there = str(tmp_path / "runs.zip"), tmp_path / "there"
+    assert "2 runs" in run("baseline", "export", bundle, "--last", "2", "--branch", "main")[0]
+    store(there, 3, {"mine": info()})
+    for told in ("2 files are new, 0 were there", "0 files are new, 2 were there"):
+        assert cli.main(["baseline", "import", bundle, "--storage", str(there)]) == 0
+        assert told in capfd.readouterr().out
+    index = Index.open(there)
+    assert [point.value for point in index.series(TEST, "response_p50")] == [0.2, 0.3]
+    assert len(index.series("mine", "failed")) == 1
+
+
+def test_an_archive_is_not_trusted(storage: Path, tmp_path: Path, run: Any) -> None:
+    store_series(storage, [0.1])
+    bundle = tmp_path / "evil.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        for name in ("../0001_x.json", "/0001_x.json", "a/b/0001_x.json", "a/evil.py", "conftest.py", INDEX_NAME,
+                     "..\\0001_x.json", ".git/0001_x.json", "a/20261122T071148Z-ec62/../0001_x.json"):  # fmt: skip
+            archive.writestr(name, "{}")
+    before = sorted(tmp_path.rglob("*"))
+    _, err = run("baseline", "import", str(bundle), status=1)
+    assert err.count("not the name of a run") == 9
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != INDEX_NAME) == before
+    bundle.write_bytes(b"no zip")
+    assert "not an archive of runs" in run("baseline", "import", str(bundle), status=1)[1]
+
+
+def test_dropped_runs_are_gone_and_others_stay(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1, 0.2, 0.3])
+    assert "would be deleted" in run("baseline", "drop", "2", "--dry-run")[0]
+    assert len(Index.open(storage).runs()) == 3
+    run("baseline", "drop", "2")
+    assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.3]
+
+
+def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1, 0.1, 0.2, 0.2])
+    store(storage, 5, {"test_it.py::other": info(start_wall_ms=START_MS), TEST: info(outcome="failed")})
+    run("baseline", "accept", "3", "--test", "test_put", "--reason", "a better cipher")
+    index = Index.open(storage)
+    fits = [point.fit for point in index.series(TEST, "response_p50")]
+    assert f"was before {MACHINE}/0003_run.json, which was accepted as the new baseline" in fits
+    assert [fit == "" for fit in fits if "did not pass" not in fit] == [False, False, True, True]
+    assert index.series("test_it.py::other", "failed")[0].fit == ""
+    assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "5", status=1)[1]
+    (storage / "cloudbench-accepted" / "junk.accepted").write_text("{")
+    assert "2 was before" in run("baseline", "show", "test_put")[0]
+
+
+def store_broken(storage: Path, first: int, runs: int, level: float, **given: Any) -> None:
+    """Runs whose tests passed, but which the regression gate failed."""
+    for number in range(first, first + runs):
+        told = {"outcome": "failed", "gate": {"answer": "broken"}, "start_wall_ms": START_MS + number * DAY_MS}
+        value = level * (1 + number % 3 / 1000)
+        store(storage, number, {TEST: info(**{**told, "response_p50": value, **given})}, commit=f"c{number:03}")
+
+
+def test_what_only_the_gate_failed_is_in_the_history_with_its_change(storage: Path, run: Any) -> None:
+    """Broken runs are not a baseline, but they are what the history must show."""
+    store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(12)])
+    store_broken(storage, 13, 6, 0.15)
+    out, _ = run("history", TEST)
+    assert out.count("failed only at the gate") == 6
+    (line,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert line.startswith("change: +50.")
+    assert "since 0013_run" in line
+    assert "first run after a change" in next(line for line in out.splitlines() if "0013_run" in line)
+    assert "since 0013_run" in run("history")[0]
+    assert "6 failed only at the gate" in run("baseline", "show")[0]
+
+
+def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(storage: Path, run: Any) -> None:
+    """The change was intended. A run that the gate breaks after the new baseline exists is again not a baseline."""
+    store_series(storage, [0.1] * 3)
+    store_broken(storage, 4, 3, 0.2)
+    store(storage, 7, {TEST: info(outcome="failed", start_wall_ms=START_MS + 7 * DAY_MS)})
+    assert "begin with" in run("baseline", "accept", "5")[0]
+    store_broken(storage, 8, 1, 0.4)
+    fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    assert [fit[:10] for fit in fits[:3]] == ["was before"] * 3
+    assert fits[3:] == ["failed only at the gate", "", "", "did not pass", "failed only at the gate"]
+    assert "first run after a change" not in run("history", TEST)[0]
+    assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "7", status=1)[1]
+
+
+def test_only_the_tests_that_are_accepted_must_have_passed(storage: Path, run: Any) -> None:
+    told = {"outcome": "failed", "gate": {"answer": "broken"}}
+    store(storage, 1, {TEST: info(**told), "test_it.py::other": info(outcome="failed")})
+    assert "test_it.py::other is failed" in run("baseline", "accept", "1", status=1)[1]
+    assert "begin with" in run("baseline", "accept", "1", "--test", TEST)[0]
+
+
+def test_runs_before_an_accepted_one_stay_in_the_history(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(8)])
+    store_broken(storage, 9, 8, 0.15)
+    run("baseline", "accept", "9")
+    out, _ = run("history", TEST)
+    assert out.count("was before") == 8
+    assert "since 0009_run" in out
+
+
+# --- pytest-benchmark's own command ---
+
+
+def test_the_stock_compare_tells_labels_apart_and_ignores_our_files(storage: Path, run: Any) -> None:
+    names = [f"{TEST}[a]#upload", f"{TEST}[a]#download", f"{TEST}[a]", f"{TEST}[a]-2"]
+    for number in (1, 2):
+        store(storage, number, {name: info() for name in names})
+    run("history")
+    run("baseline", "accept", "2")
+    command = [sys.executable, "-m", "pytest_benchmark", "--storage", f"file://{storage}", "compare"]
+    command += ["--columns=median", "--group-by=fullname"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=storage)
+    assert "Failed to load" not in done.stdout + done.stderr
+    for name in names:
+        test = name.partition("::")[2]
+        assert f"benchmark '{name}': 2 tests" in done.stdout, name
+        assert f"{test} (0001_run)" in done.stdout, name

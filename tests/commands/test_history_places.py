@@ -1,0 +1,155 @@
+"""Stored runs in ``.benchmarks`` and records in ``results``, as pytest leaves them by itself: commands find both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.results.owner import owner_text
+from tests.results.stored_runs import MACHINE, info, store, store_series
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+TEST = "test_it.py::test_put"
+KILLED = "20261122T071148Z-ec62"
+Run = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs, and the records of a third one whose session was killed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    store_series(tmp_path / ".benchmarks", [0.1, 0.2])
+    left = tmp_path / "results" / MACHINE / KILLED / "test_put_1"
+    left.mkdir(parents=True)
+    shutil.copy(FIXTURES / "results-schema-2" / "gw0.oplog", left)
+    told = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": KILLED, "params": {}}
+    note = {**told, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
+    (left / "run.json").write_text(json.dumps(note))
+    return tmp_path
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> str:
+        status = cli.main([*argv])
+        found = capfd.readouterr()
+        assert status == 0, found.err
+        return found.out
+
+    return run
+
+
+def recorded(storage: Path, results: Path) -> None:
+    """A run whose records lie in a results folder."""
+    target = results / MACHINE / "20261123T071148Z-ec63"
+    target.mkdir(parents=True)
+    shutil.copy(FIXTURES / "results-schema-2" / "worst-case.parquet", target)
+    (entry,) = json.loads((FIXTURES / "results-schema-2" / "0001_worst-case.json").read_text())["benchmarks"]
+    store(storage, 3, {TEST: {**entry["extra_info"], "ops_file": f"{target.name}/worst-case.parquet"}})
+
+
+def test_a_killed_session_is_told_of_although_its_records_are_elsewhere(run: Run) -> None:
+    out = run("baseline", "list")
+    assert "0002_run" in out
+    assert f"not in the list: {TEST} of {KILLED} was killed" in out
+
+
+def test_a_recovered_run_does_not_hide_the_others(run: Run) -> None:
+    run("recover", "--force")
+    out = run("baseline", "list")
+    assert "0001_run" in out
+    assert "0002_run" in out
+    assert f"not in the list: the recovered run {KILLED}: cloudbench baseline list --storage results has it" in out
+    assert "0002_run" in run("history", TEST)
+    assert f"{KILLED}" in run("baseline", "list", "--storage", "results")
+
+
+def test_a_recovered_run_is_found_where_it_is_the_only_one(folder: Path, run: Run) -> None:
+    run("recover", "--force")
+    shutil.rmtree(folder / ".benchmarks")
+    assert KILLED in run("baseline", "list")
+
+
+@pytest.mark.parametrize("options", [(), ("--records", "kept")])
+def test_operations_are_found_in_the_results_folder(folder: Path, run: Run, options: tuple[str, ...]) -> None:
+    pytest.importorskip("duckdb")
+    recorded(folder / ".benchmarks", folder / (options[-1] if options else "results"))
+    assert "200" in run("ops", "3", "--sql", "SELECT count(*) FROM ops", *options)
+
+
+@pytest.mark.parametrize("options", [(), ("--records", "kept")])
+def test_a_page_has_the_figures_of_the_operations(folder: Path, run: Run, options: tuple[str, ...]) -> None:
+    recorded(folder / ".benchmarks", folder / (options[-1] if options else "results"))
+    assert "left out" not in run("report", "3", *options)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Over time, " in page
+    assert "holds no records" not in page
+
+
+def test_the_folder_that_pytest_is_told_of_is_where_records_are(folder: Path, run: Run) -> None:
+    pytest.importorskip("duckdb")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept\n")
+    recorded(folder / ".benchmarks", folder / "kept")
+    assert "200" in run("ops", "3", "--sql", "SELECT count(*) FROM ops")
+
+
+def test_imported_runs_join_those_that_are_there(folder: Path, run: Run) -> None:
+    store(folder / "elsewhere", 9, {TEST: info()})
+    run("baseline", "export", "runs.zip", "--storage", "elsewhere")
+    assert run("baseline", "import", "runs.zip").startswith(".benchmarks: 1 files are new")
+
+
+def test_recover_looks_where_the_configuration_says(folder: Path, run: Run) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept/records\n")
+    (folder / "kept").mkdir()
+    (folder / "results").rename(folder / "kept" / "records")
+    assert run("recover", "--force").startswith(f"recovered: {TEST}: ")
+    assert list((folder / "kept" / "records").rglob("*.parquet"))
+
+
+def test_recover_looks_among_stored_runs_too_and_takes_each_run_once(folder: Path, run: Run) -> None:
+    (folder / "results").rename(folder / ".benchmarks" / "results")
+    (folder / "results").symlink_to(folder / ".benchmarks" / "results")
+    assert run("recover", "--force").count("recovered: ") == 1
+
+
+def test_recover_says_where_it_looked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder / "empty")
+    assert cli.main(["recover"]) == 4
+    told = "recover: there is no results or .benchmarks; give the folder that --cloudbench-results named"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("storage", ["none", "empty", "named"])
+def test_where_nothing_is_stored_an_interrupted_session_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], storage: str
+) -> None:
+    shutil.rmtree(folder / ".benchmarks")
+    if storage == "empty":
+        (folder / ".benchmarks").mkdir()
+    (folder / "elsewhere").mkdir()
+    assert cli.main(["history", *(["--storage", "elsewhere"] if storage == "named" else [])]) == 4
+    told = "; an interrupted session is there: cloudbench recover makes it a run"
+    assert capsys.readouterr().err.rstrip().endswith(told)
+    assert cli.main(["recover", "--force"]) == 0
+    if storage != "named":
+        assert cli.main(["history"]) == 0
+
+
+def test_where_nothing_is_stored_a_session_that_still_runs_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folder / ".benchmarks")
+    (note,) = (folder / "results").rglob("run.json")
+    note.write_text(json.dumps({**json.loads(note.read_text()), "owner": owner_text()}))
+    assert cli.main(["history"]) == 4
+    assert "; a session still runs, and is stored at its end" in capsys.readouterr().err

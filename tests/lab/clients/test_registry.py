@@ -1,0 +1,73 @@
+"""Names, options, and the message about a client that is not installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.lab import clients
+from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
+from pytest_cloudbench.model import ConfigError, UsageError
+
+STARTED = [name for name in clients.names() if name != "external"]
+
+
+def test_names() -> None:
+    names = "external lsyncd rclone reference restic savingbox syncthing unison"
+    assert clients.names() == tuple(names.split())
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_client_is_made_without_looking_for_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert clients.client(name).facts.name == name
+
+
+@pytest.mark.parametrize("name", ["syncthing", "lsyncd", "unison", "restic"])
+def test_what_is_missing_is_said_with_the_command_that_brings_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cloudbench.lab.clients.base.find_binary", lambda program, path: None)
+    pair = clients.client(name)
+    assert isinstance(pair, LocalClient)
+    assert pair.missing().endswith(f"not installed: tools/testbed install {name}")
+    with pytest.raises(MissingProgramError, match=f"{name}.* not installed: tools/testbed install {name}"):
+        pair.prepare(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    pair.stop()
+
+
+def test_options_change_what_is_true_of_a_client() -> None:
+    def answer(spec: str, capability: str, **options: str) -> str:
+        return clients.client(spec, **options).facts.documented[capability].answer
+
+    assert answer("syncthing", "compression") == "no"
+    assert answer("syncthing?compression=always", "compression") == "yes"
+    assert answer("syncthing?compression=always", "compression", compression="never") == "no"
+    assert answer("rclone?remote=chunker", "chunking") == "yes"
+    assert answer("rclone?remote=chunker", "compression") == "no"
+    assert answer("lsyncd?compress=0", "compression") == "no"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("dropbox", "unknown; expected one of external, "),
+        ("syncthing:x", "unknown; expected one of"),
+        ("syncthing?compresion=always", "unknown option 'compresion'; syncthing knows: compression"),
+        ("syncthing?compression=1", "compression must be one of always, metadata, never; not '1'"),
+        ("rclone?remote", "expected KEY=VALUE"),
+        ("restic?server=ftp", "server must be one of rest, s3; not 'ftp'"),
+        ("tool.toml?x=1", "takes no options"),
+        ("", "expected SCHEME"),
+    ],
+)
+def test_what_is_wrong_is_a_usage_error(spec: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        clients.client(spec)
+
+
+def test_a_toml_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"no/tool\.toml: cannot be read"):
+        clients.client("no/tool.toml")

@@ -1,0 +1,61 @@
+"""docs/adding-a-sync-client.md, followed to the letter in a copy: the client conforms, and is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.adding import Followed, follow
+
+PLACES = {
+    "src/pytest_cloudbench/lab/clients/tarpipe.py",
+    "src/pytest_cloudbench/lab/clients/__init__.py",
+    "tests/lab/clients/test_conformance.py",
+    "tests/lab/clients/test_registry.py",
+    "changelog.d/+tarpipe.feature.md",
+    "test_photos.py",
+}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    return follow("adding-a-sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
+
+
+def test_these_places_and_no_others_change(followed: Followed) -> None:
+    assert set(followed.touched) == PLACES
+
+
+def test_the_client_conforms(followed: Followed) -> None:
+    done = followed.run(
+        "-q", "tests/lab/clients/test_conformance.py", "tests/lab/clients/test_registry.py", "-k", "tarpipe or names"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed, 1 skipped" in done.stdout, done.stdout
+
+
+def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> None:
+    done = followed.run(
+        "-q",
+        "tests/test_architecture.py",
+        "tests/commands/test_testbed.py",
+        "-k",
+        "tarpipe or can_be_installed or clients",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("can_link", "can_capture")
+def test_it_is_measured(followed: Followed, tmp_path: Path) -> None:
+    done = followed.run(
+        "test_photos.py", "--client", "tarpipe", "--cloudbench-fail", "tue:2.5", f"--basetemp={tmp_path / 'b'}"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    broken = followed.run(
+        "test_photos.py", "--client", "tarpipe", "--cloudbench-fail", "tue:1.5", f"--basetemp={tmp_path / 'b'}"
+    )
+    assert broken.returncode == 1, broken.stdout
+    assert "gate tue:1.5: " in broken.stdout

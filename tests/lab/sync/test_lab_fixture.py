@@ -1,0 +1,98 @@
+"""``--client`` and ``lab``: entries, skips, captures on request, with and without workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.net.capture import read_comment, walk
+from tests.fleet.harness import Ended, Lab, lab_in
+from tests.runs import ALONE, FLEET
+
+pytestmark = pytest.mark.usefixtures("can_link", "can_capture")
+
+TEST = """
+from pytest_cloudbench.lab.detect import Step
+
+def test_copy(lab):
+    new, copy = lab.measure([Step("new", 200_000), Step("copy")])
+    share = copy.up_bytes / new.up_bytes
+    lab.conclude(
+        {"tue": share, "deduplication": int(share < 0.1)}, [copy.duration_s], stats_of="seconds",
+        columns=("tue", "told"), extra={"told": f"{share:.0%}"}, published={"source": "nobody"},
+    ).check()
+"""
+EXPECTED = """
+[[expect]]
+provider = "reference?deduplication=1"
+metric = "deduplication"
+at_least = 1
+source = "its settings"
+date = 2026-11-20
+[[expect]]
+provider = "reference"
+metric = "deduplication"
+at_least = 1
+source = "somebody who was wrong"
+date = 2026-11-20
+"""
+BOTH = ("--client", "reference", "--client", "reference?deduplication=1")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with lab_in(tmp_path) as made:
+        made.write(TEST)
+        made.write(EXPECTED, "expected.toml")
+        yield made
+
+
+def judged(run: Ended) -> None:
+    """One client deduplicates and the other does not, each as configured."""
+    assert run.counts() == {"passed": 1, "failed": 1}, run.text
+    plain, saving = run.info("test_copy[reference]"), run.info("test_copy[reference?deduplication=1]")
+    assert (plain["deduplication"], saving["deduplication"]) == (0, 1)
+    assert plain["tue"] > 0.9
+    assert saving["told"] == f"{saving['tue']:.0%}"
+    assert saving["provider"] == "reference?deduplication=1"
+    for off in saving["setting"]["link"]["delivered"]["off"]:  # of a busy machine, and the entry says so
+        assert f"the link did not deliver what was asked: {off}" in saving["notes"]
+    assert any("somebody who was wrong" in line for line in plain["expectations_unmet"])
+    assert run.lines_with("client and server are on this machine")
+    assert run.leftovers == []
+    assert len(list(run.folder.rglob("observations.json"))) == 2
+    assert not list(run.folder.rglob("results/**/*.pcapng")), "captures hold what was sent: on request only"
+
+
+@pytest.mark.parametrize("workers", [ALONE, FLEET])
+def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None:
+    judged(lab.run(*BOTH, *workers, "--cloudbench-expectations", "expected.toml"))
+
+
+@pytest.mark.slow
+def test_captures_are_kept_on_request(lab: Lab) -> None:
+    run = lab.run("--client", "reference", "--cloudbench-keep-captures")
+    assert run.counts() == {"passed": 1}, run.text
+    (path,) = run.folder.rglob("results/**/*.pcapng")
+    told = read_comment(walk(path.read_bytes()).comments)
+    assert told is not None
+    assert told["steps"] == ["new", "copy"]
+
+
+def test_a_client_that_is_missing_is_skipped_with_what_brings_it(lab: Lab) -> None:
+    lab.write(
+        'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n',
+        "none.toml",
+    )
+    run = lab.run("--client", "./none.toml", "-rs")
+    assert run.counts() == {"skipped": 1}, run.text
+    assert run.lines_with("no-such-program is not installed: tools/testbed install none")
+
+
+def test_a_client_that_nobody_knows_is_one_line(lab: Lab) -> None:
+    run = lab.run("--client", "nosuch")
+    assert run.status != 0
+    assert run.lines_with("unknown; expected one of")
+    assert not run.lines_with("Traceback")

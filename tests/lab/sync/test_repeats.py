@@ -1,0 +1,99 @@
+"""Numbers of one entry: means, doubts, and what an interruption cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.lab.sync.transfers import Transfer, doubts_of, mean_of, means, recovery
+from pytest_cloudbench.model import UsageError
+
+
+def transfer(**given: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "start_up_s": 0.1,
+        "completion_s": 2.0,
+        "synced_s": 2.2,
+        "wire_bytes": 1100,
+        "up_bytes": 1020,
+    }
+    return Transfer(1, 1000, **{**told, **given}).as_dict()
+
+
+def test_a_mean_of_what_is_not_known_is_not_known() -> None:
+    assert mean_of([1.0, 3.0]) == 2.0
+    assert mean_of([1.0, None]) is None
+    assert mean_of([]) is None
+
+
+def test_overhead_and_tue_are_ratios_to_the_content() -> None:
+    assert transfer()["overhead"] == pytest.approx(0.1)
+    assert transfer()["tue"] == pytest.approx(1.1)
+    assert transfer(wire_bytes=None)["overhead"] is None
+
+
+def test_means_are_of_transfers_that_ended() -> None:
+    found = means(
+        [transfer(completion_s=1.0), transfer(completion_s=3.0), transfer(is_synced=False, completion_s=None)]
+    )
+    assert (found["completion"], found["completion_min"], found["completion_max"]) == (2.0, 1.0, 3.0)
+    assert found["upload_rate_bit_per_s"] == pytest.approx((8000 + 8000 / 3) / 2)
+    assert found["cpu_s"] is None
+    assert means([transfer(is_synced=False)])["completion"] is None
+
+
+def test_doubts_name_what_did_not_end_or_was_not_valid() -> None:
+    assert doubts_of([transfer(), transfer()], 2) == []
+    assert doubts_of([transfer(is_synced=False, error="it ended")], 2) == [
+        "2 of 2 transfers did not finish",
+        "it ended",
+    ]
+    assert doubts_of([transfer(reasons=("capture: 3 dropped",))], 1) == ["capture: 3 dropped"]
+
+
+def broken(**given: Any) -> dict[str, Any]:
+    told = {
+        "how": "reset",
+        "at_byte": 500,
+        "happened": True,
+        "passed_bytes": 500,
+        "sent_after_bytes": 520,
+        "recovery_s": 1.0,
+    }
+    told |= {key: given.pop(key) for key in [*given] if key in told}
+    return transfer(interrupted=told, **given)
+
+
+@pytest.mark.parametrize(
+    ("sent_after", "how"),
+    [
+        (520, "resumes"),
+        (560, "resumes"),
+        (700, "sends a part again"),
+        (1020, "starts over"),
+        (0, "connection lived on"),
+    ],
+)
+def test_what_is_sent_again_says_how_it_recovered(sent_after: int, how: str) -> None:
+    cost = recovery(transfer(), broken(sent_after_bytes=sent_after, up_bytes=500 + sent_after, wire_bytes=1600))
+    assert cost["how_recovered"] == how
+    assert cost["again_bytes"] == 500 + sent_after - 1020
+    assert cost["recovery_overhead"] == pytest.approx(0.5)
+
+
+def test_nothing_is_said_where_a_number_may_be_wrong() -> None:
+    for pair in (
+        (transfer(reasons=("bad",)), broken()),
+        (transfer(), broken(reasons=("bad",))),
+        (transfer(is_synced=False), broken()),
+    ):
+        cost = recovery(*pair)
+        assert cost["how_recovered"] == "unknown"
+        assert cost["recovery_overhead"] is None
+    assert recovery(transfer(wire_bytes=None), broken())["recovery_overhead"] is None
+
+
+def test_sets_of_different_size_are_not_compared() -> None:
+    with pytest.raises(UsageError, match="equally large"):
+        recovery(Transfer(1, 999).as_dict(), broken())

@@ -1,0 +1,243 @@
+"""Clients on a link with a capture: what is seen is what was sent, and nothing is left behind, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.lab import clients
+from pytest_cloudbench.lab.clients.base import MissingProgramError
+from pytest_cloudbench.lab.detect import Observation, Step
+from pytest_cloudbench.lab.sync.lab import Lab
+from pytest_cloudbench.lab.sync.session import SyncSession
+from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.net.link import LinkUnavailable
+from tests.lab.sync.links import skipping
+
+IDLE = Step("idle", duration_s=0.5)
+SIZE = 1 << 20
+
+Start = Callable[..., SyncSession]
+
+# It copies only small files to the server's folder, and never says that it omitted any.
+FORGETFUL = """
+name = "forgetful"
+[server]
+command = ["socat", "TCP-LISTEN:{port},bind={server},reuseaddr,fork", "SYSTEM:cat >/dev/null"]
+[sync]
+command = ["sh", "-c", "rm -rf {stored}/* && find . -type f -size -150k -exec cp --parents '{{}}' {stored} ';' \
+&& tar c . | socat -u - TCP:{server}:{port}"]
+[verify]
+folder = "{stored}"
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, can_capture: None) -> Iterator[Start]:
+    """Starts sessions, and ends them; skips with the reason where this machine cannot."""
+    made: list[Lab] = []
+
+    def one(spec: str, **options: Any) -> SyncSession:
+        lab = Lab(clients.client(spec), tmp_path / str(len(made)), seed=str(tmp_path), stream_s=None, **options)
+        with skipping():
+            lab.__enter__()
+        made.append(lab)
+        return SyncSession(lab)
+
+    yield one
+    for lab in made:
+        lab.__exit__(None, None, None)
+    for number in range(len(made)):
+        assert not leftovers(tmp_path / str(number))
+
+
+def leftovers(workdir: Path) -> list[str]:
+    """Processes that say in their environment or their command that they belong to the session."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            told = Path(f"/proc/{name}/environ").read_bytes() + Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(workdir).encode() in told and int(name) != os.getpid():
+            found.append(name)
+    return found
+
+
+def by_kind(seen: list[Observation]) -> dict[str, Observation]:
+    return {each.kind: each for each in seen}
+
+
+def test_bytes_seen_are_bytes_sent(start: Start) -> None:
+    session = start("reference?deduplication=1")
+    seen = by_kind(session.measure([IDLE, Step("new", SIZE), Step("copy"), Step("many", 50_000, 10)]))
+    assert all(each.is_valid for each in seen.values()), seen
+    assert SIZE < seen["new"].up_bytes < SIZE * 1.01
+    assert 0 < seen["copy"].up_bytes < 5_000
+    assert 50_000 < seen["many"].up_bytes < 60_000
+    assert seen["many"].exchanges >= 9
+    assert seen["idle"].up_bytes == 0
+    wire = seen["new"].wire_bytes
+    assert wire is not None
+    assert wire > seen["new"].up_bytes + seen["new"].down_bytes
+    assert session.lab.record()["captures"][0]["is_valid"]
+    assert session.lab.record()["versions"]
+    # The next series has a capture of its own, and the same connection.
+    (again,) = session.measure([Step("append", 64)])
+    assert again.is_valid
+    assert SIZE < again.up_bytes < SIZE * 1.01
+    assert again.syns == 0
+
+
+def test_a_link_without_any_right_will_do(start: Start) -> None:
+    session = start("reference", rights="user")
+    (seen,) = session.measure([Step("new", 100_000)])
+    assert seen.is_valid
+    assert 100_000 < seen.up_bytes < 110_000
+
+
+def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, tmp_path: Path) -> None:
+    if shutil.which("socat") is None:
+        pytest.skip("socat is not installed")
+    (tmp_path / "forgetful.toml").write_text(FORGETFUL)
+    session = start(str(tmp_path / "forgetful.toml"))
+    seen = session.measure([IDLE, Step("text", 50_000), Step("new", 400_000), Step("text", 60_000)])
+    assert [each.is_valid for each in seen] == [True, True, False, True]
+    assert "did not carry it out" in seen[2].reasons[0]
+    assert seen[3].up_bytes > 110_000
+
+
+FAILING = r"""
+echo . >> "$1"
+if [ "$(wc -l < "$1")" -le {times} ]; then
+  echo connecting
+  printf 'quota of hunter22 exceeded\007'
+  exit 3
+fi
+rm -rf "$2"/*
+tar c . | socat -t 30 - "TCP:$3:$4"
+"""
+
+
+def failing(tmp_path: Path, times: int) -> str:
+    """A client whose command fails this many times, and then copies everything over the link."""
+    if shutil.which("socat") is None:
+        pytest.skip("socat is not installed")
+    path = tmp_path / "failing.toml"
+    script = tmp_path / "sync.sh"
+    script.write_text(FAILING.format(times=times))
+    path.write_text(f"""
+name = "failing"
+needs = ["socat"]
+[environment]
+TOOL_TOKEN = "hunter22"
+[server]
+command = ["socat", "TCP-LISTEN:{{port}},bind={{server}},reuseaddr,fork", "SYSTEM:tar x -C {{stored}}; echo done"]
+[sync]
+command = ["sh", "{script}", "{{workdir}}/count", "{{stored}}", "{{server}}", "{{port}}"]
+[verify]
+folder = "{{stored}}"
+""")
+    return str(path)
+
+
+CAUSE = r"sync (client): exit status 3 (connecting | quota of *** exceeded\x07)"
+
+
+def test_a_command_that_always_fails_is_a_client_that_never_synced(start: Start, tmp_path: Path) -> None:
+    session = start(failing(tmp_path, times=9999))
+    verdicts = session.examine()
+    assert session.lab.never_synced == CAUSE
+    assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
+    assert all(CAUSE in verdict.detail for verdict in verdicts.values()), verdicts
+
+
+def test_a_command_that_fails_at_first_is_measured_afterwards_and_its_failure_told(
+    start: Start, tmp_path: Path
+) -> None:
+    session = start(failing(tmp_path, times=1))
+    first, copy, append = session.measure([Step("new", 400_000), Step("copy"), Step("append", 64)])
+    assert first.reasons == (f"the client did not carry it out: {CAUSE}",)
+    assert copy.reasons == append.reasons == (f"the file that it changes is missing: {first.reasons[0]}",)
+    again, copy = session.measure([Step("new", 400_000), Step("copy")])
+    assert again.is_valid
+    assert copy.is_valid
+    assert session.lab.never_synced == ""
+    assert session.lab.notes()[0] == f"changes that were not carried out: 1; the first: {CAUSE}"
+
+
+def test_a_client_that_ends_makes_the_rest_invalid(start: Start) -> None:
+    session = start("reference")
+    session.measure([Step("new", 10_000)])
+    for pid in session.lab.client.pids("client"):
+        os.kill(pid, 9)
+    first, second = session.measure([Step("append", 64), Step("append", 64)])
+    assert not first.is_valid
+    assert "out of sync since an earlier step" in second.reasons[0]
+
+
+def test_a_client_that_does_not_start_is_an_error_and_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text(
+        'name = "broken"\n[setup]\ncommands = [["sh", "-c", "echo no disk; exit 3"]]\n'
+        '[sync]\ncommand = ["true"]\n[verify]\nfolder = "{stored}"\n'
+    )
+    session = start(str(tmp_path / "broken.toml"))
+    for _ in range(2):
+        with pytest.raises(ClientError, match="no disk"):
+            session.measure([Step("new", 10_000)])
+
+
+def test_a_link_that_cannot_be_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        Lab(clients.client("reference"), tmp_path, seed="s", rights="king")
+
+
+def test_missing_programs_are_named_with_what_brings_them(tmp_path: Path) -> None:
+    (tmp_path / "none.toml").write_text(
+        'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n'
+    )
+    lab = Lab(clients.client(str(tmp_path / "none.toml")), tmp_path / "w", seed="s", stream_s=None)
+    with pytest.raises((MissingProgramError, LinkUnavailable), match=r"tools/testbed install none|network namespaces"):
+        lab.__enter__()
+    assert not leftovers(tmp_path / "w")
+
+
+# --- whole examinations ---
+
+CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
+SWITCHED = [
+    "reference?" + "&".join(f"{name}={bit}" for name, bit in zip(CAPABILITIES, bits, strict=True))
+    for bits in itertools.product((0, 1), repeat=5)
+]
+MORE = [
+    "reference?deduplication=block",
+    "reference?deduplication=block&delta=fixed",
+    "reference?compression=by-name&chunking=1&chunk_bytes=4194304",
+    "reference?compression=smart&connections=per-file&polling=0.5",
+    "syncthing", "syncthing?compression=always", "lsyncd", "lsyncd?compress=0", "unison",
+    "rclone", "rclone?remote=chunker", "rclone?remote=compress", "restic",
+]  # fmt: skip
+NOT_TOLD = {
+    "reference?deduplication=block": {"chunking"}, "reference?deduplication=block&delta=fixed": {"chunking"},
+    "restic": {"chunking"},
+    "rclone": {"bundling"},
+}  # fmt: skip
+"""What may stay unknown: blocks that do not show, a run that failed."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", [*SWITCHED, *MORE])
+def test_capabilities_are_found_and_none_that_is_not_there(start: Start, spec: str) -> None:
+    session = start(spec)
+    verdicts = session.examine()
+    for name, documented in session.lab.client.facts.documented.items():
+        if documented.answer == "unknown":
+            continue
+        allowed = {documented.answer} | ({"unknown"} if name in NOT_TOLD.get(spec, ()) else set())
+        assert verdicts[name].answer in allowed, verdicts[name]

@@ -1,0 +1,355 @@
+"""How long threads waited for a CPU, against what Linux counts, and against processes that take the CPU away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.load.engine.cpu_wait import WaitSampler, find_thread_wait
+from pytest_cloudbench.support.clock import wait_for
+from tests.limits import HANG_S
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").exists(), reason="only Linux counts how long a thread waits for a CPU"
+)
+
+NO_PROCESS = 2**22 + 1
+"""More than the largest process id that Linux gives."""
+
+BUSY = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print("busy", flush=True)
+while time.process_time() < 20:
+    pass
+"""
+SERVICE = """
+import os, sys, threading, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+
+def waited_ns():
+    folder = "/proc/self/task"
+    return sum(int(open(f"{folder}/{thread}/schedstat").read().split()[1]) for thread in os.listdir(folder))
+
+def work(until_s):
+    while time.thread_time() < until_s:
+        pass
+
+print("ready", flush=True)
+for line in sys.stdin:
+    kind, work_s = line.split()
+    before_ns = waited_ns()
+    if kind == "work":
+        work(time.thread_time() + float(work_s))
+    print(waited_ns() - before_ns, flush=True)
+"""
+
+
+def linux_says_ns(pid: int | None = None) -> int:
+    """How long the threads of a process, or this thread, have waited."""
+    if pid is None:
+        paths = [f"/proc/self/task/{threading.get_native_id()}/schedstat"]
+    else:
+        paths = [f"/proc/{pid}/task/{thread}/schedstat" for thread in os.listdir(f"/proc/{pid}/task")]
+    return sum(int(Path(path).read_text().split()[1]) for path in paths)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def work(work_s: float) -> None:
+    until_s = time.thread_time() + work_s
+    while time.thread_time() < until_s:
+        pass
+
+
+def now_ns(read: Callable[[], int | None]) -> int:
+    waited_ns = read()
+    assert waited_ns is not None
+    return waited_ns
+
+
+@contextmanager
+def started(code: str, cpu: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that has said that it runs on one CPU."""
+    command = [sys.executable, "-c", code, str(cpu)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() in ("busy", "ready")
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def cpu() -> Iterator[int]:
+    """This thread, and what it starts, runs on one CPU."""
+    former = os.sched_getaffinity(0)
+    chosen = max(former)
+    os.sched_setaffinity(0, {chosen})
+    yield chosen
+    os.sched_setaffinity(0, former)
+
+
+@contextmanager
+def competition(cpu: int, processes: int = 2) -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(processes):
+            stack.enter_context(started(BUSY, cpu))
+        yield
+
+
+# --- this thread ---
+
+
+@pytest.mark.parametrize("processes", [0, 1, 3])
+def test_a_thread_has_waited_as_long_as_linux_says(cpu: int, processes: int) -> None:
+    read = find_thread_wait()
+    with competition(cpu, processes):
+        outer_ns = linux_says_ns()
+        before_ns = now_ns(read)
+        inner_ns = linux_says_ns()
+        work(0.05)
+        inner_ns = linux_says_ns() - inner_ns
+        waited_ns = now_ns(read) - before_ns
+        outer_ns = linux_says_ns() - outer_ns
+    assert inner_ns <= waited_ns <= outer_ns
+
+
+def test_a_thread_waits_while_others_have_its_cpu_and_hardly_without_them(cpu: int) -> None:
+    read = find_thread_wait()
+
+    def wait_share(work_s: float) -> float:
+        before_ns = now_ns(read)
+        work(work_s)
+        waited_s = (now_ns(read) - before_ns) / 1e9
+        return waited_s / (waited_s + work_s)
+
+    assert min(wait_share(0.001) for _ in range(50)) < 0.05, "whatever else this machine does"
+    with competition(cpu):
+        assert wait_share(0.2) > 0.4, "two others get as much of the CPU, so that it is two thirds"
+
+
+def test_a_thread_that_sleeps_waits_for_no_cpu(cpu: int) -> None:
+    """It blocks until another process, on the same CPU, has said something after much work."""
+    read = find_thread_wait()
+    with started(SERVICE, cpu) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        before_ns = now_ns(read)
+        print("work 0.3", file=service.stdin, flush=True)
+        service.stdout.readline()
+        assert now_ns(read) - before_ns < 0.15e9
+
+
+def test_each_thread_is_told_its_own_wait(cpu: int) -> None:
+    read, waits_ns = find_thread_wait(), dict[str, int]()
+
+    def busy() -> None:
+        before_ns = now_ns(read)
+        work(0.05)
+        waits_ns["busy"] = now_ns(read) - before_ns
+
+    def idle() -> None:
+        before_ns = now_ns(read)
+        worker.join()
+        waits_ns["idle"] = now_ns(read) - before_ns
+
+    with competition(cpu, 3):
+        worker, other = threading.Thread(target=busy), threading.Thread(target=idle)
+        worker.start()
+        other.start()
+        other.join()
+    assert waits_ns["busy"] > 0.05e9
+    assert waits_ns["idle"] < waits_ns["busy"]
+
+
+def test_many_threads_all_get_an_answer_and_their_descriptors_are_few_and_closed() -> None:
+    read, threads, answers = find_thread_wait(), 200, list[int | None]()
+    read()  # this thread's own descriptor stays
+    all_have_read, may_end = threading.Barrier(threads + 1), threading.Event()
+    before = open_files()
+
+    def answer() -> None:
+        answers.append(read())
+        all_have_read.wait(HANG_S)
+        may_end.wait(HANG_S)
+        answers.append(read())
+
+    workers = [threading.Thread(target=answer) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    all_have_read.wait(HANG_S)
+    assert 100 < open_files() - before <= 128
+    may_end.set()
+    for worker in workers:
+        worker.join()
+    assert len(answers) == 2 * threads
+    assert None not in answers
+    assert open_files() == before
+
+
+def test_descriptors_of_threads_that_ended_serve_others() -> None:
+    read, before = find_thread_wait(), open_files()
+    for _ in range(300):
+        worker = threading.Thread(target=read)
+        worker.start()
+        worker.join()
+    assert open_files() <= before + 1
+
+
+def test_without_a_descriptor_left_the_wait_is_not_known_and_nothing_else_happens() -> None:
+    code = """
+import os, resource, threading
+from pytest_cloudbench.load.engine.cpu_wait import find_thread_wait
+read, answers = find_thread_wait(), []
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+first_free = os.dup(0)
+os.close(first_free)
+for limit in (first_free, soft, first_free, soft):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    thread = threading.Thread(target=lambda: answers.append(read() is None))
+    thread.start()
+    thread.join()
+print(answers)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout.strip(), ended.stderr) == ("[True, False, True, False]", "")
+
+
+# --- other threads and processes ---
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_service_has_waited_as_long_as_it_says_itself(cpu: int, processes: int) -> None:
+    with competition(cpu, processes), started(SERVICE, cpu) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        outer_ns = linux_says_ns(service.pid)
+        sampler = WaitSampler([service.pid], [])
+        print("work 0.2", file=service.stdin, flush=True)
+        inner_ns = int(service.stdout.readline())
+        series = sampler.stop()
+        outer_ns = linux_says_ns(service.pid) - outer_ns
+    waited_ns = series.waited_ns[-1] - series.waited_ns[0]
+    assert inner_ns <= waited_ns <= outer_ns
+    assert series.why == ""
+    assert not processes or waited_ns > 0.1e9, "two others get as much of the CPU"
+    assert all(early <= late for early, late in pairwise(series.waited_ns))
+    assert all(early <= late for early, late in pairwise(series.time_ns))
+    assert len(series.time_ns) == len(series.waited_ns) >= 2
+
+
+def test_a_service_that_does_nothing_waits_for_nothing_beside_busy_processes(cpu: int) -> None:
+    with competition(cpu), started(SERVICE, cpu) as service:
+        assert wait_for(lambda: state_of(service.pid) == "S", HANG_S, poll_s=0.01), "it sleeps until a line comes"
+        sampler = WaitSampler([service.pid], [])
+        work(0.1)
+        series = sampler.stop()
+    assert series.waited_ns[-1] == series.waited_ns[0]
+
+
+def test_samples_are_taken_while_a_run_lasts_and_at_its_end(cpu: int) -> None:
+    """A wait belongs to the operations of that time."""
+    with competition(cpu), started(SERVICE, cpu) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        sampler = WaitSampler([service.pid], [])
+        told_ns = []
+        for line in ("work 0.1", "none 0", "work 0.1"):
+            print(line, file=service.stdin, flush=True)
+            told_ns.append(int(service.stdout.readline()))
+        series = sampler.stop()
+    assert series.waited_ns[-1] >= sum(told_ns)
+    assert len(set(series.waited_ns)) > 2, "it has risen in steps"
+
+
+def test_what_a_service_has_started_is_read_and_so_are_threads_of_later() -> None:
+    """A process of its own, found as a descendant."""
+    code = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], stdin=sys.stdin)
+child.wait()
+"""
+    cpu = max(os.sched_getaffinity(0))
+    command = [sys.executable, "-c", code, str(cpu), SERVICE]
+    with (
+        competition(cpu),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent,
+    ):
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        sampler = WaitSampler([parent.pid], [])
+        print("work 0.1", file=parent.stdin, flush=True)
+        told_ns = int(parent.stdout.readline())
+        series = sampler.stop()
+        parent.stdin.close()
+    assert series.waited_ns[-1] >= told_ns > 0
+
+
+def test_a_service_that_is_gone_keeps_what_was_known_of_it_and_no_descriptor() -> None:
+    before = open_files()
+    cpu = max(os.sched_getaffinity(0))
+    with competition(cpu), started(SERVICE, cpu) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        sampler = WaitSampler([service.pid], [])
+        print("work 0.2", file=service.stdin, flush=True)
+        service.stdout.readline()
+        service.kill()
+        service.wait()
+        assert wait_for(lambda: not read_of(service.pid), HANG_S, poll_s=0.01)
+        series = sampler.stop()
+    assert series.waited_ns[-1] > 0
+    assert open_files() == before
+
+
+def state_of(pid: int) -> str:
+    """Returns the letter that Linux gives the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+
+
+def read_of(pid: int) -> list[str]:
+    """What this process has open of another one."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith(f"/proc/{pid}/")]
+
+
+@pytest.mark.parametrize("clients", [[], [os.getppid()], [os.getpid()]], ids=["none", "parent", "the service itself"])
+def test_all_descriptors_of_a_sampler_are_closed(clients: list[int]) -> None:
+    before = open_files()
+    sampler = WaitSampler([os.getpid()], clients)
+    assert open_files() > before
+    sampler.stop()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(("services", "clients", "why"), [
+    ([NO_PROCESS], [], "this system does not count how long threads wait for a CPU"),
+    ([], [NO_PROCESS], "this system does not count how long threads wait for a CPU"),
+    ([], [], "this system does not count how long threads wait for a CPU"),
+    ([], [os.getpid()], "the server is not a process of this run, so only the client is known"),
+    ([os.getpid()], [0], "agents on other hosts are not read"),
+    ([os.getpid()], [os.getppid()], ""),
+])  # fmt: skip
+def test_what_is_not_known_is_said(services: list[int], clients: list[int], why: str) -> None:
+    series = WaitSampler(services, clients).stop()
+    assert series.why == why
+    assert len(series.time_ns) == len(series.waited_ns) >= 2

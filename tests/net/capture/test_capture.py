@@ -1,0 +1,283 @@
+"""Captures of real traffic with a known truth, and every way in which a capture can be invalid.
+
+This machine's loopback also carries others' traffic, so captures of it have a filter. Skips where nothing can be
+captured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.net.capture import (
+    SENTINEL_ADDRESS,
+    SENTINEL_PORT,
+    Capture,
+    CaptureError,
+    CaptureResult,
+    CaptureUnavailable,
+    check,
+    read_comment,
+    walk,
+)
+from pytest_cloudbench.net.link import Link, LinkUnavailable
+from tests.net.capture.test_pcapng import pcapng
+from tests.nobody import needs_root, said_by_nobody
+
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+@pytest.fixture(scope="session")
+def can_capture() -> None:
+    """Skips with the reason, which says what to install or which right to give."""
+    try:
+        check(LOOPBACK)
+    except CaptureUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port of loopback where datagrams are received and discarded."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.bind(("127.0.0.1", 0))
+        yield sink.getsockname()[1]
+
+
+def send(port: int, payloads: list[bytes]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for payload in payloads:
+            sender.sendto(payload, ("127.0.0.1", port))
+
+
+def captured(path: Path) -> list[bytes]:
+    """The datagrams in a file of this machine's loopback (Ethernet, IPv4, UDP), by a reader of three lines."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        kind, length = (int.from_bytes(data[at + i : at + i + 4], sys.byteorder) for i in (0, 4))
+        if kind == 6:
+            ip = data[at + 28 + 14 : at + 28 + int.from_bytes(data[at + 20 : at + 24], sys.byteorder)]
+            found.append(ip[(ip[0] & 15) * 4 + 8 : int.from_bytes(ip[2:4])])
+        at += length
+    return found
+
+
+def of_others(path: Path, token: str) -> int:
+    """Sentinels of other captures of the same loopback: tests run side by side."""
+    return sum(data.startswith(b"cloudbench-sentinel") and token.encode() not in data for data in captured(path))
+
+
+def own(path: Path) -> list[bytes]:
+    """The datagrams that are not sentinels, of this capture or any other."""
+    return [data for data in captured(path) if not data.startswith(b"cloudbench-sentinel")]
+
+
+def guard_children(capture: Capture) -> list[int]:
+    """dumpcap's pid."""
+    process = capture._process
+    assert process is not None
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.usefixtures("can_capture")
+def test_every_byte_that_was_sent_is_there(tmp_path: Path, port: int) -> None:
+    payloads = [bytes([number]) * (1000 + number) for number in range(100)]
+    path = tmp_path / "all.pcapng"
+    comment = {"run": "2026-11-20", "experiment": "test_all"}
+    with Capture(LOOPBACK, path, filter=f"udp port {port}", comment=comment) as capture:
+        send(port, payloads)
+    result = capture.result
+    assert result is not None
+    assert (result.is_valid, result.reasons) == (True, ())
+    others = of_others(path, result.token)
+    assert (result.packets - others, result.dropped, result.cut_packets) == (100, 0, 0)
+    assert result.received == result.packets + result.sentinels
+    sentinels = [data for data in captured(path) if result.token.encode() in data]
+    assert own(path) == payloads
+    assert len(sentinels) == result.sentinels >= 2
+    said = read_comment(walk(path.read_bytes()).comments)
+    assert comment.items() <= said.items()
+    assert said["sentinel"] == {"address": SENTINEL_ADDRESS, "port": SENTINEL_PORT, "token": result.token}
+
+
+@pytest.mark.usefixtures("can_capture")
+def test_the_first_and_the_last_datagram_are_there_every_time(tmp_path: Path, port: int) -> None:
+    for number in range(2):
+        path = tmp_path / f"{number}.pcapng"
+        with Capture(LOOPBACK, path, filter=f"udp port {port}") as capture:
+            send(port, [b"first", b"last"])
+        assert capture.result is not None
+        assert own(path) == [b"first", b"last"]
+
+
+@pytest.mark.usefixtures("can_capture")
+def test_a_snaplen_cuts_and_says_so(tmp_path: Path, port: int) -> None:
+    path = tmp_path / "cut.pcapng"
+    with Capture(LOOPBACK, path, filter=f"udp port {port}", snaplen=100) as capture:
+        send(port, [b"x" * 1000, b"y"])
+    assert capture.result is not None
+    assert capture.result.is_valid
+    assert (capture.result.packets - of_others(path, capture.token), capture.result.cut_packets) == (2, 1)
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
+def test_drops_make_it_invalid(tmp_path: Path, port: int) -> None:
+    with Capture(LOOPBACK, tmp_path / "drops.pcapng", filter=f"udp port {port}", buffer_mib=1) as capture:
+        (dumpcap,) = guard_children(capture)
+        os.kill(dumpcap, signal.SIGSTOP)  # the ring fills up
+        send(port, [b"x" * 60_000] * 200)
+        os.kill(dumpcap, signal.SIGCONT)
+    result = capture.result
+    assert result is not None
+    assert not result.is_valid
+    assert result.dropped is not None
+    assert result.dropped > 0
+    assert result.packets < 200 <= result.packets + result.dropped
+    assert any("dropped" in reason for reason in result.reasons)
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [(signal.SIGSTOP, "last sentinel"), (signal.SIGKILL, "ended before"), (signal.SIGTERM, "before")],
+)
+def test_a_dumpcap_that_does_not_last_makes_it_invalid(
+    tmp_path: Path, port: int, number: signal.Signals, word: str
+) -> None:
+    with Capture(LOOPBACK, tmp_path / "ended.pcapng", filter=f"udp port {port}") as capture:
+        capture._patience_s = 0.5  # it is ready now
+        send(port, [b"x"])
+        (dumpcap,) = guard_children(capture)
+        descriptor = os.pidfd_open(dumpcap)
+        os.kill(dumpcap, number)
+        if number != signal.SIGSTOP:
+            capture._said.wait_for_end(5.0)
+    os.close(descriptor)
+    assert capture.result is not None
+    assert not capture.result.is_valid
+    assert any(word in reason for reason in capture.result.reasons), capture.result.reasons
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
+def test_dumpcap_ends_with_its_owner(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom pytest_cloudbench.net.capture import Capture\n"
+        "capture = Capture(sys.argv[1], sys.argv[2]).__enter__()\nguard = capture._process.pid\n"
+        "print(guard, Path(f'/proc/{guard}/task/{guard}/children').read_text(), flush=True)\ninput()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "src")}
+    words = [sys.executable, "-c", script, LOOPBACK, str(tmp_path / "left.pcapng")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=environment, **pipes) as owner:
+        assert owner.stdout is not None
+        left = [os.pidfd_open(int(pid)) for pid in owner.stdout.readline().split()]
+        assert len(left) == 2
+        owner.kill()
+    for descriptor in left:
+        assert select.select([descriptor], (), (), 10.0)[0]
+        os.close(descriptor)
+
+
+def judged(tmp_path: Path, data: bytes, said: str) -> CaptureResult:
+    """What is concluded from a file and dumpcap's output."""
+    capture = Capture("lo", tmp_path / "judged.pcapng")
+    capture.path.write_bytes(data.replace(b"TOKEN-OF-SIXTEEN", capture.token.encode()))
+    capture._said._lines = said.splitlines()
+    return capture._judge([])
+
+
+SAID = "Packets received/dropped on interface 'lo': 3/{} (pcap:{}/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)"
+PACKETS: list[tuple[bytes, int]] = [(b"x", 0), (b" TOKEN-OF-SIXTEEN start", 0), (b" TOKEN-OF-SIXTEEN end", 0)]
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "word"),
+    [
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), ""),
+        (pcapng("<", PACKETS, (3, 2), "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), "2 packets were dropped"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), SAID.format(4, 4), "4 packets were dropped"),
+        (pcapng("<", PACKETS, None, "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), "no interface statistics"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), "", "no statistics"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN")[:-1], SAID.format(0, 0), "middle of a block"),
+        (b"", SAID.format(0, 0), "middle of a block"),
+    ],
+    ids=["valid", "drops-file", "drops-said", "no-statistics", "nothing-said", "cut", "empty"],
+)
+def test_only_what_is_known_to_be_complete_is_valid(tmp_path: Path, data: bytes, said: str, word: str) -> None:
+    result = judged(tmp_path, data, said)
+    if word:
+        assert not result.is_valid
+        assert any(word in reason for reason in result.reasons), result.reasons
+    else:
+        assert (result.is_valid, result.packets, result.sentinels, result.dropped) == (True, 1, 2, 0)
+
+
+@pytest.mark.skipif(shutil.which("dumpcap") is None, reason="needs dumpcap (wireshark-common)")
+def test_an_interface_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises((CaptureUnavailable, CaptureError), match="nosuch0"), Capture("nosuch0", tmp_path / "x.pcapng"):
+        pytest.fail("captured")
+
+
+def test_without_dumpcap_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CaptureUnavailable, match="install"):
+        check()
+
+
+@needs_root
+@pytest.mark.skipif(not (shutil.which("dumpcap") and shutil.which("setcap")), reason="needs dumpcap and setcap")
+def test_without_rights_it_says_how_to_get_them_and_that_works() -> None:
+    script = (
+        "from pytest_cloudbench.net.capture import CaptureUnavailable, check\n"
+        "try: check()\nexcept CaptureUnavailable as error: print(error)\nelse: print('captured')"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        copy = shutil.copy(shutil.which("dumpcap") or "", folder)
+        os.chmod(copy, 0o755)
+        refused = said_by_nobody(script, path=folder)
+        assert "not allowed to capture" in refused
+        instruction = re.findall(r"`sudo (setcap .*?)`", refused)[0]
+        assert instruction.endswith(copy)
+        subprocess.run(instruction.split(), check=True)
+        assert said_by_nobody(script, path=folder) == "captured\n"
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="links need Linux")
+@pytest.mark.parametrize("rights", ["auto", "user"])
+def test_a_capture_inside_a_link_has_its_traffic_and_nothing_else(tmp_path: Path, rights: str) -> None:
+    path = tmp_path / "link.pcapng"
+    script = (
+        "import socket; one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "for number in range(50): one.sendto(b'%d' % number, ('198.18.0.2', 4000))"
+    )
+    try:
+        with Link(rights=rights, run="capture") as link:
+            with Capture(link.interface, path, netns=link.enter("client", as_root=True)) as capture:
+                assert link.run("client", [sys.executable, "-c", script]).returncode == 0
+            again = json.loads(json.dumps(link.stats()))
+    except LinkUnavailable as error:
+        pytest.skip(str(error))
+    assert capture.result is not None
+    assert capture.result.reasons == ()
+    # Fifty datagrams, and the rate-limited ICMP messages that say that nobody listens there.
+    assert 50 < capture.result.packets <= 100
+    if again["directions"]:
+        assert again["directions"]["up"]["taken"] == 50  # sentinels stay on their side

@@ -1,0 +1,74 @@
+"""The walk through pcapng blocks, on files made here: whole, cut anywhere, of either byte order."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.net.capture.pcapng import read_comment, walk
+
+
+def option(order: str, code: int, value: bytes) -> bytes:
+    return struct.pack(order + "HH", code, len(value)) + value + b"\0" * (-len(value) % 4)
+
+
+def block(order: str, kind: int, body: bytes) -> bytes:
+    length = struct.pack(order + "I", 12 + len(body))
+    return struct.pack(order + "I", kind) + length + body + length
+
+
+def pcapng(order: str, packets: list[tuple[bytes, int]], counts: tuple[int, int] | None, comment: str = "") -> bytes:
+    options = option(order, 1, comment.encode()) + option(order, 0, b"") if comment else b""
+    data = block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1) + options)
+    data += block(order, 1, struct.pack(order + "HHI", 101, 0, 0))
+    for content, more in packets:
+        head = struct.pack(order + "IIIII", 0, 0, 0, len(content), len(content) + more)
+        data += block(order, 6, head + content + b"\0" * (-len(content) % 4))
+    if counts is not None:
+        received, dropped = (struct.pack(order + "Q", number) for number in counts)
+        numbers = option(order, 4, received) + option(order, 5, dropped) + option(order, 0, b"")
+        data += block(order, 5, struct.pack(order + "III", 0, 0, 0) + numbers)
+    return data
+
+
+ORDERS = st.sampled_from(["<", ">"])
+PACKETS = st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3)), max_size=8)
+
+
+@given(ORDERS, PACKETS, st.one_of(st.none(), st.tuples(st.integers(0, 2**40), st.integers(0, 2**40))))
+def test_what_was_written_is_counted(
+    order: str, packets: list[tuple[bytes, int]], counts: tuple[int, int] | None
+) -> None:
+    found = walk(pcapng(order, packets, counts, '{"cloudbench_capture": 1, "run": "r"}'))
+    assert found.is_whole
+    assert found.packets == len(packets)
+    assert found.cut_packets == sum(more > 0 for _, more in packets)
+    assert (found.received, found.dropped) == (counts or (None, None))
+    assert read_comment(found.comments)["run"] == "r"
+
+
+@given(ORDERS, PACKETS, st.data())
+def test_a_file_cut_within_a_block_is_not_whole(
+    order: str, packets: list[tuple[bytes, int]], data: st.DataObject
+) -> None:
+    whole = pcapng(order, packets, (1, 0))
+    found = walk(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    assert not (found.is_whole and found.dropped is not None)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken(data: bytes) -> None:
+    assert walk(data).packets <= len(data) // 32
+
+
+def test_statistics_of_several_interfaces_add_up() -> None:
+    more = pcapng("<", [], (5, 2))
+    assert walk(pcapng("<", [], (10, 1)) + more).dropped == 3
+
+
+@pytest.mark.parametrize("comments", [[], ["words"], ["[1]"], ['{"other": 1}']])
+def test_comments_of_others_are_not_ours(comments: list[str]) -> None:
+    assert read_comment(comments) == {}

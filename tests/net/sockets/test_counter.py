@@ -1,0 +1,316 @@
+"""What the kernel counted of real connections, against what a client and a server exchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.net.capture import Capture, CaptureUnavailable, check
+from pytest_cloudbench.net.dissect import opened
+from pytest_cloudbench.net.sockets.counter import OwnCounter, ServiceCounter
+from pytest_cloudbench.net.sockets.kernel import SocketWatch, cookie_of
+from pytest_cloudbench.net.traffic import analyze
+from tests.limits import HANG_S
+from tests.nobody import needs_root, said_by_nobody
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts")
+
+_HEAD = struct.Struct("!II")
+
+
+def _serve(listener: socket.socket) -> None:
+    """For each request of a length and some bytes, answer with the other length of bytes."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as asked:
+            while head := asked.read(_HEAD.size):
+                up, down = _HEAD.unpack(head)
+                asked.read(up)
+                connection.sendall(bytes(down))
+
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+@contextmanager
+def served(family: int, address: str) -> Iterator[tuple[str, int]]:
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        listener.listen()
+        thread = threading.Thread(target=_serve, args=(listener,))
+        thread.start()
+        yield address, listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture(params=[(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["IPv4", "IPv6"])
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    with served(*request.param) as place:
+        yield place
+
+
+def exchange(connection: socket.socket, up: int, down: int) -> int:
+    """Returns how many bytes went over the connection."""
+    connection.sendall(_HEAD.pack(up, down) + bytes(up))
+    left = down
+    while left:
+        left -= len(connection.recv(left))
+    return _HEAD.size + up + down
+
+
+def test_what_was_exchanged_is_counted_exactly(server: tuple[str, int]) -> None:
+    """One connection is older than the count, one is new, some were opened and closed, one is closed meanwhile."""
+    with socket.create_connection(server) as old, socket.create_connection(server) as ending:
+        exchange(old, 10_000, 20_000)
+        exchange(ending, 1, 1)
+        counter = ServiceCounter([server])
+        total = exchange(old, 123, 456) + exchange(ending, 300_000, 5)
+        ending.close()
+        for number in range(50):
+            with socket.create_connection(server) as short:
+                total += exchange(short, number, 2_000_000 if number == 7 else 3 * number)
+        with socket.create_connection(server) as new:
+            total += exchange(new, 1_000_000, 0) + exchange(new, 0, 1)
+            found = counter.stop()
+    assert (found.bytes, found.connections, found.why) == (total, 51, "")
+
+
+def test_nothing_before_and_after_counts(server: tuple[str, int]) -> None:
+    for _ in range(20):
+        with socket.create_connection(server) as before:
+            exchange(before, 500, 500)
+    counter = ServiceCounter([server])
+    assert counter.stop().bytes == 0
+    with socket.create_connection(server) as after:
+        exchange(after, 500, 500)
+    assert counter.stop().why == "it was counted before"
+
+
+def test_other_services_and_own_questions_do_not_count(server: tuple[str, int]) -> None:
+    with served(socket.AF_INET, "127.0.0.1") as other:
+        counter = ServiceCounter([server])
+        with socket.create_connection(other) as elsewhere, socket.create_connection(server) as own:
+            exchange(elsewhere, 10, 10)
+            exchange(own, 1000, 1000)
+            cookie = cookie_of(own)
+        assert cookie is not None
+        with socket.create_connection(server) as client:
+            total = exchange(client, 30, 30)
+        assert counter.stop({cookie}).bytes == total
+
+
+def test_several_services_are_one_sum(server: tuple[str, int]) -> None:
+    with served(socket.AF_INET, "127.0.0.1") as other:
+        counter = ServiceCounter([server, other])
+        with socket.create_connection(other) as one, socket.create_connection(server) as two:
+            total = exchange(one, 10, 20) + exchange(two, 40, 80)
+        assert counter.stop().bytes == total
+
+
+def test_an_ipv4_client_of_a_server_for_both() -> None:
+    with served(socket.AF_INET6, "::") as (_, port):
+        counter = ServiceCounter([("localhost", port)])
+        with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("::1", port)) as two:
+            total = exchange(one, 10, 20) + exchange(two, 40, 80)
+        assert counter.stop().bytes == total
+
+
+def test_clients_in_processes_of_their_own_count(server: tuple[str, int]) -> None:
+    code = f"import socket; s = socket.create_connection({server!r}); s.sendall({_HEAD.pack(5, 7) + bytes(5)!r}); "
+    code += "exit(len(s.recv(7, socket.MSG_WAITALL)) != 7)"
+    counter = ServiceCounter([server])
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_S)
+    assert counter.stop().bytes == 2 * (_HEAD.size + 12)
+
+
+def test_a_reset_that_took_counts_with_it_is_unknown() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        counter = ServiceCounter([listener.getsockname()])
+        with socket.create_connection(listener.getsockname()) as client, closing(listener.accept()[0]) as accepted:
+            client.sendall(bytes(1000))
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            found = counter.stop()
+    assert found.bytes is None
+    assert "reset" in found.why
+
+
+@needs_root
+def test_a_client_in_another_network_is_unknown_not_too_little() -> None:
+    with served(socket.AF_INET, "0.0.0.0") as (_, port):
+        pair = f"cb{os.getpid() % 100_000}"
+        child = subprocess.Popen(
+            ["unshare", "-n", sys.executable, "-c", _ELSEWHERE, pair, str(port)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        made = subprocess.run(
+            ["ip", "link", "add", pair, "type", "veth", "peer", "name", f"{pair}p", "netns", str(child.pid)],
+            check=False, capture_output=True,
+        )  # fmt: skip
+        if made.returncode:
+            child.kill()
+            child.wait()
+            pytest.skip("no pair of interfaces can be made here")
+        subprocess.run(["ip", "addr", "add", "10.231.77.1/30", "dev", pair], check=True)
+        subprocess.run(["ip", "link", "set", pair, "up"], check=True)
+        counter = ServiceCounter([("10.231.77.1", port)])
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert child.wait(HANG_S) == 0
+        child.stdin.close()
+        child.stdout.close()
+        found = counter.stop()
+    assert found.bytes is None
+    assert "in another network namespace" in found.why
+
+
+_ELSEWHERE = f"""
+import socket, subprocess, sys
+print("ready", flush=True)
+sys.stdin.readline()
+pair, port = sys.argv[1], int(sys.argv[2])
+subprocess.run(["ip", "addr", "add", "10.231.77.2/30", "dev", pair + "p"], check=True)
+subprocess.run(["ip", "link", "set", pair + "p", "up"], check=True)
+with socket.create_connection(("10.231.77.1", port), {HANG_S}) as client:
+    client.sendall({_HEAD.pack(5, 7) + bytes(5)!r})
+    assert len(client.recv(7, socket.MSG_WAITALL)) == 7
+"""
+
+
+def test_more_ends_than_can_be_noted_are_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    may_note = threading.Event()
+    may_note.set()
+    note = SocketWatch._note
+    monkeypatch.setattr(SocketWatch, "_note", lambda self: (may_note.wait(), note(self)))
+    monkeypatch.setattr("pytest_cloudbench.net.sockets.kernel._ROOM_BYTES", 1)
+    counter = ServiceCounter([server])
+    may_note.clear()
+    for _ in range(200):
+        with socket.create_connection(server) as client:
+            exchange(client, 1, 1)
+    may_note.set()
+    found = counter.stop()
+    assert found.bytes is None
+    assert "faster than this process could take note" in found.why
+
+
+def test_elsewhere_than_on_linux_it_is_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert ServiceCounter([server]).stop().why == "only Linux tells what its sockets have carried"
+
+
+def test_services_that_are_not_all_that_is_used_are_unknown() -> None:
+    assert ServiceCounter(None).stop().why == "a part of the provider is no service of this run"
+
+
+_FOREIGN = f"""
+import os, socket, struct
+listener = socket.create_server(("127.0.0.1", 0))
+print(os.getpid(), listener.getsockname()[1], flush=True)
+kept = []
+while True:
+    kept.append(listener.accept()[0])
+    while head := kept[-1].recv({_HEAD.size}, socket.MSG_WAITALL):
+        up, down = struct.unpack("{_HEAD.format}", head)
+        kept[-1].recv(up, socket.MSG_WAITALL)
+        kept[-1].sendall(bytes(down))
+"""
+
+
+@contextmanager
+def foreign() -> Iterator[tuple[str, int]]:
+    """A server that is no descendant of this process: the process that started it has ended."""
+    start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    with subprocess.Popen([sys.executable, "-c", start, _FOREIGN], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, port = map(int, parent.stdout.readline().split())
+        try:
+            parent.wait(HANG_S)
+            yield "127.0.0.1", port
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_what_own_processes_exchange_with_others_is_counted() -> None:
+    with foreign() as server, socket.create_connection(server) as old:
+        exchange(old, 100, 100)
+        counter = OwnCounter([os.getpid()])
+        total = exchange(old, 100_000, 30)
+        assert counter.stop().bytes == total
+
+
+def test_an_own_connection_that_ended_may_not_be_told_from_others() -> None:
+    with foreign() as server:
+        counter = OwnCounter([os.getpid()])
+        with socket.create_connection(server) as client:
+            exchange(client, 10, 10)
+        found = counter.stop()
+        assert (found.bytes, found.why) == (None, "a connection ended meanwhile that may have been one of this run's")
+        assert OwnCounter([os.getpid(), 0]).stop().why == "some agents are on another host or in a container"
+
+
+def test_what_own_processes_say_to_each_other_does_not_count(server: tuple[str, int]) -> None:
+    with foreign() as other, socket.create_connection(server) as inside, socket.create_connection(other) as outside:
+        counter = OwnCounter([os.getpid()])
+        exchange(inside, 5000, 5000)
+        total = exchange(outside, 7, 9)
+        assert counter.stop().bytes == total
+
+
+@needs_root
+def test_no_rights_are_needed() -> None:
+    said = said_by_nobody(
+        "import json, os, socket\n"
+        "from pytest_cloudbench.net.sockets.counter import ServiceCounter\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "counter = ServiceCounter([listener.getsockname()])\n"
+        "for _ in range(3):\n"
+        "    with socket.create_connection(listener.getsockname()) as client:\n"
+        "        accepted, _ = listener.accept()\n"
+        "        client.sendall(bytes(70))\n"
+        "        accepted.recv(70, socket.MSG_WAITALL)\n"
+        "        accepted.close()\n"
+        "found = counter.stop()\n"
+        "print(json.dumps([os.geteuid(), found.bytes, found.why]))\n"
+    )
+    assert json.loads(said) == [65534, 210, ""]
+
+
+@pytest.mark.slow
+def test_packets_of_the_same_time_say_the_same(server: tuple[str, int], tmp_path: Path) -> None:
+    try:
+        check("lo")
+    except CaptureUnavailable as error:
+        pytest.skip(str(error))
+    with Capture("lo", tmp_path / "seen.pcapng", filter=f"port {server[1]}", snaplen=128) as capture:
+        counter = ServiceCounter([server])
+        total = 0
+        for number in range(20):
+            with socket.create_connection(server) as client:
+                total += exchange(client, 1000 * number, 100_000) + exchange(client, 5, 6)
+        counted = counter.stop()
+        found = capture.stop()
+    assert found.is_valid, found.reasons
+    with opened(found.path) as (data, release):
+        seen = analyze(data, source=found.path.name, release=release)
+        assert int(seen.table.sums["unique_bytes"].sum()) == counted.bytes == total

@@ -1,0 +1,233 @@
+"""Real captures: equal to tshark frame by frame, and to what tools/make_captures.py put into them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_cloudbench.data import read_flow_rules
+from pytest_cloudbench.net.traffic import Analysis, analyze, metrics, parse_rules
+from pytest_cloudbench.net.traffic.resent import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
+from tests.limits import HANG_S
+from tests.net.traffic import craft
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "fixtures" / "captures"
+STORED: dict[str, dict[str, Any]] = json.loads((FOLDER / "tshark.json").read_text("utf-8"))["captures"]
+CAPTURES = sorted(path.name for path in FOLDER.glob("*.pcap*"))
+MARKS = {
+    "retransmission": (RETRANSMITTED, FAST, SPURIOUS), "fast_retransmission": (FAST,),
+    "spurious_retransmission": (SPURIOUS,), "out_of_order": (OUT_OF_ORDER,), "keep_alive": (KEEP_ALIVE,),
+}  # fmt: skip
+RULES = parse_rules(read_flow_rules())
+
+
+@cache
+def analysed(name: str, canary: bytes | None = None) -> Analysis:
+    return analyze((FOLDER / name).read_bytes(), source=name, rules=RULES, canary=canary)
+
+
+def summary(name: str) -> dict[str, Any]:
+    return analysed(name).as_dict()
+
+
+def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
+    """Ours and tshark's, frame by frame."""
+    told = found.as_dict()
+    tcp = [flow for flow in found.table.flows if flow.is_tcp]
+    assert found.records == truth["packets"]
+    assert len(tcp) == truth["streams"]
+    sent: dict[str, int] = {}
+    for flow in tcp:
+        for address, side in ((flow.client, flow.up), (flow.server, flow.down)):
+            sent[str(address)] = sent.get(str(address), 0) + side.payload_bytes
+    assert sent == truth["payload_bytes"]
+    assert (told["syns"], told["syn_acks"]) == (truth["syns"], truth["syn_acks"])
+    for mark, kinds in MARKS.items():
+        rows = np.isin(found.table.verdicts, kinds)
+        assert found.table.packets.number[rows].tolist() == truth[mark], mark
+    assert told["retransmissions"] == len(truth["retransmission"])
+    stored = [flow.initial_rtt_ns / 1e9 for flow in tcp if flow.initial_rtt_ns is not None]
+    assert sorted(set(stored)) == pytest.approx(truth["initial_rtt_s"])
+
+
+def test_every_capture_has_an_answer() -> None:
+    assert sorted(STORED) == CAPTURES
+    assert sum(len(truth["retransmission"]) for truth in STORED.values()) > 20, "there is something to find"
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_equal_to_what_tshark_said(name: str) -> None:
+    assert_equal(analysed(name), STORED[name])
+
+
+def make_captures() -> Any:
+    specification = importlib.util.spec_from_file_location("make_captures", ROOT / "tools" / "make_captures.py")
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_equal_to_tshark_as_it_is_here() -> None:
+    tool = make_captures()
+    for name in CAPTURES:
+        assert_equal(analysed(name), tool.answers(FOLDER / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "up", "down"),
+    [
+        ("upload-ipv4.pcapng", 100_000, 2), ("upload-ipv6.pcapng", 60_000, 2), ("download.pcap", 0, 60_002),
+        ("vlan.pcap", 40_000, 2), ("offload.pcap", 200_000, 2), ("cooked.pcap", 20_000, 2), ("cooked2.pcap", 20_000, 2),
+        ("nanoseconds.pcap", 20_000, 2), ("chunks.pcapng", 65_000, 10), ("reuse.pcapng", 7_000, 0),
+        ("loss-up.pcapng", 150_000, 2), ("loss-heavy.pcapng", 60_000, 2), ("loss-down.pcapng", 0, 60_002),
+        ("loss-syn.pcapng", 9_000, 2), ("loss-ack.pcapng", 90_000, 2),
+    ],
+)  # fmt: skip
+def test_unique_bytes_are_what_was_sent(name: str, up: int, down: int) -> None:
+    told = summary(name)
+    assert (told["unique_up_bytes"], told["unique_down_bytes"]) == (up, down)
+    assert told["payload_up_bytes"] >= up
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_verdicts(name: str) -> None:
+    told = summary(name)
+    # Only dumpcap writes how many packets it lost; these captures lost none.
+    assert told["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), told["validity"]
+    assert told["validity"]["drops"] == (0 if name.endswith("ng") else None)
+    assert told["validity"]["sizes_known"] == (name != "offload.pcap")
+    assert (told["header_bytes"] is None) == (name == "offload.pcap")
+
+
+@pytest.mark.parametrize(("name", "version"), [("tls13.pcapng", "TLSv1.3"), ("tls12.pcapng", "TLSv1.2")])
+def test_tls(name: str, version: str) -> None:
+    (flow,) = summary(name)["flows"]
+    assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (
+        "storage.example.com", version, ["h2", "http/1.1"],
+    )  # fmt: skip
+    assert flow["protocol"] == "tls"
+    assert STORED[name]["names"] == [flow["sni"]]
+
+
+def test_a_hello_that_was_cut_is_unknown() -> None:
+    told = summary("snaplen.pcap")
+    (flow,) = told["flows"]
+    assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (None, None, [])
+    assert told["cut_packets"] > 0
+    assert told["payload_up_bytes"] > 20_000, "sizes are those of the wire"
+
+
+def test_dns_names_a_flow_without_a_hello() -> None:
+    told = summary("names.pcapng")
+    named = {flow["protocol"]: flow for flow in told["flows"]}
+    assert named["tcp"]["name"] == "upload.example.com"
+    assert told["dns_queries"] == {"upload.example.com": 1}
+    assert named["udp"]["role"] == "dns"
+    assert named["quic"]["quic_version"] == "1"
+    assert named["quic"]["sni"] is None, "it is encrypted"
+    assert named["quic"]["dns_names"] == ["upload.example.com"]
+
+
+def test_a_reset_and_a_new_syn_are_two_flows() -> None:
+    flows = summary("reuse.pcapng")["flows"]
+    assert [flow["payload_up_bytes"] for flow in flows] == [2_000, 5_000]
+    assert {flow["client_port"] for flow in flows} == {45_000}
+    assert [flow["resets"] > 0 for flow in flows] == [True, True]
+
+
+def test_keep_alives_are_no_retransmissions() -> None:
+    (flow,) = analysed("keep-alive.pcapng").table.flows
+    assert (flow.up.retransmissions, flow.up.keep_alives) == (0, 3)
+
+
+def test_chunk_boundaries() -> None:
+    table = analysed("chunks.pcapng").table
+    assert metrics.chunks(table, table.flows[0]) == [20_000, 20_000, 20_000, 5_000]
+    assert metrics.turns(table, table.flows[0]) == 4
+    (flow,) = summary("upload-ipv4.pcapng")["flows"]
+    assert flow["chunks_bytes"] == [100_000], "one object has no boundary"
+
+
+def test_canary_across_packets() -> None:
+    text = b"CANARY-IN-PLAIN-TEXT"
+    data = (FOLDER / "canary.pcapng").read_bytes()
+    assert text not in data, "no packet holds all of it"
+    found = analysed("canary.pcapng", text).canary
+    assert found is not None
+    assert found.verdict == "yes"
+    assert [(each.flow, each.up, each.offset_bytes) for each in found.found] == [(0, True, 1000)]
+    encrypted = analysed("tls13.pcapng", text).canary
+    assert encrypted is not None
+    assert (encrypted.verdict, encrypted.found) == ("no", ())
+    cut = analysed("snaplen.pcap", text).canary
+    assert cut is not None
+    assert cut.verdict == "unknown", "most of the payload is not in the file"
+
+
+def test_a_chosen_client_sends_up() -> None:
+    data = (FOLDER / "upload-ipv4.pcapng").read_bytes()
+    assert analyze(data, client="10.9.0.1").as_dict()["payload_up_bytes"] == 100_000
+    assert analyze(data, client="10.9.0.2").as_dict()["payload_down_bytes"] == 100_000
+
+
+@pytest.mark.parametrize("name", ["loss-up.pcapng", "offload.pcap"])
+def test_the_command(name: str) -> None:
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(FOLDER / name), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    wanted = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())
+    for each in (told, *told["flows"]):
+        assert wanted | {"packets", "retransmissions"} <= each.keys()
+    assert told["retransmissions"] == len(STORED[name]["retransmission"])
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
+    once = craft.records(craft.connection(bytes(200_000)))
+    shown = [
+        (at_ns + 20_000 * again, frame)
+        for number, (at_ns, frame) in enumerate(once)
+        for again in range(1 + (number % every == 0))
+    ]
+    validity = analyze(craft.pcapng(shown)).validity
+    is_told = every < 10  # one in a hundred also occurs in real networks
+    assert validity.verdict == ("unknown" if is_told else "valid")
+    assert any("packets twice" in reason for reason in validity.reasons) == is_told
+
+
+def test_what_was_lost_and_sent_again_is_not_in_the_capture_twice() -> None:
+    for name in ("loss-heavy.pcapng", "loss-up.pcapng", "loss-down.pcapng", "keep-alive.pcapng"):
+        assert not [reason for reason in analysed(name).validity.reasons if "twice" in reason]
+
+
+@pytest.mark.parametrize(("client", "server"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6, 11, 12, 13, 20])
+def test_an_mss_that_the_snap_length_cut_off_is_not_known(cut: int, client: str, server: str) -> None:
+    """What follows in the file is the next record, which must not be taken for payload."""
+    made = [
+        replace(each, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (each.flags & 2 > 0))
+        for each in craft.connection(b"x" * 3000, mss=1400)
+    ]
+    data = craft.pcap(craft.records(made), snaplen=len(made[2].frame()) + cut)
+    (flow,) = analyze(data).table.flows
+    expected = 0x578 if cut >= 12 else None
+    assert (flow.up.mss_bytes, flow.down.mss_bytes) == (expected, expected)
+    if shutil.which("tshark"):
+        command = ["tshark", "-n", "-r", "-", "-T", "fields", "-e", "tcp.options.mss_val", "-Y", "tcp.flags.syn == 1"]
+        said = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().split()
+        assert said == ([str(expected)] * 2 if expected else [])

@@ -1,0 +1,131 @@
+"""IP fragments that overlap, repeat or split a TCP header: the packet counts as tshark reassembles it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.net.traffic import Analysis, analyze
+from tests.limits import HANG_S
+from tests.net.traffic import craft
+from tests.net.traffic.craft import START_NS, Segment
+
+ETHER = bytes(12)
+OPTIONS = b"\x02\x04\x05\xb4\x01\x01\x08\x0a" + bytes(8)
+DATA = Segment(START_NS, True, 77, 99, 24, bytes(range(200)), options=OPTIONS)
+SIX = Segment(
+    START_NS, True, 77, 99, 24, bytes(range(200)), client="2001:db8::1", server="2001:db8::2", options=OPTIONS
+)
+BODY, BODY6 = DATA.frame()[34:], SIX.frame()[54:]
+
+Cut = tuple[int, int]
+"""(first byte, byte after the last) of the IP payload; the first byte is a multiple of 8."""
+
+
+def four(cut: Cut, identity: int = 7) -> bytes:
+    begin, end = cut
+    head = bytearray(DATA.frame()[14:34])
+    head[2:8] = struct.pack(">HHH", 20 + end - begin, identity, (0x2000 if end < len(BODY) else 0) | begin // 8)
+    return ETHER + b"\x08\0" + bytes(head) + BODY[begin:end]
+
+
+def six(cut: Cut, identity: int = 7) -> bytes:
+    begin, end = cut
+    extension = struct.pack(">BBHI", 6, 0, begin | (end < len(BODY6)), identity)
+    return ETHER + b"\x86\xdd" + craft.ip(SIX.client, SIX.server, 6, BODY6[begin:end], extensions=extension, first=44)
+
+
+LAST = len(BODY)
+CUTS: dict[str, list[Cut]] = {
+    "header in two": [(0, 8), (8, LAST)],
+    "header in three": [(0, 8), (8, 16), (16, LAST)],
+    "header in five, backwards": [(32, LAST), (24, 32), (16, 24), (8, 16), (0, 8)],
+    "options in the next": [(0, 24), (24, LAST)],
+    "first twice": [(0, 104), (0, 104), (104, LAST)],
+    "last twice": [(104, LAST), (104, LAST), (0, 104)],
+    "overlap in the middle": [(0, 80), (40, 160), (120, LAST)],
+    "one within another": [(0, 160), (40, 80), (160, LAST)],
+    "overlap, backwards": [(120, LAST), (40, 160), (0, 80)],
+    "all again and again": [(0, 160), (8, 160), (16, 160), (24, LAST)],
+    "header overlaps": [(0, 16), (8, 48), (40, LAST)],
+}
+
+
+def read(frames: list[bytes]) -> Analysis:
+    return analyze(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(frames)]))
+
+
+@pytest.mark.parametrize("make", [four, six])
+@pytest.mark.parametrize("name", CUTS)
+def test_one_packet(name: str, make: object) -> None:
+    assert callable(make)
+    frames = [make(cut) for cut in CUTS[name]]
+    found = read(frames)
+    (flow,) = found.table.flows
+    assert (flow.up.packets, flow.up.payload_bytes, flow.client_port, flow.server_port) == (1, 200, 40_000, 443)
+    assert flow.up.wire_bytes == sum(map(len, frames))
+    packets = found.table.packets
+    assert (packets.seq.tolist(), packets.ack.tolist(), packets.flags.tolist()) == ([77], [99], [24])
+    assert (found.aside.joined, found.aside.fragments, found.validity.verdict) == (len(frames) - 1, 0, "valid")
+
+
+@pytest.mark.parametrize("make", [four, six])
+def test_where_the_payload_begins(make: object) -> None:
+    """It is read as far as the piece in which it begins."""
+    assert callable(make)
+    (packet,) = [read([make(cut) for cut in CUTS["header in three"]]).table.packets]
+    data = craft.pcapng([(START_NS + number, make(cut)) for number, cut in enumerate(CUTS["header in three"])])
+    offset, kept = int(packet.offset[0]), int(packet.kept[0])
+    assert data[offset : offset + kept] == bytes(range(200))
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [[(0, 8), (16, LAST)], [(8, 160), (40, LAST)], [(0, 80), (40, 160)], [(0, 80), (88, LAST)]],
+)
+def test_what_is_missing_stays_missing(cuts: list[Cut]) -> None:
+    found = read([four(cut) for cut in cuts])
+    assert (found.table.flows, found.aside.fragments, found.validity.verdict) == ([], len(cuts), "unknown")
+
+
+def test_a_header_of_which_a_part_was_cut_off() -> None:
+    records = [(START_NS, four((0, 8))), (START_NS + 1, four((8, LAST)))]
+    found = analyze(craft.pcap(records, snaplen=36))
+    assert (found.table.flows, found.aside.short, found.validity.verdict) == ([], 1, "unknown")
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_as_tshark_puts_them_together(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    frames, chosen = [], []
+    for identity in range(120):
+        make = draw.choice([four, six])
+        cuts = list(draw.choice(list(CUTS.values())))
+        if draw.random() < 0.5:
+            begins = sorted({0, *(draw.randrange(0, LAST, 8) for _ in range(draw.randrange(1, 6)))})
+            cuts = [
+                (begin, min(LAST, end + draw.choice([0, 0, 8, 40])))
+                for begin, end in zip(begins, [*begins[1:], LAST], strict=True)
+            ]
+            draw.shuffle(cuts)
+        chosen.append(cuts)
+        frames += [make(cut, identity + 1) for cut in cuts]
+    path = tmp_path / "pieces.pcapng"
+    path.write_bytes(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(frames)]))
+    command = ["tshark", "-n", "-r", str(path), "-Y", "tcp", "-T", "fields", "-e", "frame.number", "-e", "tcp.len"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout.split()
+    found = analyze(path.read_bytes()).table.packets
+    ours = [str(each) for pair in zip(found.number.tolist(), found.payload.tolist(), strict=True) for each in pair]
+    assert ours == said
+    assert len(found) == 120
+
+
+def test_many_pieces_that_never_make_a_whole_take_little_time() -> None:
+    """Each of them again and again: searching all pieces for each new one took minutes."""
+    frames = [four((8 * (n % 24) + 8, 8 * (n % 24) + 16)) for n in range(20_000)]
+    assert read(frames).aside.fragments == 20_000

@@ -1,0 +1,248 @@
+"""Capture files into records: every format, damaged files, and the walk of many places at once."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.traffic import analyze, records
+from pytest_cloudbench.net.traffic.records import Reader
+from tests.net.traffic import craft
+
+FOLDER = Path(__file__).resolve().parents[3] / "fixtures" / "captures"
+FRAME = craft.Segment(0, True, 1).frame()
+
+
+def read(data: bytes) -> tuple[Reader, list[tuple[int, int, int, int]]]:
+    """(offset, captured, wire, time_ns) of each record."""
+    reader = Reader(data)
+    rows = []
+    for batch in reader:
+        columns = (batch.offset, batch.captured, batch.wire, batch.time_ns)
+        rows += list(zip(*(column.tolist() for column in columns), strict=True))
+    assert reader.records == len(rows)
+    return reader, rows
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nano", [False, True])
+def test_pcap(order: str, nano: bool) -> None:
+    packets = [(craft.START_NS + number * 1_001_000, bytes([number]) * (20 + number)) for number in range(50)]
+    data = craft.pcap(packets, order=order, nano=nano, snaplen=40)
+    reader, rows = read(data)
+    assert (reader.format, reader.is_complete, reader.interfaces[0].snaplen) == ("pcap", True, 40)
+    assert [(data[o : o + c], w, t) for o, c, w, t in rows] == [(f[:40], len(f), t) for t, f in packets]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcap_with_longer_heads(order: str) -> None:
+    """Alexey Kuznetzov's patch of libpcap put eight bytes more before each packet."""
+    packets = [(craft.START_NS + number * 1_001_000, bytes([number % 251]) * (20 + number)) for number in range(600)]
+    data = struct.pack(order + "IHHiIII", 0xA1B2CD34, 2, 4, 0, 0, 65535, 1)
+    for at_ns, frame in packets:
+        head = (at_ns // craft.SECOND, at_ns % craft.SECOND // 1000, len(frame), len(frame) + 1)
+        data += struct.pack(order + "IIIIIHBB", *head, 1, 8, 0, 0) + frame
+    _, rows = read(data)
+    assert [(data[o : o + c], w - 1, t) for o, c, w, t in rows] == [(f, len(f), t) for t, f in packets]
+
+
+def test_more_was_kept_than_there_was() -> None:
+    """A packet cannot have been shorter than what was kept of it, so its length is in doubt."""
+    data = craft.section() + craft.interface() + craft.packet(1, FRAME + b"x" * 30, wire=40) + craft.statistics()
+    found = analyze(data)
+    assert (found.wire_bytes, found.reader.longer) == (len(FRAME) + 30, 1)
+    assert found.validity.verdict == "unknown"
+    assert found.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
+
+
+def test_blocks_that_hold_no_packet_may_be_long() -> None:
+    data = craft.section() + craft.interface() + craft.block(0x777, bytes(17 << 20)) + craft.packet(5, FRAME)
+    reader, rows = read(data)
+    assert (len(rows), reader.is_complete) == (1, True)
+
+
+def test_a_version_that_is_not_known_is_named() -> None:
+    later = bytearray(craft.section())
+    later[12] = 2
+    with pytest.raises(UsageError, match="pcapng version 2"):
+        read(bytes(later))
+    reader, rows = read(craft.section() + craft.interface() + craft.packet(5, FRAME) + bytes(later))
+    assert len(rows) == 1
+    assert "pcapng version 2" in str(reader.reason)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("resolution", "ticks_per_s"),
+    [(None, 10**6), (9, 10**9), (3, 1000), (0x80 | 20, 1 << 20), (0x80 | 40, 1 << 40), (12, 10**12)],
+)
+def test_pcapng_time_stamps(order: str, resolution: int | None, ticks_per_s: int) -> None:
+    seconds = 1_000_000 if ticks_per_s < 1 << 40 else 1000
+    data = craft.section(order) + craft.interface(order, resolution=resolution, offset=7)
+    data += craft.packet(seconds * ticks_per_s + ticks_per_s // 2, FRAME, order)
+    _, rows = read(data)
+    assert rows[0][3] == (seconds + 7) * craft.SECOND + craft.SECOND // 2
+
+
+def test_pcapng_with_everything() -> None:
+    comment = craft.option(1, b"look") + craft.option(4, (3).to_bytes(8, "little")) + craft.option(0, b"")
+    data = craft.section(comment="first section") + craft.interface(link=1) + craft.interface(link=101, resolution=9)
+    data += craft.packet(5, FRAME, options=comment) + craft.block(10, b"secrets!") + craft.block(0x0BAD, b"")
+    data += craft.packet(7, FRAME[14:], number=1) + craft.old_packet(8, FRAME) + craft.simple_packet(FRAME)
+    data += craft.statistics(number=1, received=9, dropped=2, os_dropped=1)
+    data += craft.section(">") + craft.interface(">", link=276) + craft.packet(9, FRAME, ">", wire=2000)
+    reader, rows = read(data)
+    assert reader.is_complete
+    assert [data[o : o + c] for o, c, _, _ in rows] == [FRAME, FRAME[14:], FRAME, FRAME, FRAME]
+    assert [time for *_, time in rows] == [5000, 7, 8000, 0, 9000]
+    assert rows[4][2] == 2000
+    assert reader.comments == ["first section", "look"]
+    assert (reader.packet_drops, reader.untimed) == (3, 1)
+    assert [each.link_type for each in reader.interfaces] == [1, 101, 276]
+    assert [(each.received, each.drops) for each in reader.interfaces] == [(None, None), (9, 3), (None, None)]
+
+
+def test_link_types_of_interfaces_are_kept_apart() -> None:
+    data = craft.section() + craft.interface(link=1) + craft.interface(link=101)
+    data += craft.packet(1, FRAME) + craft.packet(2, FRAME[14:], number=1)
+    told = analyze(data).as_dict()
+    assert told["flow_packets"] == 2
+    assert told["wire_bytes"] == len(FRAME) * 2 - 14
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x", b"garbage" * 9, b"\x1f\x8b" + bytes(50), b"\xd4\xc3\xb2\xa1", b"\n\r\r\n" + bytes(40)]
+)
+def test_what_is_no_capture(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"mine: .*(pcap|unpack|header)"):
+        analyze(data, source="mine")
+
+
+@pytest.mark.parametrize("make", [craft.pcap, craft.pcapng])
+def test_a_cut_file_keeps_what_is_whole(make: object) -> None:
+    packets = [(craft.START_NS + number * 1000, FRAME + bytes(number)) for number in range(9)]
+    data = craft.pcap(packets) if make is craft.pcap else craft.pcapng(packets)
+    counts = set()
+    for size in range(60, len(data)):
+        reader, rows = read(data[:size])
+        counts.add(len(rows))
+        assert all(offset + captured <= size for offset, captured, _, _ in rows)
+        whole = size in {rows[-1][0] + rows[-1][1], 24} if rows and make is craft.pcap else None
+        assert whole is None or reader.is_complete == whole
+    assert counts >= set(range(9))
+
+
+def test_garbage_in_the_middle_is_named() -> None:
+    data = craft.pcap([(craft.START_NS, FRAME)] * 3)
+    reader, rows = read(data + b"\xff" * 400)
+    assert len(rows) == 3
+    assert reader.reason is not None
+    assert "record 4" in reader.reason
+    assert "4,294,967,295" in reader.reason
+    told = analyze(data + b"\xff" * 400).as_dict()
+    assert told["validity"]["verdict"] == "invalid"
+    assert told["flow_packets"] == 3
+
+
+# --- the walk ---
+
+
+def many(count: int, seed: int, *, nasty: bool) -> list[craft.Record]:
+    """Packets of many sizes; nasty ones hold what looks like the headers of other packets."""
+    draw = random.Random(seed)
+    found = []
+    for number in range(count):
+        size = draw.choice((60, 66, 200, 1514, 1514))
+        body = draw.randbytes(size)
+        at_ns = craft.START_NS + number * 10_000_000
+        if nasty and number % 3 == 0:
+            body = (craft.pcap([(at_ns, bytes(20))] * 40)[24:] + craft.packet(at_ns, bytes(8)) * 20)[: max(size, 900)]
+        found.append((at_ns, body))
+    return found
+
+
+@pytest.mark.parametrize("nasty", [False, True])
+@pytest.mark.parametrize("kind", ["pcap", "pcap >", "pcapng"])
+def test_the_walk_in_pieces_finds_what_one_walk_finds(kind: str, nasty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    packets = many(3000, 5, nasty=nasty)
+    data = craft.pcapng(packets) if kind == "pcapng" else craft.pcap(packets, order=">" if ">" in kind else "<")
+    monkeypatch.setattr(records, "_PIECE_BYTES", 1 << 40)
+    _, alone = read(data)
+    monkeypatch.setattr(records, "_PIECE_BYTES", 4096)
+    _, pieces = read(data)
+    monkeypatch.setattr(records, "WINDOW_BYTES", 70_000)
+    monkeypatch.setattr(records, "BATCH_RECORDS", 100)
+    reader, windows = read(data)
+    assert [frame for _, frame in packets] == [data[o : o + c] for o, c, _, _ in alone]
+    assert [(t, len(f)) for t, f in packets] == [
+        (time // (1 if kind == "pcapng" else 1000) * (1 if kind == "pcapng" else 1000), wire)
+        for _, _, wire, time in alone
+    ]
+    assert pieces == alone
+    assert windows == alone
+    assert reader.is_complete
+
+
+def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "WINDOW_BYTES", 100_000)
+    data = craft.pcap(many(1000, 2, nasty=False))
+    places: list[int] = []
+    for _ in Reader(data, release=places.append):
+        pass
+    assert places == sorted(places)
+    assert len(places) >= len(data) // 110_000
+    assert places[-1] == len(data)
+
+
+# --- no input makes a traceback ---
+
+REAL = [(FOLDER / name).read_bytes() for name in ("names.pcapng", "snaplen.pcap", "reuse.pcapng", "keep-alive.pcapng")]
+
+
+def survives(data: bytes) -> None:
+    message = ""
+    try:
+        told = analyze(data, canary=b"CANARY").as_dict(changed_bytes=5, changed_ns=1)
+    except UsageError as error:
+        message = str(error)
+    assert len(message.splitlines()) == 1 if message else told["flow_packets"] <= told["packets"]
+
+
+@settings(deadline=None)
+@given(
+    st.binary(max_size=300),
+    st.sampled_from([b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", craft.section() + craft.interface(), b""]),
+)
+def test_random_bytes(data: bytes, head: bytes) -> None:
+    survives(head + data)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(REAL),
+    st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 255)), max_size=40),
+    st.integers(0, 30_000),
+)
+def test_damaged_captures(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    broken = bytearray(data[: len(data) - cut % len(data)])
+    for place, value in changes:
+        if place < len(broken):
+            broken[place] = value
+    survives(bytes(broken))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_damage_everywhere(seed: int) -> None:
+    draw = random.Random(seed)
+    broken = bytearray(draw.choice(REAL))
+    for _ in range(draw.choice((3, 30, 300))):
+        place = draw.randrange(24, len(broken))
+        broken[place : place + draw.choice((0, 1, 4))] = draw.randbytes(draw.choice((0, 1, 4)))
+    survives(bytes(broken))

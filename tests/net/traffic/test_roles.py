@@ -1,0 +1,93 @@
+"""Rules for roles: what ships, what users write, and what is wrong with it."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.data import read_flow_rules
+from pytest_cloudbench.model import ConfigError
+from pytest_cloudbench.net.traffic import parse_rules
+from pytest_cloudbench.net.traffic.roles import Roles
+from pytest_cloudbench.net.traffic.table import Flow, Side
+
+
+def flow(up: int = 100, down: int = 100, *, port: int = 443, protocol: int = 6) -> Flow:
+    ends = (ip_address("10.0.0.1"), 4000, ip_address("10.0.0.2"), port)
+    return Flow(0, protocol, *ends, "syn", 0, 1, Side(payload_bytes=up), Side(payload_bytes=down))
+
+
+SHIPPED = parse_rules(read_flow_rules())
+
+
+@pytest.mark.parametrize(
+    ("name", "up", "expected"),
+    [
+        ("content.dropboxapi.com", 10, "storage"), ("api.dropboxapi.com", 10**9, "control"),
+        ("notify.dropboxapi.com", 10, "notification"), ("www.googleapis.com", 10**6, "storage"),
+        ("www.googleapis.com", 10, "control"), ("upload.box.com", 10, "storage"), ("10.0.0.2", 10, "control"),
+        ("10.0.0.2", 10**6, "storage"),
+    ],
+)  # fmt: skip
+def test_rules_that_ship(name: str, up: int, expected: str) -> None:
+    assert Roles(SHIPPED).of(flow(up), (name,)) == expected
+
+
+def test_general_rules() -> None:
+    assert Roles(SHIPPED).of(flow(port=53, protocol=17), ("10.0.0.2",)) == "dns"
+    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",)) == "other"
+    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",), is_quic=True) == "control"
+    assert Roles(SHIPPED).of(flow(port=22_000), ("10.0.0.2",)) == "storage"
+    assert Roles(()).of(flow(), ("x",)) == "other"
+
+
+def test_own_rules() -> None:
+    text = """
+    [[rules]]
+    role = "storage"
+    direction = "up"
+    max_payload_bytes = 1000
+    [[clients.mine.rules]]
+    role = "control"
+    names = ["*.Example.com"]
+    [[clients.other.rules]]
+    role = "dns"
+    """
+    rules = parse_rules(text, client="mine")
+    assert [(rule.role, rule.client) for rule in rules] == [("control", "mine"), ("storage", "")]
+    assert Roles(rules).of(flow(200, 100), ("a.example.com",)) == "control", "a client's rules come first"
+    assert Roles(rules).of(flow(200, 100), ("a.example.org",)) == "storage"
+    assert Roles(rules).of(flow(100, 200), ("a.example.org",)) == "other"
+    assert Roles(rules).of(flow(2000), ("a.example.org",)) == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("=", "is no TOML"), ("x = 1", "x: unknown key, expected one of clients, rules"),
+        ("rules = 3", r"rules: expected tables"), ("clients = 3", "clients: expected tables"),
+        ("[[rules]]", r"rules\[0\].role: None: expected one of control"),
+        ('[[rules]]\nrole="big"', "'big': expected one of control"),
+        ('[[rules]]\nrole="dns"\nport=[1]', r"rules\[0\].port: unknown key, expected one of role, names"),
+        ('[[rules]]\nrole="dns"\nports=[]', "ports: .*a list of server ports"),
+        ('[[rules]]\nrole="dns"\nports=[true]', "ports"), ('[[rules]]\nrole="dns"\nnames="x"', "names: 'x'"),
+        ('[[rules]]\nrole="dns"\nmin_payload_bytes=-1', "min_payload_bytes: -1: expected a number of bytes"),
+        ('[[rules]]\nrole="dns"\ndirection="left"', "direction: 'left': expected up or down"),
+        ('[[clients.a.rules]]\nrole="dns"\ntransport=1', r"clients\.a\.rules\[0\]\.transport"),
+    ],
+)  # fmt: skip
+def test_wrong_rules(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_rules(text, "mine.toml")
+
+
+def test_an_unknown_client() -> None:
+    with pytest.raises(ConfigError, match="no rules for 'nobody', expected one of a"):
+        parse_rules('[[clients.a.rules]]\nrole="dns"', client="nobody")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_flow_rules(tmp_path / "none.toml")

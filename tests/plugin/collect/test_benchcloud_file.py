@@ -1,0 +1,380 @@
+"""BenchCloud's files run unchanged: appendix A of the thesis, and everything else that such files could contain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.plugin.collect.benchcloud_file import StartSleeps
+from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, lab_in
+from tests.plugin.configs.test_benchcloud import FILES, LAYOUTS, LISTINGS, Change, changed, plain
+
+# As a user would: no entry of this project's own pytest settings, several layouts of the same values.
+NAMES = {name: name.replace(".", "") for name in FILES}
+SMALL: tuple[Change, ...] = (("test", "times", "6"), ("file_generator", "size", "1000"), ("concurrent", "threads", "3"))
+NO_SLEEP: Change = ("test", "sleep", "False")
+
+# Before a run's folder is removed, what is in it: path below the folder, and size.
+SEEN = """
+    import pathlib
+    from pytest_cloudbench.drivers.folder import FolderDriver
+
+    delete = FolderDriver.delete
+
+    def seen(self, path):
+        top = self._root / path.strip("/")
+        with pathlib.Path("seen.txt").open("a") as file:
+            for found in sorted(top.rglob("*")):
+                if found.is_file():
+                    file.write(f"{path.split('/')[-1]} {found.relative_to(top)} {found.stat().st_size}\\n")
+        delete(self, path)
+
+    FolderDriver.delete = seen
+"""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with lab_in(tmp_path) as made:
+        (tmp_path / "pytest.ini").write_text("[pytest]\ncloudbench_files = *.conf *.ini *.cfg\n")
+        yield made
+
+
+def put(lab: Lab, text: str, name: str = "old.conf") -> None:
+    (lab.folder / name).write_bytes(text.encode())
+
+
+def log_of(run: Ended, name: str) -> str:
+    found = [path for path in (run.folder / "results").rglob(name) if path.is_file()]
+    assert len(found) == 1, (name, run.text)
+    return found[0].read_text("utf-8")
+
+
+def profile(lab: Lab, name: str, settings: str) -> tuple[str, str]:
+    head = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "sick"\n'
+    (lab.folder / f"{name}.toml").write_text(f"{head}{settings}\n")
+    return "--provider", f"emulated:./{name}.toml"
+
+
+def numbers(pattern: str, text: str) -> list[int]:
+    return [int(number) for number in re.findall(pattern, text, re.M)]
+
+
+def check_log(text: str, listing: Mapping[str, Any], ops: int) -> None:
+    """The lines and tables that programs look for, in BenchCloud's own form."""
+    expected = listing["expected"]
+    stamped = re.compile(r"\[\d{13}\] \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d \| ")
+    head, _, tail = text.partition("\nStatistics of all operations:\n")
+    lines = [line for line in head.splitlines() if line and not line.startswith("All ")]
+    assert all(stamped.match(line) for line in lines)
+    stamps = numbers(r"^\[(\d+)\]", head)
+    assert stamps == sorted(stamps)
+    assert f"| Start testing: {expected['description']}" in lines[0]
+    done = numbers(r"\| Operation #(\d+) finished\. \(\d+ms\)$", head)
+    failed = numbers(r"\| Operation #(\d+) failed: throttled\. \(\d+ms\)$", head)
+    assert sorted(done + failed) == list(range(ops))
+    if expected["kind"] == "upload":
+        made = re.findall(r"File generated: (\S+)$", head, re.M)
+        prefix, suffix = expected.get("prefix", ""), expected.get("suffix", "")
+        assert len(set(made)) == ops
+        assert all(re.fullmatch(re.escape(prefix) + "[0-9a-f]{16}" + re.escape(suffix), name) for name in made)
+    else:
+        assert len(re.findall(r"\| Start downloading file #\d+: \S+$", head, re.M)) == ops
+    assert bool(expected.get("sleep_s")) == (f"About to sleep for {expected.get('sleep_s')} second(s)..." in head)
+    assert re.search(r"^\| Operation \| +Time +\|$", tail, re.M)
+    assert numbers(r"^\| +#(\d+) +\| +(?:\d+ms|failed) +\|$", tail) == list(range(ops))
+    assert re.search(r"^\| +Min +\| +Max +\| +Average +\|$", tail, re.M)
+    assert re.search(r"\| Time spent for all operations: \d+ms\n$", tail)
+
+
+def check_appendix(run: Ended, name: str, provider: str, changes: str = "") -> None:
+    listing, entry = LISTINGS[name], f"{NAMES[name]}[{provider}]"
+    expected, info = listing["expected"], run.info(entry)
+    ops = expected.get("times", 5)
+    assert (info["ops"], info["ok"] + info["throttled"], info["failed"], info["corrupt"]) == (ops, ops, 0, 0)
+    assert info["threads"] == expected["threads"]
+    assert info["operation"] == ("put" if expected["kind"] == "upload" else "get")
+    assert info["size_bytes"] == expected.get("generator_params", {"size_bytes": 1000})["size_bytes"]
+    assert info["description"] == expected["description"]
+    if expected["kind"] == "upload":
+        assert (info["files"], info["lost"], info["silently_lost"]) == (ops, info["throttled"], 0)
+    keys = {note.partition(":")[0] for note in info["notes"]}
+    assert keys >= set(listing["place"]["notes"]) - {"driver.class"}
+    folder = run.folder / "results" / Path(info["ops_file"]).parent.name
+    where = f"{NAMES[name]}.conf__{entry}".replace("[", "_").replace("]", "_").replace(":", "_")
+    found = list(folder.parent.rglob(f"{where}/{listing['place']['log_name']}"))
+    assert len(found) == 1, where
+    check_log(found[0].read_text("utf-8"), listing, ops)
+
+
+# --- appendix A ---
+
+
+@pytest.mark.slow
+def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_no_option(lab: Lab) -> None:
+    """All INI files of the appendix at once (A.6 is a script: the readiness experiment); sleeps 400 times shorter."""
+    assert FILES.keys() == {f"A.{number}" for number in (1, 2, 3, 4, 5, 7, 8, 9)}
+    for at, (name, stem) in enumerate(NAMES.items()):
+        put(lab, LAYOUTS[at % len(LAYOUTS)](FILES[name]["file"]), f"{stem}.conf")
+    run = lab.run(
+        "-n", "2", "--time-scale", "400", "--cloudbench-benchcloud-fill", "5:1000", "--provider", "emulated:dropbox"
+    )
+    assert run.counts() == {"passed": 8}, run.text
+    for name in FILES:
+        check_appendix(run, name, "emulated:dropbox")
+    assert run.lines_with("note: --time-scale 400: every sleep is 400 times shorter than the file says")
+    assert run.leftovers == []
+
+
+def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
+    """In real time, so without the sleeps; names and sizes are looked at on the disk."""
+    for at, (name, stem) in enumerate(NAMES.items()):
+        put(lab, LAYOUTS[at % len(LAYOUTS)]({**FILES[name]["file"], "test": {**FILES[name]["file"]["test"],
+            "sleep": "False"}}), f"{stem}.conf")  # fmt: skip
+    lab.write(SEEN, "conftest.py")
+    run = lab.run(*FOLDER, "--cloudbench-benchcloud-fill", "5:1000")
+    assert run.counts() == {"passed": 8}, run.text
+    rows = [line.split() for line in (lab.folder / "seen.txt").read_text().splitlines()]
+    for name, stem in NAMES.items():
+        expected, where = LISTINGS[name]["expected"], LISTINGS[name]["place"]
+        seen = [(path, int(size)) for run_name, path, size in rows if run_name.startswith(f"{stem}.conf")]
+        assert {size for _, size in seen} == {expected.get("generator_params", {"size_bytes": 1000})["size_bytes"]}
+        if "remote_filename" in expected:
+            assert [path for path, _ in seen] == [where["path"]]
+            continue
+        assert len(seen) == expected.get("times", 5)
+        path = re.escape(where.get("path", f"{where.get('folder')}/x"))
+        assert all(re.fullmatch(path.replace("x", "[0-9a-f]{16}") if "path" not in where else
+                   "[0-9a-f]{16}".join(path.rsplit("x", 1)), found) for found, _ in seen)  # fmt: skip
+        assert run.info(f"{stem}[folder:objects]")["lost"] in (0, None)
+
+
+def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_asked_for(lab: Lab) -> None:
+    put(lab, changed(*SMALL), "up.conf")
+    put(lab, changed(("file_generator", "size", "1000"), listing="A.7"), "local.ini")
+    run = lab.run()
+    assert run.counts() == {"passed": 1, "failed": 1}, run.text
+    assert run.lines_with("note: driver.class: runs against emulated:dropbox; --provider dropbox is the real service")
+    assert run.lines_with("local.ini: driver.class: expected --provider folder:PATH, such as the folder of a sync")
+    assert "Traceback" not in run.text
+    assert list(run.entries) == ["up[emulated:dropbox]"]
+
+
+def test_the_example_of_the_document_runs(lab: Lab) -> None:
+    document = (Path(__file__).parents[3] / "docs" / "benchcloud.md").read_text("utf-8")
+    put(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
+    run = lab.run("upload.conf")
+    assert run.counts() == {"passed": 1}, run.text
+    assert list(run.entries) == ["upload[emulated:dropbox]"]
+    assert len(re.findall(r"^\| +#\d +\| +(\d+ms|failed) +\|$", run.text, re.M)) == 10
+
+
+# --- what a run does ---
+
+
+@pytest.mark.slow
+def test_a_download_is_of_a_folder_that_is_filled_first(lab: Lab) -> None:
+    put(lab, plain(FILES["A.2"]["file"]))
+    run = lab.run(*IDEAL, "-n", "3", "--cloudbench-benchcloud-fill", "7:3000")
+    assert run.counts() == {"passed": 1}, run.text
+    info = run.info("old[emulated:ideal]")
+    assert (info["operation"], info["ops"], info["ok"], info["size_bytes"]) == ("get", 7, 7, 3000)
+    assert run.lines_with("note: test.remote_dir: filled with 7 files of 3,000 random bytes")
+    log = log_of(run, "benchmarking-dropbox-download-25threads.log")
+    assert sorted(numbers(r"Start downloading file #(\d+): \w+$", log)) == list(range(7))
+    run = lab.run(*IDEAL, "--cloudbench-benchcloud-fill", "many")
+    assert run.lines_with("--cloudbench-benchcloud-fill many: expected FILES:BYTES, such as 50:102400")
+
+
+@given(least=st.integers(0, 5), more=st.integers(0, 5), seed=st.text(max_size=5))
+def test_start_sleeps_are_whole_seconds_and_every_one_of_them_occurs(least: int, more: int, seed: str) -> None:
+    arrival = StartSleeps(1, 0, least + more, least)
+    drawn = [arrival.first_s(seed, thread) for thread in range(300)]
+    assert set(drawn) == {float(second) for second in range(least, least + more + 1)}
+    assert drawn == [arrival.first_s(seed, thread) for thread in range(300)]
+
+
+@pytest.mark.slow
+def test_each_thread_sleeps_a_random_time_before_its_first_operation(lab: Lab) -> None:
+    sleeps: tuple[Change, ...] = (("test", "random_start_sleep_min", "3"), ("test", "random_start_sleep_max", "9"))
+    put(lab, changed(*SMALL, *sleeps, ("test", "times", "3")))
+    run = lab.run(*IDEAL, "--time-scale", "10", "-n", "2", "--cloudbench-seed", "s")
+    assert run.counts() == {"passed": 1}, run.text
+    log = log_of(run, "dropbox_upload_random_binary_50f_100KB_25threads.log")
+    slept_s = numbers(r"Worker #\d: Sleep before start: (\d+)s$", log)
+    assert slept_s == [int(StartSleeps(3, 0, 9, 3).first_s("s", thread)) for thread in range(3)]
+    began_ms = numbers(r"^\[(\d+)\].*Start testing", log)[0]
+    started_ms = sorted(at_ms - began_ms for at_ms in numbers(r"^\[(\d+)\].*Start operation", log))
+    assert started_ms[0] >= min(slept_s) * 100 - 1  # stamps are cut to whole milliseconds
+    assert run.info("old[emulated:ideal]")["lateness_max"] < 0.5
+
+
+@pytest.mark.slow
+def test_the_operations_are_the_same_however_many_agents_share_them(lab: Lab) -> None:
+    put(lab, changed(*SMALL))
+    names = []
+    for spread in ((), ("-n", "3")):
+        run = lab.run(*FOLDER, *spread, "--cloudbench-seed", "s", "--cloudbench-results", f"results{len(spread)}")
+        assert run.counts() == {"passed": 1}, run.text
+        log = next((lab.folder / f"results{len(spread)}").rglob("*.log")).read_text()
+        names.append(dict(re.findall(r"Operation #(\d+): File generated: (\S+)", log)))
+        assert len(run.lines_with("Time spent for all operations: ")) == 1
+        assert len(run.lines_with("log: results")) == 1
+    assert names[0] == names[1]
+    assert len(names[0]) == 6
+
+
+def test_nobody_waits_for_the_sleep_after_the_last_operation(lab: Lab) -> None:
+    put(lab, changed(*SMALL, ("test", "sleep", "True"), ("test", "sleep_seconds", "500"), ("test", "times", "3")))
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+    assert run.info("old[folder:objects]")["elapsed"] < 50
+
+
+def test_all_times_are_on_the_terminal_where_no_log_has_them(lab: Lab) -> None:
+    many: Change = ("test", "times", "150")
+    put(lab, changed(*SMALL, many), "logged.conf")
+    put(lab, changed(*SMALL, many, ("logging", "enabled", "False")), "bare.conf")
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 2}, run.text
+    assert len(re.findall(r"^\| +#\d+ +\|", run.text, re.M)) == 150
+    assert run.lines_with("the times of all 150 operations are in the log")
+    assert len(list((lab.folder / "results").rglob("*.log"))) == 1
+
+
+# --- its bugs are not kept ---
+
+
+def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
+    put(lab, changed(*SMALL))
+    sick = {
+        "errors": ("[faults]\nerror_rate = 1.0", "old.conf: none of 6 operations succeeded: server 6"),
+        "quota": ("[quota]\nbytes = 3500", "old.conf: 3 of 6 operations failed, the first one is #"),
+        "full": ("[quota]\nbytes = 1", "old.conf: none of 6 operations succeeded: quota 6"),
+        "rotten": ("[faults]\ncorrupt_rate = 1.0", "old.conf: 6 of 6 operations failed, the first one is #0: corrupt"),
+    }
+    run = lab.run(*(word for name, (settings, _) in sick.items() for word in profile(lab, name, settings)), "-n", "2")
+    assert (run.status, run.counts()) == (1, {"failed": 4}), run.text
+    for _, said in sick.values():
+        assert run.lines_with(said), run.text
+    assert "Traceback" not in run.text
+    assert run.leftovers == []
+    log = log_of(run, "*quota*/dropbox_upload_random_binary_50f_100KB_25threads.log")
+    assert len(re.findall(r"Operation #\d failed: quota\. \(\d+ms\)$", log, re.M)) == 3
+    assert len(re.findall(r"^\| +#\d +\| +failed +\|$", log, re.M)) == 3
+    assert "All 6 operations finished, 3 of them failed! :(" in log
+    assert run.lines_with("failed: quota 3")
+
+
+@pytest.mark.slow
+def test_throttled_operations_are_a_loss_that_gates_judge(lab: Lab) -> None:
+    put(lab, changed(*SMALL))
+    throttled = profile(lab, "busy", "[throttle]\nrate_per_s = 0.5\nburst = 2")
+    run = lab.run(*throttled)
+    assert run.counts() == {"passed": 1}, run.text
+    info = run.info("old[emulated:./busy.toml]")
+    assert info["throttled"] >= 1
+    assert info["ok"] + info["throttled"] == 6
+    assert info["lost"] == info["throttled"]
+    assert run.lines_with(f"failed: throttled {info['throttled']}")
+    run = lab.run(*throttled, "--cloudbench-fail", "loss_rate:0")
+    assert (run.status, run.counts()) == (1, {"failed": 1})
+
+
+# --- which files ---
+
+
+def test_other_ini_files_are_left_alone(lab: Lab) -> None:
+    for name in ("tox.ini", "setup.cfg", "app.conf"):
+        put(lab, "[tox]\nenvlist = py\n[test]\nx = 1\n; there is no [driver]\n", name)
+    put(lab, "[test]\n[driver]\n", "notes.txt")
+    (lab.folder / "bytes.ini").write_bytes(bytes(range(256)) * 10)
+    (lab.folder / "wide.ini").write_bytes("[test]\n[driver]\n".encode("utf-16"))
+    (lab.folder / "big.ini").write_bytes(b"[test]\n[driver]\n" + b"#" * (1 << 20))
+    (lab.folder / "gone.ini").symlink_to("nowhere.ini")
+    (lab.folder / "folder.ini").mkdir()
+    lab.write("def test_mine(): pass")
+    assert lab.run("--collect-only", "-q").lines_with("::") == ["test_it.py::test_mine"]
+    (lab.folder / "pytest.ini").write_text(
+        "[pytest]\ncloudbench_files = *.conf *.cfg *.INI\npython_functions = check_*\n"
+    )
+    (lab.folder / "old.INI").write_bytes(b"\xef\xbb\xbf" + changed(("test", "description", "b")).encode())
+    for name in ("setup_module.conf", "pytestmark.conf"):
+        put(lab, changed(), name)
+    (lab.folder / "latin.cfg").write_bytes(changed(("test", "description", "caf\xe9")).encode("latin-1"))
+    assert lab.run("--collect-only", "-q").lines_with("::") == [
+        f"{file}::{name}[emulated:dropbox]" for file, name in (
+            ("latin.cfg", "latin"), ("old.INI", "old"), ("pytestmark.conf", "benchcloud_pytestmark"),
+            ("setup_module.conf", "benchcloud_setup_module"),
+        )
+    ]  # fmt: skip
+
+
+def test_a_wrong_file_is_one_line(lab: Lab) -> None:
+    put(lab, changed(("test", "times", "ten")))
+    put(lab, changed(("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
+    run = lab.run("--continue-on-collection-errors")
+    assert run.counts() == {"errors": 2}, run.text
+    assert run.lines_with("old.conf: test.times: expected a whole number, 1 or more, found 'ten'")
+    assert run.lines_with("wuala.conf: driver.class: expected one of ")
+    assert "Traceback" not in run.text
+    (lab.folder / "old.conf").unlink()
+    put(lab, changed(*SMALL, ("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
+    assert lab.run(*FOLDER).counts() == {"passed": 1}
+
+
+# --- [capture] ---
+
+
+CAPTURE = (
+    ("capture", "device", "nowhere0"), ("capture", "snaplen", "128"), ("capture", "promisc", "False"),
+    ("capture", "to_ms", "100"), ("capture", "filename", "/tmp/x.pcap"),
+)  # fmt: skip
+
+
+def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
+    """Settings come from the file itself or from the option, as BenchCloud took them."""
+    put(lab, changed(*SMALL, *CAPTURE), "own.conf")
+    put(lab, changed(*SMALL), "bare.conf")
+    settings = "[capture]\n" + "".join(f"{key} = {value}\n" for _, key, value in CAPTURE)
+    (lab.folder / "capture.txt").write_text(settings)
+    run = lab.run(*FOLDER, "-n", "2", "--cloudbench-benchcloud-capture", "capture.txt")
+    assert run.counts() == {"passed": 2}, run.text
+    for name in ("own", "bare"):
+        notes = run.info(f"{name}[folder:objects]")["notes"]
+        assert any(note.startswith("[capture]: nothing is captured: ") for note in notes)
+
+
+def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:
+    put(lab, changed(*SMALL))
+    run = lab.run(*FOLDER, "--cloudbench-benchcloud-capture", "gone.conf")
+    assert run.lines_with("--cloudbench-benchcloud-capture gone.conf: cannot be read: No such file or directory")
+    assert run.counts() == {"error": 1}
+
+
+# --- names ---
+
+
+@given(
+    names=st.builds(FileNames, st.sampled_from(["", ".jpg"]), st.sampled_from(["", "a-"]), st.text(max_size=4)),
+    numbers=st.sets(st.tuples(st.integers(0, 10**5), st.integers(0, 10**6)), max_size=50),
+)
+def test_each_file_has_a_name_of_its_own_and_names_travel_as_plain_values(
+    names: FileNames, numbers: set[tuple[int, int]]
+) -> None:
+    made = {names.name(*number) for number in numbers}
+    assert len(made) == len(numbers)
+    assert all(name.startswith(names.prefix) and name.endswith(names.suffix) for name in made)
+    again = FileNames(**asdict(names))
+    assert {again.path(*number) for number in numbers} == made
+    within = FileNames(only="one", folder="a/b")
+    assert {within.path(*number) for number in numbers} <= {"a/b/one"}
+    assert within.new(0, 1) != within.new(0, 2)

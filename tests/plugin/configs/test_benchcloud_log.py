@@ -1,0 +1,127 @@
+"""BenchCloud's log: its lines and tables to the letter, and failures that do not count as successes."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, log_line, log_text, statistics
+
+ZONE = timezone(timedelta(hours=2))
+START_MS = 1_396_001_000_123
+"""28 March 2014, 10:03:20 UTC."""
+LINE = re.compile(r"\[(\d+)\] \d\d [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d \| (.*)")
+
+# As prettytable 0.7.2, which BenchCloud used, printed these values.
+TABLES = """\
++-----------+-------------+
+| Operation |     Time    |
++-----------+-------------+
+|     #0    |     5ms     |
+|     #1    |   12345ms   |
+|    #10    |     99ms    |
+|    #100   | 123456789ms |
++-----------+-------------+
++-----+-------------+------------+
+| Min |     Max     |  Average   |
++-----+-------------+------------+
+| 5ms | 123456789ms | 30867309ms |
++-----+-------------+------------+"""
+
+
+def operation(seq: int, took_ms: int, failure: str = "", start_ms: int = START_MS) -> LoggedOperation:
+    return LoggedOperation(seq, f"f{seq}", start_ms, start_ms + took_ms, failure)
+
+
+def messages(text: str) -> list[str]:
+    return [match[2] for match in map(LINE.fullmatch, text.splitlines()) if match]
+
+
+def test_a_line_is_stamped_twice() -> None:
+    assert log_line(START_MS, "x", ZONE) == "[1396001000123] 28 Mar 2014 12:03:20 | x"
+    assert log_line(999, "x", UTC) == "[999] 01 Jan 1970 00:00:00 | x"
+
+
+def test_the_tables_are_drawn_as_the_library_of_that_time_drew_them() -> None:
+    given = [operation(100, 123_456_789), operation(1, 12_345), operation(0, 5), operation(10, 99)]
+    assert statistics(given) == TABLES
+
+
+def test_an_upload_is_told_step_by_step() -> None:
+    first = LoggedOperation(
+        0, "b-x.jpg", START_MS + 20, START_MS + 140, "", (START_MS + 3, START_MS + 12), START_MS + 5140
+    )
+    second = LoggedOperation(1, "b-y.jpg", START_MS + 5145, START_MS + 5245)
+    run = LoggedRun("a test", "upload", START_MS, START_MS + 5245, [second, first], sleep_s=5, start_sleeps_s=[0, 3])
+    text = log_text(run, UTC)
+    assert messages(text) == [
+        "Start testing: a test",
+        "Worker #0: Sleep before start: 0s",
+        "Worker #1: Sleep before start: 3s",
+        "Start operation #0",
+        "Operation #0: Generating file...",
+        "Operation #0: File generated: b-x.jpg (9ms)",
+        "Operation #0: About to execute operation...",
+        "Operation #0 finished. (120ms)",
+        "Operation #0: File object closed: b-x.jpg",
+        "Operation #0: About to sleep for 5 second(s)...",
+        "Operation #0: Sleep finished, now wake up.",
+        "Start operation #1",
+        "Operation #1: Generating file...",
+        "Operation #1: File generated: b-y.jpg",
+        "Operation #1: About to execute operation...",
+        "Operation #1 finished. (100ms)",
+        "Operation #1: File object closed: b-y.jpg",
+        "Operation #1: About to sleep for 5 second(s)...",
+        "",
+        "Time spent for all operations: 5245ms",
+    ]
+    assert "[1396001000135] 28 Mar 2014 10:03:20 | Operation #0: File generated: b-x.jpg (9ms)\n" in text
+    ending = text.partition("10:03:25 | \n")[2]
+    assert ending.startswith("All 2 operations finished! :)\n\nStatistics of all operations:\n+-----------+")
+    assert ending.endswith(
+        "| 100ms | 120ms |  110ms  |\n"
+        "+-------+-------+---------+\n"
+        "[1396001005368] 28 Mar 2014 10:03:25 | Time spent for all operations: 5245ms\n"
+    )
+
+
+def test_a_download_is_told_in_two_lines() -> None:
+    run = LoggedRun("d", "download", START_MS, START_MS + 9, [LoggedOperation(0, "/a/é", START_MS + 1, START_MS + 8)])
+    assert messages(log_text(run, ZONE))[1:3] == ["Start downloading file #0: /a/é", "Operation #0 finished. (7ms)"]
+
+
+def test_a_failure_is_neither_finished_nor_part_of_the_average() -> None:
+    operations = [operation(0, 100), operation(1, 5000, "throttled"), operation(2, 201)]
+    text = log_text(LoggedRun("d", "upload", START_MS, START_MS + 6000, operations), ZONE)
+    assert "Operation #1 failed: throttled. (5000ms)" in messages(text)
+    assert "Operation #1 finished" not in text
+    assert "\nAll 3 operations finished, 1 of them failed! :(\n" in text
+    assert "|     #1    | failed |" in text
+    assert "| 100ms | 201ms |  150ms  |" in text, "the average is cut, as in Python 2"
+
+
+@pytest.mark.parametrize("operations", [[], [operation(0, 7, "not_found")]])
+def test_without_a_success_there_is_no_time(operations: list[LoggedOperation]) -> None:
+    assert statistics(operations).endswith("|  -  |  -  |    -    |\n+-----+-----+---------+")
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), max_size=12), st.text(max_size=20))
+def test_every_operation_has_its_row_and_its_line(took: list[tuple[int, bool]], name: str) -> None:
+    operations = [
+        LoggedOperation(seq, name, START_MS, START_MS + ms, "server" if failed else "")
+        for seq, (ms, failed) in enumerate(took)
+    ]
+    text = log_text(LoggedRun(name, "upload", START_MS, START_MS + 10**9, operations), ZONE)
+    told = [message for message in messages(text) if " finished. (" in message or " failed: server. (" in message]
+    assert len(told) == len(took)
+    rows = [line for line in statistics(operations).splitlines() if line.startswith("|")]
+    assert len(rows) == len(took) + 3
+    tables = statistics(operations).splitlines()
+    assert len({len(line) for line in tables[: len(took) + 4]}) == 1, "the borders are in line"
+    stamped = [int(match[1]) for match in map(LINE.fullmatch, text.split("\n")) if match]
+    assert stamped == sorted(stamped)

@@ -1,0 +1,245 @@
+"""Where credentials come from, in which order, and that they never show."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keyring.backend
+import keyring.errors
+import pytest
+
+from pytest_cloudbench.model import CredentialsError
+from pytest_cloudbench.providers import credentials
+from pytest_cloudbench.providers.credentials import KEYRING_SERVICE, Secrets, credentials_path, environment_name, load
+
+PREFIX = "CLOUDBENCH_DROPBOX_"
+FIELDS = ("access_token", "refresh_token", "app_key", "app_secret")
+
+
+class Ring(keyring.backend.KeyringBackend):
+    """A keyring in memory that can also be absent, or wait for a user who is not there."""
+
+    priority = 1
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+        self.error: Exception | None = None
+        self.gate: threading.Event | None = None
+        self.asked = 0
+
+    def get_password(self, service: str, username: str) -> str | None:
+        assert service == KEYRING_SERVICE
+        self.asked += 1
+        if self.gate is not None:
+            self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.entries.get(username)
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        raise NotImplementedError
+
+    def delete_password(self, service: str, username: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def ring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Ring]:
+    for field in FIELDS:
+        monkeypatch.delenv(environment_name("dropbox", field), raising=False)
+    monkeypatch.setattr(credentials, "credentials_path", lambda: tmp_path / "credentials.toml")
+    before = keyring.get_keyring()
+    made = Ring()
+    keyring.set_keyring(made)
+    yield made
+    keyring.set_keyring(before)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(text: str, mode: int = 0o600) -> Path:
+        path = tmp_path / "credentials.toml"
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+def refusal() -> str:
+    with pytest.raises(CredentialsError) as caught:
+        load("dropbox")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_nothing_found_says_exactly_what_to_set(tmp_path: Path) -> None:
+    assert refusal() == (
+        "dropbox: no credentials found: run 'cloudbench login dropbox'; "
+        "or set CLOUDBENCH_DROPBOX_ACCESS_TOKEN, or CLOUDBENCH_DROPBOX_REFRESH_TOKEN "
+        "and CLOUDBENCH_DROPBOX_APP_KEY; "
+        f'or write access_token = "..." below [dropbox] in {tmp_path}/credentials.toml (mode 0600)'
+    )
+
+
+def test_the_second_account_has_names_of_its_own(ring: Ring, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "of-the-first")
+    with pytest.raises(
+        CredentialsError,
+        match=r"^dropbox-2: no credentials found: run .*; or set CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN",
+    ):
+        load("dropbox", account=2)
+    file('[dropbox-2]\naccess_token = "from-file"\n')
+    assert load("dropbox", account=2) == {"access_token": "from-file"}
+    ring.entries["dropbox-2.access_token"] = "from-keyring"
+    assert load("dropbox", account=2) == {"access_token": "from-keyring"}
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "from-environment")
+    assert load("dropbox", account=2) == {"access_token": "from-environment"}
+    assert load("dropbox") == {"access_token": "of-the-first"}
+
+
+def test_driver_without_credentials_needs_none(ring: Ring) -> None:
+    assert load("folder") == {}
+    assert ring.asked == 0
+
+
+def test_precedence(monkeypatch: pytest.MonkeyPatch, ring: Ring, file: Any) -> None:
+    file('[dropbox]\naccess_token = "from-file"\n')
+    assert load("dropbox") == {"access_token": "from-file"}
+    ring.entries["dropbox.access_token"] = "from-keyring"
+    assert load("dropbox") == {"access_token": "from-keyring"}
+    asked = ring.asked
+    monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", " from-environment\n")
+    assert load("dropbox") == {"access_token": "from-environment"}
+    monkeypatch.setenv("MY_TOKEN", "from-option")
+    assert load("dropbox", token_env="MY_TOKEN") == {"access_token": "from-option"}
+    assert ring.asked == asked
+
+
+def test_option_that_names_nothing_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "other")
+    with pytest.raises(CredentialsError, match="token_env=MY_TOKEN: this environment variable is not set"):
+        load("dropbox", token_env="MY_TOKEN")
+
+
+@pytest.mark.parametrize("secret", [None, "s"])
+def test_refresh_token_with_its_app(monkeypatch: pytest.MonkeyPatch, secret: str | None) -> None:
+    given = {"refresh_token": "r", "app_key": "k"} | ({"app_secret": secret} if secret else {})
+    for field, value in given.items():
+        monkeypatch.setenv(PREFIX + field.upper(), value)
+    assert load("dropbox") == given
+
+
+def test_half_a_set_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
+    ring.entries["dropbox.app_key"] = "k"
+    monkeypatch.setenv(PREFIX + "REFRESH_TOKEN", "very-secret")
+    message = refusal()
+    assert "the environment has refresh_token only" in message
+    assert "CLOUDBENCH_DROPBOX_APP_KEY" in message
+    assert "very-secret" not in message
+
+
+@pytest.mark.parametrize(
+    "error", [keyring.errors.NoKeyringError("headless"), keyring.errors.InitError(), RuntimeError("D-Bus")]
+)
+def test_without_a_keyring_the_file_counts(ring: Ring, file: Any, error: Exception) -> None:
+    ring.error = error
+    file('[dropbox]\naccess_token = "from-file"\n')
+    assert load("dropbox") == {"access_token": "from-file"}
+    assert ring.asked == 1
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(file: Any) -> None:
+    path = file("")
+    left = path.with_name(f"{path.name}.{os.getpid()}.new")
+    left.touch()
+    assert credentials.store("dropbox", {"access_token": "stored"}) == str(path)
+    assert load("dropbox") == {"access_token": "stored"}
+
+
+def test_keyring_that_waits_for_its_user_is_left(ring: Ring, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_KEYRING_S", 0.05)
+    ring.gate = threading.Event()
+    file('[dropbox]\naccess_token = "from-file"\n')
+    try:
+        assert load("dropbox") == {"access_token": "from-file"}
+    finally:
+        ring.gate.set()
+    assert ring.asked == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps permissions elsewhere than in the mode")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_file_that_others_can_read_is_refused(file: Any, mode: int) -> None:
+    path = file('[dropbox]\naccess_token = "very-secret"\n', mode)
+    assert refusal() == f"{path}: other users may read it (mode {mode:04o}): run 'chmod 600 {path}'"
+    path.chmod(stat.S_IRUSR)
+    assert load("dropbox") == {"access_token": "very-secret"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[dropbox]\naccess_token = very-secret\n", "is not TOML (line 2"),
+        ("[dropbox", "is not TOML ("),
+        ("dropbox = 'very-secret'\n", "[dropbox]: expected a table of texts"),
+        ("[dropbox]\naccess_token = 5\n", "[dropbox]: expected a table of texts"),
+        ("[other]\naccess_token = 'very-secret'\n", "no credentials found"),
+        ("[dropbox]\nrefresh_token = 'very-secret'\n", "has refresh_token only"),
+    ],
+)
+def test_file_with_a_mistake(file: Any, text: str, said: str) -> None:
+    path = file(text)
+    message = refusal()
+    assert said in message
+    assert str(path) in message
+    assert "very-secret" not in message
+
+
+def test_file_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "credentials.toml").mkdir()
+    assert "cannot be read" in refusal()
+
+
+def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "very-secret")
+    found = load("dropbox")
+    assert isinstance(found, Secrets)
+    assert repr(found) == str(found) == f"{found}" == "Secrets(access_token=***)"
+
+
+def test_path_is_in_the_users_config_folder() -> None:
+    assert credentials_path().parts[-2:] == ("pytest-cloudbench", "credentials.toml")
+
+
+def test_nothing_heavy_is_imported_for_the_environment() -> None:
+    code = (
+        "import os, sys; os.environ['CLOUDBENCH_DROPBOX_ACCESS_TOKEN'] = 't'\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'src')!r})\n"
+        "from pytest_cloudbench.providers import credentials; credentials.load('dropbox')\n"
+        "print([name for name in ('keyring', 'platformdirs', 'dropbox', 'requests') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_whoever_reads_while_others_store_finds_the_former_or_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the moment before the file is replaced."""
+    credentials.store("dropbox", {"access_token": "former"})
+    found: list[str] = []
+
+    def replace(path: Path, tables: Mapping[str, Any]) -> None:
+        found.append(load("dropbox")["access_token"])
+        real(path, tables)
+        found.append(load("dropbox")["access_token"])
+
+    real = credentials._write
+    monkeypatch.setattr(credentials, "_write", replace)
+    credentials.store("dropbox", {"access_token": "new"})
+    assert found == ["former", "new"]

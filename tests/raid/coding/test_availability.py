@@ -1,0 +1,68 @@
+"""The Poisson-binomial distribution against brute force, and what Table III's clouds would give together."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from math import prod
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.raid.coding.availability import at_least, fewer_than, up_counts
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def table_3_failures() -> list[float]:
+    """Errors over writes of each cloud, as published."""
+    entries = json.loads((ROOT / "results/published/cloud-raid-2012-table-3.json").read_text())["benchmarks"]
+    return [entry["extra_info"]["errors"] / entry["extra_info"]["writes"] for entry in entries]
+
+
+def by_hand(failures: list[float]) -> list[float]:
+    """Adds up every combination of children that are up and down."""
+    counts = [0.0] * (len(failures) + 1)
+    for ups in product((False, True), repeat=len(failures)):
+        counts[sum(ups)] += prod(
+            1 - failure if is_up else failure for is_up, failure in zip(ups, failures, strict=True)
+        )
+    return counts
+
+
+def test_table_3_all_six_and_five_of_six() -> None:
+    failures = table_3_failures()
+    assert at_least(6, failures) == pytest.approx(0.99626, abs=5e-6)
+    assert fewer_than(5, failures) == pytest.approx(1.0e-6, abs=5e-8)
+
+
+def test_four_of_six_at_99_percent() -> None:
+    assert fewer_than(4, [0.01] * 6) == pytest.approx(1.96e-5, abs=5e-8)
+
+
+def test_an_outage_that_all_share_is_not_helped_by_more_children() -> None:
+    assert fewer_than(4, [0.01] * 6, shared=0.001) == pytest.approx(0.001 + 0.999 * fewer_than(4, [0.01] * 6))
+    assert fewer_than(1, [1e-9] * 20, shared=0.001) == pytest.approx(0.001)
+
+
+def test_what_is_small_is_exact() -> None:
+    assert fewer_than(1, [1e-6] * 5) == pytest.approx(1e-30, rel=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.data())
+def test_as_by_hand(failures: list[float], data: st.DataObject) -> None:
+    wanted = data.draw(st.integers(0, len(failures)))
+    counts = by_hand(failures)
+    assert up_counts(failures) == pytest.approx(counts, abs=1e-12)
+    assert at_least(wanted, failures) == pytest.approx(sum(counts[wanted:]), abs=1e-12)
+    assert fewer_than(wanted, failures) == pytest.approx(sum(counts[:wanted]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "failures", "shared"), [(3, [0.1, 0.1], 0.0), (1, [1.5], 0.0), (1, [0.5], -0.1), (-1, [0.5], 0.0)]
+)
+def test_what_cannot_be(wanted: int, failures: list[float], shared: float) -> None:
+    with pytest.raises(ValueError):
+        at_least(wanted, failures, shared)

@@ -1,0 +1,109 @@
+"""A child whose server is stopped, as a real process: what waits for it, for how long, and what is left afterwards.
+
+While the server is stopped, nothing that is called here may wait for it: its driver would wait for an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
+from pytest_cloudbench.raid import config
+from pytest_cloudbench.raid.driver import RaidDriver, open_array
+from pytest_cloudbench.raid.maintenance import repair
+from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.workload.payload.contents import Literal
+from tests.limits import HANG_S
+
+from .harness import Lab
+
+Make = Callable[..., Lab]
+
+
+@pytest.fixture
+def server() -> Iterator[EmulatorService]:
+    with start("ideal") as running:
+        try:
+            yield running
+        finally:
+            os.kill(running.child.pid, signal.SIGCONT)
+
+
+@contextmanager
+def opened(lab: Lab, server: EmulatorService, timeout_s: float) -> Iterator[RaidDriver]:
+    """An array of folders, and the server as its last child."""
+    folders = [f"folder:{lab.folder}/{number}" for number in range(lab.k + lab.m - 1)]
+    children = [drivers.connect(ProviderSpec.parse(spec)) for spec in folders]
+    remote = ProviderSpec.parse(f"{server.endpoint.api}?timeout_s={timeout_s:g}")
+    children.append(drivers.connect(remote, server.endpoint, {}))
+    with closing(RaidDriver(open_array(config.load(lab.file), children))) as driver:
+        yield driver
+
+
+def is_all_well(driver: RaidDriver) -> bool:
+    """Whether every share is where it belongs and is intact, and there are no others."""
+    assert driver.settle(HANG_S)
+    survey(driver.array)
+    assert repair(driver.array).is_complete
+    found = survey(driver.array, deep=True)
+    return found.is_healthy and not found.garbage and not any(child.strange for child in found.children)
+
+
+def test_nothing_waits_for_a_server_that_is_stopped_and_it_gets_everything_later(
+    lab: Make, server: EmulatorService
+) -> None:
+    made = lab(2, 1, durability="k+0", patience_s=0.1)
+    with opened(made, server, 3600) as driver:
+        for name in ("/a", "/b"):
+            driver.put(name, Literal(b"content"))
+        assert driver.settle(HANG_S)
+        os.kill(server.child.pid, signal.SIGSTOP)
+        driver.delete("/a")
+        driver.put("/b", Literal(b"overwritten"))
+        driver.put("/c", Literal(b"new"))
+        assert [entry.path for entry in driver.list("/")] == ["/b", "/c"]
+        assert driver.stat("/b").size_bytes == len(b"overwritten")
+        assert [b"".join(driver.get(name)) for name in ("/b", "/c")] == [b"overwritten", b"new"]
+        os.kill(server.child.pid, signal.SIGCONT)
+        assert is_all_well(driver)
+
+
+def test_what_needs_all_children_fails_once_the_driver_of_a_stopped_one_gives_up(
+    lab: Make, server: EmulatorService
+) -> None:
+    made = lab(2, 1, patience_s=0.1)
+    with opened(made, server, 1) as driver:
+        driver.put("/a", Literal(b"content"))
+        os.kill(server.child.pid, signal.SIGSTOP)
+        with pytest.raises(CloudError) as refused:
+            driver.put("/a", Literal(b"never written"))
+        assert refused.value.kind is ErrorKind.NETWORK
+        found = survey(driver.array)
+        assert [bool(child.unreachable) for child in found.children] == [False, False, True]
+        assert b"".join(driver.get("/a")) == b"content"
+        os.kill(server.child.pid, signal.SIGCONT)
+        assert is_all_well(driver)
+
+
+def test_a_scrub_and_a_repair_end_though_a_server_is_stopped_meanwhile(lab: Make, server: EmulatorService) -> None:
+    made = lab(2, 1, patience_s=0.1)
+    with opened(made, server, 1) as driver:
+        for number in range(6):
+            driver.put(f"/{number}", Literal(b"content"))
+
+        def stop(_: str, done: int, total: int) -> None:
+            if done == 1:
+                os.kill(server.child.pid, signal.SIGSTOP)
+
+        found = survey(driver.array, deep=True, progress=stop)
+        assert found.children[2].unread == 5
+        assert found.degraded + found.at_risk == 5
+        os.kill(server.child.pid, signal.SIGCONT)
+        assert is_all_well(driver)

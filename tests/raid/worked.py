@@ -1,0 +1,90 @@
+"""Writes, deletes and maintains until it is killed: ``python -m tests.raid.worked FOLDER ROUND``.
+
+Each step is a line before it begins (``put PATH NUMBER SIZE``, ``delete PATH``, ``keep WHAT``), and one at its end.
+The third child is a folder, or the service whose endpoint is in ``endpoint.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.drivers.dropbox_fast import DropboxFastDriver
+from pytest_cloudbench.model import CloudError, Endpoint, ProviderSpec
+from pytest_cloudbench.raid import config
+from pytest_cloudbench.raid.coding.policies import Equal
+from pytest_cloudbench.raid.driver import RaidDriver, open_array
+from pytest_cloudbench.raid.maintenance import note_all_of, rebalance, repair
+from pytest_cloudbench.raid.survey import survey
+
+from .harness import PACKAGE, Child, Lab
+from .writes import SIZES, delete, put
+
+__all__ = ["opened"]
+
+
+@contextmanager
+def opened(lab: Lab, k: int = 2) -> Iterator[RaidDriver]:
+    """The array's driver, which places new objects so that any ``k`` children are enough."""
+    children: list[Any] = [Child(lab.folder / str(number)) for number in range(3)]
+    place = lab.folder / "endpoint.json"
+    if place.exists():
+        children[2].close()
+        endpoint = Endpoint.from_plain(json.loads(place.read_text("utf-8")))
+        children[2] = DropboxFastDriver.connect(ProviderSpec.parse("dropbox+fast:"), endpoint, {})
+    driver = RaidDriver(open_array(config.load(lab.file), children, placement=Equal(k, 3)))
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def _keep(driver: RaidDriver, what: str, chosen: random.Random) -> None:
+    array = driver.array
+    if what == "repair":  # of some packages that one child lost
+        _lose(driver, 2, lambda: chosen.random() < 0.5)
+        survey(array, deep=True)
+        repair(array)
+    elif what == "replace":  # by an empty one
+        _lose(driver, 2, lambda: True)
+        note_all_of(array, 2)
+        repair(array)
+    else:
+        rebalance(array)
+
+
+def _lose(driver: RaidDriver, child: int, is_lost: Any) -> None:
+    store = driver.array.children.drivers[child]
+    for entry in list(store.list("/cloudraid")):
+        if PACKAGE.fullmatch(entry.path.rpartition("/")[2]) and is_lost():
+            try:
+                store.delete(entry.path)
+            except CloudError:
+                continue  # upkeep was quicker
+
+
+def main(folder: Path, round_: int) -> None:
+    chosen, number = random.Random(round_), 0
+    with opened(Lab(folder), 1 + round_ % 2) as driver:
+        list(driver.list("/"))  # makes the folders
+        while True:
+            path, kind = f"/{chosen.randrange(4)}", chosen.random()
+            if kind < 0.5:
+                number += 1
+                put(driver, path, round_, number, chosen.choice(SIZES))
+            elif kind < 0.65:
+                delete(driver, path)
+            else:
+                what = chosen.choice(["repair", "replace", "rebalance"])
+                print("keep", what, flush=True)
+                _keep(driver, what, chosen)
+                print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

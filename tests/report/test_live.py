@@ -1,0 +1,360 @@
+"""What people see of a run while it lasts: what the numbers mean, and that they never disturb other output."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.report import live
+from pytest_cloudbench.report.live import (
+    AgentReport,
+    ExperimentRow,
+    Meter,
+    Overview,
+    Progress,
+    Spoken,
+    duration,
+    lines,
+    render,
+)
+from tests.limits import HANG_S
+from tests.runs import ALONE, FLEET
+
+SECOND = 1_000_000_000
+
+
+class Clock:
+    now = 100 * SECOND
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meter(clock: Clock) -> Meter:
+    made = Meter(clock)
+    made.begin("test_it.py::test_it", 1000, clock.now)
+    return made
+
+
+def seen(meter: Meter) -> Progress:
+    found = meter.progress()
+    assert found is not None
+    return found
+
+
+def test_before_anything_is_told_nothing_is_known(meter: Meter, clock: Clock) -> None:
+    assert seen(meter) == Progress("test_it.py::test_it", 0, 0, 0, 1000, 0, 0.0)
+    meter.end()
+    assert meter.progress() is None
+
+
+def test_counts_are_those_of_all_agents_and_the_rate_is_that_of_the_last_ten_seconds(
+    meter: Meter, clock: Clock
+) -> None:
+    for second in range(1, 31):  # the first 20 s with 10/s, then with 2/s
+        clock.now += SECOND
+        done = min(second, 20) * 10 + max(0, second - 20) * 2
+        meter.told("gw0", done, 0, 0, [])
+    meter.told("gw1", 5, 3, 2, [])
+    found = seen(meter)
+    assert (found.done, found.throttled, found.failed, found.agents, found.elapsed_s) == (225, 3, 2, 2, 30.0)
+    assert found.rate_per_s == pytest.approx(3.5, abs=1)  # 20 of gw0, 5 of gw1, and one message on the edge
+    clock.now += 11 * SECOND
+    assert seen(meter).rate_per_s == 0.0
+
+
+def test_the_percentile_weighs_a_sample_by_what_it_stands_for(meter: Meter, clock: Clock) -> None:
+    """A fast agent reports 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
+    clock.now += SECOND
+    meter.told("gw0", 990, 0, 0, [0.01, 0.02])
+    meter.told("gw1", 10, 0, 0, [1.0] * 10)
+    assert seen(meter).p99_s == 0.02
+    meter.told("gw1", 20, 0, 0, [1.0] * 10)
+    assert seen(meter).p99_s == 1.0
+    clock.now += 11 * SECOND
+    assert seen(meter).p99_s is None
+
+
+def test_operations_that_were_refused_do_not_make_it_look_fast(meter: Meter, clock: Clock) -> None:
+    clock.now += SECOND
+    meter.told("gw0", 500, 499, 0, [0.5])
+    assert seen(meter).p99_s == 0.5
+
+
+def test_the_median_and_the_greatest_lateness_are_of_the_last_seconds(meter: Meter, clock: Clock) -> None:
+    clock.now += SECOND
+    meter.told("gw0", 3, 0, 0, [0.1, 0.2, 0.9], 0.03)
+    meter.told("gw1", 1, 1, 0, [], None)
+    assert (seen(meter).p50_s, seen(meter).late_s) == (0.2, 0.03)
+    clock.now += 11 * SECOND
+    assert (seen(meter).p50_s, seen(meter).late_s) == (None, None)
+
+
+def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it_is(meter: Meter, clock: Clock) -> None:
+    class Follower:
+        def __init__(self) -> None:
+            self.lines, self.told = list[tuple[str, str, int]](), list[AgentReport]()
+
+        def begin(self, nodeid: str, line: str, start_ns: int) -> None:
+            self.lines.append((nodeid, line, start_ns))
+
+        def take(self, heard: AgentReport) -> None:
+            self.told.append(heard)
+
+    meter.follower = follower = Follower()
+    meter.begin("t", 9, 7)
+    meter.begin("t", 9, 8, line="upload")
+    meter.told("gw0", 10, 2, 1, [0.1])
+    meter.told("gw0", 15, 2, 2, [0.1, 0.2], 0.01, in_flight=3)
+    meter.end()
+    meter.told("gw0", 16, 2, 2, [])
+    assert follower.lines == [("t", "run 1", 7), ("t", "upload", 8)]
+    assert follower.told == [
+        AgentReport("gw0", clock.now, 7, 2, 1, 0, [0.1], 7.0),
+        AgentReport("gw0", clock.now, 4, 0, 1, 3, [0.1, 0.2], 2.0, 0.01),
+    ]
+
+
+def test_an_agent_that_has_gone_silent_is_not_counted(meter: Meter, clock: Clock) -> None:
+    meter.begin("test_it.py::test_it", 1000, clock.now, agents=2)
+    meter.told("gw0", 1, 0, 0, [])
+    meter.told("gw1", 1, 0, 0, [])
+    assert (seen(meter).agents, seen(meter).of_agents) == (2, 2)
+    clock.now += 6 * SECOND
+    meter.told("gw1", 2, 0, 0, [])
+    assert (seen(meter).agents, seen(meter).of_agents) == (1, 2)
+    assert "  1 of 2 agents  " in render(seen(meter), 300)
+
+
+def test_the_time_left_is_what_is_planned_or_what_the_rate_makes_of_the_rest(meter: Meter, clock: Clock) -> None:
+    meter.begin("test_it.py::test_it", 1000, clock.now, planned_s=60.0)
+    clock.now += 20 * SECOND
+    assert seen(meter).left_s == 40.0
+    meter.begin("test_it.py::test_it", 1000, clock.now)
+    clock.now += 1 * SECOND
+    meter.told("gw0", 10, 0, 0, [])
+    assert seen(meter).left_s is None, "a second says nothing of a rate"
+    clock.now += 9 * SECOND
+    meter.told("gw0", 100, 0, 0, [])
+    assert seen(meter).left_s == pytest.approx(90.0)
+    assert seen(meter).run == 3, "the third run of this experiment"
+
+
+def test_all_experiments_have_a_state_and_a_time(clock: Clock) -> None:
+    meter = Meter(clock)
+    meter.expect(["a.py::test_a", "a.py::test_b", "a.py::test_c"])
+    meter.begin("a.py::test_a", 10, clock.now)
+    clock.now += 3 * SECOND
+    meter.end()
+    meter.ended("a.py::test_a", "failed")
+    meter.ended("a.py::an_ordinary_test", "passed")
+    clock.now += 4 * SECOND
+    meter.begin("a.py::test_b", 10, clock.now)
+    clock.now += 5 * SECOND
+    found = meter.overview()
+    assert found.experiments == (
+        ExperimentRow("a.py::test_a", "failed", 3.0),
+        ExperimentRow("a.py::test_b", "running", 5.0),
+        ExperimentRow("a.py::test_c", "waiting", None),
+    )
+    assert (found.count(), found.elapsed_s) == ("1 of 3 experiments done, 1 running, 1 waiting", 12.0)
+
+
+RUNNING = Progress("a.py::test_it[x]", 1234, 12, 3, 5000, 50, 14.2, 87.4, 0.3104, 0.12, 0.002, 43.2, 50)
+
+
+def test_the_line_shows_rate_percentiles_and_throttled_in_any_width() -> None:
+    assert render(RUNNING, 200).endswith(
+        " 1,234/5,000 ops in 14 s, 43 s left  last 10 s: 87/s, p50 120 ms, p99 310 ms  12 throttled  3 failed  "
+        "late 2.0 ms  50 agents  test_it[x]"
+    )
+    assert [len(render(RUNNING, width)) for width in (0, 40, 79)] == [0, 40, 79]
+
+
+def overview(waiting: int, before: int = 1) -> Overview:
+    rows = [ExperimentRow(f"a.py::test_{at}", "passed", 5.0) for at in range(before)]
+    rows += [
+        ExperimentRow(RUNNING.nodeid, "running", 14.2),
+        *(ExperimentRow(f"a.py::w{at}", "waiting") for at in range(waiting)),
+    ]
+    return Overview(tuple(rows), RUNNING, 75.0)
+
+
+def test_a_terminal_shows_all_experiments_and_the_figures_of_the_running_one() -> None:
+    assert lines(overview(1), 110, 30) == [
+        "cloudbench: 1 of 3 experiments done, 1 running, 1 waiting; 1 m 15 s",
+        "  passed   test_0  5 s",
+        "  running  test_it[x]  14 s",
+        "    ━━━━━╺╺╺╺╺╺╺╺╺╺╺╺╺╺╺",
+        "    1,234/5,000 ops in 14 s, 43 s left  last 10 s: 87/s, p50 120 ms, p99 310 ms  12 throttled  3 failed",
+        "    late 2.0 ms  50 agents",
+        "  waiting  w0",
+    ]
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 40), (40, 12), (79, 8), (200, 6), (5, 3), (1, 1)])
+def test_it_fits_into_any_terminal_and_keeps_the_running_one_in_sight(width: int, height: int) -> None:
+    shown = lines(overview(40, before=40), width, height)
+    assert len(shown) <= height
+    assert max(map(len, shown)) <= width
+    if width >= 40 and height >= 8:
+        assert any("running  test_it" in line for line in shown)
+        assert any(re.search(r"\.\.\. \d+ more", line) for line in shown)
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    hostile = Overview((ExperimentRow("a.py::test_\x1b[2J\n[x]", "waiting"),), None, 0.0)
+    assert lines(hostile, 80, 10)[1] == "  waiting  test_?[2J?[x]"
+
+
+def test_times_are_for_people() -> None:
+    assert [duration(each) for each in (0, 59.4, 60, 3599, 11220)] == [
+        "0 s",
+        "59 s",
+        "1 m 00 s",
+        "59 m 59 s",
+        "3 h 07 m",
+    ]
+
+
+def test_it_is_said_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SAY_EVERY_S", 0.01)
+    said: list[str] = []
+    enough = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            enough.set()
+
+    rows = tuple(ExperimentRow(f"a.py::{name}", "waiting") for name in ("test_a", "test_it"))
+    spoken = Spoken(say, lambda: Overview(rows, Progress("a.py::test_it", 1, 0, 0, 2, 1, 0.5, of_agents=1), 0.5))
+    assert enough.wait(HANG_S)
+    spoken.close()
+    assert said[0] == (
+        "cloudbench: test_it (2 of 2): 1/2 ops in 0 s  last 0 s: -/s, p50 -, p99 -  "
+        "0 throttled  0 failed  late -  1 agent"
+    )
+
+
+# --- a whole run ---
+
+_SLOW = """
+from pytest_cloudbench.workload.arrival import FixedInterval
+
+def test_slow(experiment, payloads):
+    print("printed by the test")
+    experiment.run(payloads.random(10), arrival=FixedInterval(0.25), sensors=4, ops_per_sensor=10)
+"""
+_OFTEN = "import pytest_cloudbench.report.live\npytest_cloudbench.report.live.SAY_EVERY_S = 0.5\n"
+
+
+def pytest_in(folder: Path, *args: str) -> list[str]:
+    (folder / "test_slow.py").write_text(textwrap.dedent(_SLOW))
+    (folder / "conftest.py").write_text(_OFTEN)
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", "folder:objects", *args]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agents", [ALONE, FLEET])
+def test_without_a_terminal_a_long_run_says_how_far_it_is(agents: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(pytest_in(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("cloudbench: test_slow")]
+    assert len(said) >= 2
+    assert all(
+        re.match(r"cloudbench: test_slow\[folder:objects\]: \d+/40 ops in \d s(, \d+ s left)?  last \d s: ", line)
+        for line in said
+    )
+    assert re.search(
+        r": [1-9]\d*/40 ops in \d s.*  last \d s: [\d.]+/s, p50 [\d.]+ ms, p99 [\d.]+ ms  0 throttled  0 failed",
+        done.stdout,
+    )
+    assert all(line.count("cloudbench: ") == 1 for line in said)
+    assert "printed by the test" not in done.stdout
+
+
+def test_a_quiet_run_says_nothing_meanwhile(tmp_path: Path) -> None:
+    done = subprocess.run(pytest_in(tmp_path, "-q"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ops in" not in done.stdout
+
+
+def on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **environ: str) -> str:
+    """What a run writes to a terminal of this size: in a session of its own whose terminal is ours, as a user's is."""
+    shell = pytest_in(folder, *args)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ.pop("COLUMNS", None)
+        os.environ |= {"TERM": "xterm", **environ}
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.execv(shell[0], shell)
+    shown = bytearray()
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    text = shown.decode(errors="replace")
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    return text
+
+
+ON_TERMINAL = pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal, which this system has not")
+
+
+@ON_TERMINAL
+def test_on_a_terminal_lines_are_redrawn_there_and_cleared_at_the_end(tmp_path: Path) -> None:
+    text = on_terminal(tmp_path, "-n", "2", "--color=yes")
+    assert re.search(
+        r"━.*\r\n    \d+/40 ops in \d s(, \d+ s left)?  last \d s: [\d.]+/s, p50 [\d.]+ ms, p99 [\d.]+ ms  "
+        r"0 throttled  0 failed  late [\d.]+ ms  2 agents",
+        text,
+    )
+    assert "cloudbench: 0 of 1 experiments done, 1 running; " in text
+    assert "  running  test_slow[folder:objects]" in text
+    assert "cloudbench: test_slow" not in text
+    assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is there again"
+    last = text[text.rindex("cloudbench: 0 of 1") :]
+    assert last.count("\x1b[2K") >= 4, "every line is cleared before the results"
+
+
+@ON_TERMINAL
+@pytest.mark.slow
+def test_beside_printing_tests_it_is_one_line_and_without_colours_it_has_none(tmp_path: Path) -> None:
+    text = on_terminal(tmp_path, "-s", rows=24, columns=60, NO_COLOR="1")
+    assert "printed by the test\r\n" in text
+    assert "experiments done" not in text
+    drawn = re.findall(r"━[^\r\n\x1b]*", text)
+    assert drawn
+    assert max(map(len, drawn)) <= 60
+    assert not re.search(r"\x1b\[[\d;]*m", text), "no colour"
+
+
+@ON_TERMINAL
+@pytest.mark.slow
+def test_a_quiet_run_draws_nothing(tmp_path: Path) -> None:
+    assert "━" not in on_terminal(tmp_path, "-q")

@@ -1,0 +1,120 @@
+"""Replayed ranges equal the file: whatever is written, cut and lengthened."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.savingbox.batching.ranges import ByteRange, ByteRanges, replay
+
+
+class File:
+    """A file in memory."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        return bytes(self.data[offset : offset + size_bytes])
+
+    def resize(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.data.extend(bytes(size_bytes - len(self.data)))
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self.resize(max(len(self.data), offset + len(data)))
+        self.data[offset : offset + len(data)] = data
+
+
+PLACES = st.integers(0, 300)
+WRITES = st.tuples(st.just("write"), PLACES, st.binary(min_size=1, max_size=80))
+CUTS = st.tuples(st.just("cut"), PLACES, st.just(b""))
+DEEDS = st.lists(st.one_of(WRITES, WRITES, CUTS), max_size=25)
+
+
+@given(st.binary(max_size=300), DEEDS, st.integers(1, 6))
+def test_replayed_ranges_equal_the_file(before: bytes, deeds: list[tuple[str, int, bytes]], most: int) -> None:
+    source, copy, ranges = File(before), File(before), ByteRanges(most=most)
+    for kind, place, data in deeds:
+        if kind == "write":
+            source.write_at(place, data)
+            ranges.add(place, len(data))
+        else:
+            if place < len(source.data):
+                ranges.cut(place)
+            source.resize(place)
+        assert len(ranges) <= most
+    replay(ranges, source, len(source.data), copy)
+    assert copy.data == source.data
+
+
+@given(st.lists(st.tuples(PLACES, st.integers(1, 40)), max_size=40))
+def test_ranges_hold_what_was_added_and_nothing_else(added: list[tuple[int, int]]) -> None:
+    ranges = ByteRanges((begin, begin + size) for begin, size in added)
+    wanted = {place for begin, size in added for place in range(begin, begin + size)}
+    assert {place for each in ranges for place in range(*each)} == wanted
+    assert ranges.total_bytes == len(wanted)
+    listed = list(ranges)
+    assert all(before.end < after.begin for before, after in pairwise(listed))
+
+
+def test_those_that_touch_are_one() -> None:
+    ranges = ByteRanges([(10, 20), (30, 40)])
+    ranges.add(20, 10)
+    assert list(ranges) == [ByteRange(10, 40)]
+
+
+def test_too_many_are_joined_where_the_gaps_are_smallest() -> None:
+    ranges = ByteRanges([(0, 1), (2, 3), (100, 101), (1000, 1001)], most=4)
+    ranges.add(5000, 1)
+    assert list(ranges) == [(0, 1001), (5000, 5001)]
+
+
+def test_what_lies_behind_the_end_is_split_off() -> None:
+    ranges = ByteRanges([(0, 10), (20, 30), (40, 50)])
+    assert list(ranges.split(25)) == [(25, 30), (40, 50)]
+    assert list(ranges) == [(0, 10), (20, 25)]
+    assert list(ranges.split(25)) == []
+
+
+def test_a_file_that_was_cut_and_grew_again_has_zeros_where_nothing_was_written() -> None:
+    copy, ranges = File(b"old old old"), ByteRanges()
+    ranges.cut(2)
+    ranges.add(6, 1)
+    assert replay(ranges, File(b"ol\0\0\0\0!"), 7, copy) == 1
+    assert copy.data == b"ol\0\0\0\0!"
+
+
+def test_without_the_cut_the_copy_keeps_what_is_gone() -> None:
+    """What makes the property above more than a repetition: leave out what it needs, and the files differ."""
+    copy = File(b"old old old")
+    replay(ByteRanges([(6, 7)]), File(b"ol\0\0\0\0!"), 7, copy)
+    assert copy.data != b"ol\0\0\0\0!"
+
+
+def test_a_source_that_shrinks_meanwhile_is_no_error() -> None:
+    copy = File(b"12345")
+    assert replay(ByteRanges([(0, 10)]), File(b"abc"), 10, copy) == 3
+    assert copy.data == b"abc45\0\0\0\0\0"
+
+
+def test_two_sets_are_one() -> None:
+    ranges, later = ByteRanges([(0, 4)]), ByteRanges([(3, 9)])
+    later.cut(5)
+    ranges.update(later)
+    assert (list(ranges), ranges.kept_bytes, bool(ByteRanges())) == ([(0, 5)], 5, False)
+    apart = ranges.copy()
+    apart.add(100, 1)
+    assert len(ranges) == 1
+
+
+def test_no_file_has_such_a_place() -> None:
+    with pytest.raises(ValueError, match="-1 bytes at 0"):
+        ByteRanges().add(0, -1)
+    with pytest.raises(ValueError, match="a size of -1"):
+        ByteRanges().cut(-1)
+    with pytest.raises(ValueError, match="most is 0"):
+        ByteRanges(most=0)

@@ -1,0 +1,329 @@
+"""The batching folder on the real clock, in a thread and as a command; processes are killed for real."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change, pushes
+from pytest_cloudbench.savingbox.box import Event, SavingBox, read_status, state_path
+from pytest_cloudbench.savingbox.engine import Trouble
+from pytest_cloudbench.support.clock import now_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.support.watching import Inotify
+from tests.limits import HANG_S
+from tests.savingbox.pairs import are_equal, save, texts, tree, write
+
+S = 1_000_000_000
+QUICK = BatchRules(limit_bytes=20 * 1024, quiet_ns=S // 4, at_most_ns=S)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "box").mkdir()
+    (tmp_path / "sync").mkdir()
+    return tmp_path
+
+
+class Running:
+    def __init__(self, home: Path, rules: BatchRules = QUICK) -> None:
+        self.home, self.events = home, list[Event]()
+        self.box = SavingBox(home / "box", home / "sync", rules, state=home / "state", tell=self.events.append)
+
+    def wait(self, wanted: Callable[[], bool]) -> None:
+        assert wait_for(wanted, HANG_S, poll_s=0.02), (self.events, self.box.status())
+
+    def wait_equal(self) -> dict[str, str]:
+        self.wait(lambda: are_equal(self.home))
+        return texts(self.home / "box")
+
+
+@pytest.fixture
+def running(home: Path) -> Iterator[Running]:
+    made = Running(home)
+    made.box.start()
+    yield made
+    made.box.stop()
+
+
+def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
+    write(home / "box/d/a", "1")
+    write(home / "sync/theirs", "2")
+    assert running.wait_equal() == {"d/a": "1", "theirs": "2"}
+    (home / "box/d").rename(home / "box/e")
+    running.wait_equal()
+    save(home / "box/e/a", "saved")
+    assert running.wait_equal() == {"e/a": "saved", "theirs": "2"}
+
+    def is_deleted() -> bool:
+        (home / "sync/e/a").unlink(missing_ok=True)  # again if it met the save, which outlives a deletion
+        return not (home / "box/e/a").exists()
+
+    running.wait(is_deleted)
+    status = running.box.status()
+    assert (status.state, status.watching, status.mechanism) == ("watching", "inotify", "compare")
+    assert (status.pushes, status.conflicts) == (len(running.box.pushes), 0)
+    assert status.trouble == ()
+
+
+def test_a_stop_pushes_what_waits(home: Path) -> None:
+    running = Running(home, BatchRules(quiet_ns=3600 * S, at_most_ns=3600 * S))
+    running.box.start()
+    write(home / "box/a", "1")
+    running.box.stop()
+    running.box.stop()
+    assert texts(home / "sync") == {"a": "1"}
+    assert [push.why for push in running.box.pushes] == ["asked"]
+    status = read_status(running.box.state_path)
+    assert status is not None
+    assert (status.state, status.is_running, status.pushes) == ("stopped", False, 1)
+
+
+def test_as_many_pushes_as_the_rules_give(running: Running, home: Path) -> None:
+    """Random bytes, so that the counter equals their number; a burst of changes, then changes with gaps."""
+    noise = random.Random(7)
+    changes = []
+    path = home / "box/log"
+    path.write_bytes(b"")
+    running.wait((home / "sync/log").exists)
+    count = len(running.box.pushes)
+    start_ns = now_ns()
+    dues_ns = [start_ns + index * S // 20 for index in range(40)]
+    dues_ns += [dues_ns[-1] + (index + 1) * S * 6 // 10 for index in range(2)]
+    with path.open("ab", buffering=0) as file:
+        for due_ns in dues_ns:
+            sleep_until_ns(due_ns)
+            file.write(noise.randbytes(2048))
+            changes.append(Change(now_ns(), "log", 2048))
+    running.wait(lambda: path.read_bytes() == (home / "sync/log").read_bytes())
+    if max(change.at_ns - due_ns for change, due_ns in zip(changes, dues_ns, strict=True)) > S // 10:
+        pytest.skip("the machine was too late to write at the times that were meant")
+    expected = len(list(pushes(QUICK, changes)))
+    assert expected == 4 + 2
+    assert abs(len(running.box.pushes) - count - expected) <= 1, running.box.pushes
+
+
+def test_a_vanished_sync_folder_is_waited_for(running: Running, home: Path) -> None:
+    write(home / "box/a", "1")
+    running.wait_equal()
+    (home / "sync").rename(home / "elsewhere")
+    write(home / "box/b", "2")
+    running.wait(lambda: running.box.status().state == "waiting")
+    assert texts(home / "box") == {"a": "1", "b": "2"}
+    assert any(isinstance(event, Trouble) and event.kind == "vanished" for event in running.events)
+    (home / "elsewhere").rename(home / "sync")
+    assert running.wait_equal() == {"a": "1", "b": "2"}
+
+
+def test_a_sync_folder_made_anew_is_filled_again(running: Running, home: Path) -> None:
+    write(home / "box/a", "1")
+    running.wait_equal()
+    (home / "sync").rename(home / "gone")
+    running.wait(lambda: running.box.status().state == "waiting")
+    (home / "sync").mkdir()
+    assert running.wait_equal() == {"a": "1"}
+
+
+@pytest.mark.parametrize("method", ["__init__", "add"])
+def test_without_events_it_scans(home: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def no_more(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Inotify, method, no_more)
+    running = Running(home)
+    running.box.start()
+    write(home / "box/a", "1")
+    assert running.wait_equal() == {"a": "1"}
+    write(home / "sync/b", "2")
+    running.wait((home / "box/b").exists)
+    assert running.box.status().watching == "polling"
+    assert any("scanned from time to time" in text for text in running.box.status().trouble)
+    running.box.stop()
+
+
+# --- the command ---
+
+
+def start(home: Path) -> list[str | Path]:
+    words: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pytest_cloudbench.commands.cli",
+        "savingbox",
+        home / "box",
+        home / "sync",
+    ]
+    return [*words, "--state", home / "state", "--quiet", "200ms", "--at-most", "1s"]
+
+
+def command(home: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*start(home), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=HANG_S)
+    return process.returncode, out, err
+
+
+def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
+    process = command(home, "--json")
+    told = lines(process)
+    ready = next(told)
+    assert (ready["event"], ready["watching"], ready["quiet_s"]) == ("ready", "inotify", 0.2)
+    assert ready["state_file"] == str(state_path(home / "box", home / "sync", home / "state"))
+    write(home / "box/a", "text")
+    push = next(told)
+    assert (push["event"], push["number"], push["why"], push["files"]) == ("push", 1, "quiet", 1)
+    assert push["written_bytes"] == 4
+    status = subprocess.run(
+        [*start(home), "--status"], capture_output=True, text=True, check=False,
+        timeout=HANG_S,
+    )  # fmt: skip
+    assert status.returncode == 0, status.stderr
+    assert "watching" in status.stdout
+    second = command(home, "--once")
+    assert finish(second)[0] == 4
+    swapped = [*start(home)[:4], home / "sync", home / "box", "--state", home / "another", "--once"]
+    done = subprocess.run(swapped, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert done.returncode == 4
+    assert done.stderr.endswith("another savingbox is running on these folders; end it first\n")
+    write(home / "box/b", "late")
+    process.send_signal(signal.SIGTERM)
+    *others, stopped = told
+    assert [each["event"] for each in others] == ["push"]
+    assert (stopped["event"], stopped["unpushed_files"]) == ("stopped", 0)
+    assert finish(process)[0] == 0
+    assert texts(home / "sync") == {"a": "text", "b": "late"}
+
+
+def test_once_makes_both_folders_equal(home: Path) -> None:
+    write(home / "box/a", "1")
+    write(home / "sync/d/b", "2")
+    status, out, err = finish(command(home, "--once"))
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1].startswith(
+        "pushes: 1; pushed: 1, 1 bytes written; taken in: 2; conflicts: 0; waiting: 0; changed bytes by "
+    )
+    status, out, err = finish(command(home, "--once", "--ranges", "compare"))
+    assert out.endswith("; waiting: 0; changed bytes by compare (asked for by --ranges compare)\n")
+    assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
+
+
+def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
+    for count in range(8):
+        write(home / "box/a", f"{count}")
+        (home / "sync/b").write_text(f"{count}")
+        (home / "sync/new").write_text(f"{count}")
+        (home / "sync/new").rename(home / f"sync/{count}")
+        assert SavingBox(home / "box", home / "sync", state=home / "state").once()
+        assert tree(home / "box") == tree(home / "sync")
+
+
+def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
+    """A writer keeps writing while savingboxes start and are killed; the last one makes both folders equal."""
+    chance = random.Random(11)
+    written: dict[str, bytes] = {}
+    for _ in range(5):
+        process = command(home, "--json", "--bytes", "50k")
+        next(lines(process))
+        until_ns = now_ns() + chance.randrange(S // 20, S // 2)
+        while now_ns() < until_ns:
+            name = f"file{chance.randrange(6)}"
+            content = written.get(name, b"")
+            at = chance.randrange(len(content) + 1)
+            content = content[:at] + chance.randbytes(30_000) + content[at + 30_000 :]
+            (home / "box" / name).write_bytes(content)
+            written[name] = content
+            sleep_until_ns(now_ns() + S // 100)
+        process.kill()
+        finish(process)
+    assert finish(command(home, "--once"))[0] == 0
+    found = {path: content for path, (_, _, content) in tree(home / "box").items()}
+    assert sorted(found) == sorted(written), "only the writer changes anything, so nothing conflicts"
+    assert [path for path in found if found[path] != written[path]] == []
+    assert are_equal(home)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "sync"], "savingbox 'nowhere': there is no such folder"),
+        (["box", "nowhere"], "sync folder 'nowhere': there is no such folder"),
+        (["box", "file"], "sync folder 'file': expected a folder"),
+        (["box", "sync", "--delay-at-most", "1s"], "--delay-at-most 1s: expected at least --quiet, 5s"),
+        (["box", "box"], "is also the sync folder; expected two folders"),
+        (["box", "box/inner"], "box/inner': is inside "),
+        (["box/inner", "box"], "expected two separate folders"),
+        (
+            ["box", "sync", "--bytes", "many"],
+            "--bytes many: expected a number with k, m or g, such as 250k, above 0 and below 8 EiB",
+        ),
+        (["box", "sync", "--bytes", "0"], "above 0"),
+        (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m, h or d"),
+        (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m, h or d"),
+        *((["box", "sync", option, "9" * 400], f"{option} 999") for option in ("--bytes", "--quiet", "--at-most")),
+        (["box", "sync", "--delay-at-most", "9" * 400], "--delay-at-most 999"),
+        (["no\nwhere", "sync"], r"savingbox 'no\nwhere': there is no such folder"),
+        (["box", "no\nwhere"], r"sync folder 'no\nwhere': there is no such folder"),
+        (["box", "fi\nle"], r"sync folder 'fi\nle': expected a folder"),
+        (["box/in\nside", "box"], r"/box/in\nside': is inside "),
+        (["box/in\nside", "sync", "--status"], r"box/in\nside' 'sync': has never run"),
+        (["box", "sync", "--bytes", "1\n2"], r"--bytes '1\n2': expected"),
+        (["box", "sync", "--status"], "has never run with these folders"),
+    ],
+)
+def test_bad_input_is_one_line(
+    home: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_cloudbench.commands.cli import main
+
+    for folder in ("box/inner", "box/in\nside"):
+        (home / folder).mkdir()
+    for name in ("file", "fi\nle"):
+        (home / name).touch()
+    monkeypatch.chdir(home)
+    assert main(["savingbox", *arguments, "--state", "state"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_folder_is_inside_another_wherever_that_is_mounted(home: Path) -> None:
+    (home / "box/inner").mkdir()
+    (home / "mounted").mkdir()
+    done = subprocess.run(["mount", "--bind", home / "box", home / "mounted"], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("no mounts here")
+    try:
+        with pytest.raises(UsageError, match="box/inner': is inside "):
+            SavingBox(home / "box/inner", home / "mounted", state=home / "state")
+    finally:
+        subprocess.run(["umount", home / "mounted"], check=True)
+
+
+def test_the_example_of_a_unit_starts_the_command_as_it_is() -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "examples/savingbox/savingbox@.service").read_text("utf-8")
+    (start,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    (options,) = (line.partition("OPTIONS=")[2] for line in text.splitlines() if "OPTIONS=" in line)
+    assert start == "ExecStart=/usr/bin/env cloudbench savingbox ${SAVINGBOX} ${SYNC_FOLDER} $OPTIONS"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_cloudbench.commands.cli", "savingbox", "/no/box", "/no/sync", *options.split()],
+        capture_output=True, text=True, check=False, timeout=HANG_S, env={**os.environ, "XDG_STATE_HOME": "/no/state"},
+    )  # fmt: skip
+    assert done.stderr == "cloudbench: savingbox '/no/box': there is no such folder\n"

@@ -1,0 +1,306 @@
+"""A process killed at any step: the next one recognises its work, and takes none of it for somebody else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.savingbox.store import Intent
+from tests.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    certain_marks(monkeypatch)
+    made = Pair(tmp_path)
+    yield made
+    assert not made.left_over()
+    made.end()
+
+
+PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
+
+
+@pytest.fixture
+def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Up to this size, checksums of all of a file are noted before it is patched."""
+    monkeypatch.setattr("pytest_cloudbench.savingbox.mirror._SUMMED_BYTES", request.param)
+
+
+SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["small", "large"], indirect=True)
+
+
+def killed_at(pair: Pair, step: str, count: int = 1) -> None:
+    """The process ends when it reaches this step for the given time."""
+    steps: list[str] = []
+
+    def fault(now: str, path: str) -> None:
+        steps.append(now)
+        if steps.count(step) == count:
+            raise KilledError
+
+    pair.fault = fault
+    with pytest.raises(KilledError):
+        pair.advance(6)
+    pair.fault = lambda step, path: None
+
+
+def half_patched(pair: Pair) -> None:
+    changed(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    killed_at(pair, "write", 2)
+    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
+
+
+def changed(pair: Pair, old: bytes | None, new: bytes) -> None:
+    """A file of the box is new, or has changed since both folders were equal; it waits to be pushed."""
+    if old is not None:
+        write(pair.box / "a", old)
+        pair.settle()
+    write(pair.box / "a", new)
+
+
+@SMALL_AND_LARGE
+def test_a_half_patched_file_is_finished(pair: Pair, summed_bytes: None) -> None:
+    half_patched(pair)
+    pair.restart()
+    pair.settle()
+    assert pair.both()["a"][::4096] == "AbCdEf"
+    assert not pair.troubles("conflict")
+
+
+@SMALL_AND_LARGE
+@pytest.mark.parametrize("page", [0, 1, 2, 3], ids=["one of ours", "another", "one to come", "a last one"])
+def test_a_half_patched_file_that_the_client_changed_is_kept(pair: Pair, page: int, summed_bytes: None) -> None:
+    half_patched(pair)
+    with (pair.sync / "a").open("r+b") as file:
+        file.seek(page * 4096 + 100)
+        file.write(b"client")
+    stamp(pair.sync / "a")
+    pair.restart()
+    pair.settle()
+    assert pair.both()["a"][::4096] == "AbCdEf"
+    assert any("client" in text for text in pair.both().values())
+
+
+def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> None:
+    half_patched(pair)
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
+
+
+@SMALL_AND_LARGE
+def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pair, summed_bytes: None) -> None:
+    changed(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
+    killed_at(pair, "write", 2)
+    with (pair.sync / "a").open("r+b") as file:
+        file.seek(100)
+        file.write(b"client")
+    stamp(pair.sync / "a")
+    pair.restart()
+    pair.settle()
+    assert any("client" in text for text in pair.both().values())
+
+
+@pytest.mark.parametrize("new", [PAGES[:5000], b"A" + PAGES[1:9000] + b"longer" * 5000], ids=["cut", "grown"])
+def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> None:
+    changed(pair, PAGES, new)
+    killed_at(pair, "stamp")
+    assert (pair.sync / "a").read_bytes() == new
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
+
+
+def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
+    half_patched(pair)
+    (pair.box / "a").unlink()
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {}
+
+
+NEW_AND_PATCHED = pytest.mark.parametrize("old", [None, b"x" + PAGES[1:]], ids=["new", "patched"])
+
+
+def killed_before_the_push_is_noted(pair: Pair) -> None:
+    def kill() -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.store, "flush", kill)
+        with pytest.raises(KilledError):
+            pair.advance(6)
+
+
+def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair) -> None:
+    write(pair.box / "a", PAGES)
+    pair.settle()
+    (pair.box / "a").rename(pair.box / "b")
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "b").read_bytes() == PAGES
+    write(pair.box / "b", "later")
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"b": "later"}
+
+
+@NEW_AND_PATCHED
+def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, old: bytes | None) -> None:
+    changed(pair, old, PAGES)
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "a").read_bytes() == PAGES
+    write(pair.box / "a", PAGES[:-1] + b"later, and longer")
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[:-1].decode() + "later, and longer"}
+    assert not pair.troubles("conflict")
+
+
+@NEW_AND_PATCHED
+def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
+) -> None:
+    changed(pair, old, PAGES)
+    begin, left = pair.store.begin, [PAGES[:-1] + b"later, and longer"]
+
+    def begin_and_write(intents: Mapping[str, Intent]) -> None:
+        begin(intents)
+        if left:
+            write(pair.box / "a", left.pop())
+
+    monkeypatch.setattr(pair.store, "begin", begin_and_write)
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "a").read_bytes().endswith(b"longer")
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
+    assert not pair.troubles("conflict")
+
+
+@NEW_AND_PATCHED
+def test_what_the_client_made_of_it_is_one(pair: Pair, old: bytes | None) -> None:
+    changed(pair, old, PAGES)
+    killed_before_the_push_is_noted(pair)
+    write(pair.box / "a", "mine")
+    write(pair.sync / "a", b"client" + PAGES[6:])
+    pair.restart()
+    pair.settle()
+    assert set(pair.both().values()) == {"mine", "client" + PAGES[6:].decode()}
+
+
+def test_another_file_with_the_same_time_and_size_is_not_taken_for_pushed(pair: Pair) -> None:
+    write(pair.box / "a", "ours")
+    write(pair.sync / "a", "else")
+    os.utime(pair.sync / "a", ns=((pair.box / "a").stat().st_mtime_ns,) * 2)
+    killed_at(pair, "rename")
+    pair.restart()
+    pair.settle()
+    assert set(pair.both().values()) == {"ours", "else"}
+
+
+def make(path: Path, kind: str) -> None:
+    if kind == "file":
+        write(path, "text")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("somewhere")
+
+
+def delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink()
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("other"))
+
+
+def retarget(path: Path) -> None:
+    delete(path)
+    path.symlink_to("elsewhere")
+
+
+def become_a_file(path: Path) -> None:
+    delete(path)
+    write(path, "a file")
+
+
+LATER_ACTS = pytest.mark.parametrize("act", [delete, rename, retarget, become_a_file])
+
+
+def assert_followed(pair: Pair, side: str) -> None:
+    """The present state of this side is what both have in the end."""
+    wanted = tree(pair.home / side)
+    pair.restart()
+    pair.settle()
+    assert tree(pair.box) == tree(pair.sync) == wanted
+    assert not pair.troubles("conflict")
+
+
+@LATER_ACTS
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_what_was_carried_by_a_killed_process_is_known(
+    pair: Pair, side: str, kind: str, act: Callable[[Path], None]
+) -> None:
+    make(pair.home / side / "x", kind)
+    killed_before_the_push_is_noted(pair)
+    assert tree(pair.box) == tree(pair.sync) != {}
+    act(pair.home / side / "x")
+    assert_followed(pair, side)
+
+
+@pytest.mark.parametrize("side", ["box", "sync"])
+@pytest.mark.parametrize(
+    ("old", "new"), [("file", "folder"), ("file", "link"), ("file", "file"), ("link", "folder"), ("link", "file")]
+)
+def test_what_a_killed_process_made_of_an_older_entry_is_known(pair: Pair, side: str, old: str, new: str) -> None:
+    make(pair.home / side / "x", old)
+    pair.settle()
+    delete(pair.home / side / "x")
+    make(pair.home / side / "x", new)
+    killed_before_the_push_is_noted(pair)
+    delete(pair.home / side / "x")
+    assert_followed(pair, side)
+
+
+@pytest.mark.parametrize("write_again", [write, save])
+def test_a_pulled_file_that_the_client_writes_again_is_pulled_again(
+    pair: Pair, write_again: Callable[[Path, str], Path]
+) -> None:
+    write(pair.sync / "a", "1")
+    pair.settle()
+    save(pair.sync / "a", "from afar")
+    killed_before_the_push_is_noted(pair)
+    assert (pair.box / "a").read_text() == "from afar"
+    write_again(pair.sync / "a", "later")
+    assert_followed(pair, "sync")
+
+
+@pytest.mark.parametrize("first", ["box", "sync"])
+@pytest.mark.parametrize("then", ["box", "sync"])
+@pytest.mark.parametrize("act", [delete, rename, become_a_file])
+def test_what_was_carried_is_noted_before_the_next_entry_is(
+    pair: Pair, first: str, then: str, act: Callable[[Path], None]
+) -> None:
+    """After a kill at the next entry, the result for the previous entry is known, whichever side acts on it then."""
+    write(pair.home / first / "a", "1")
+    write(pair.home / first / "b", "2")
+    killed_at(pair, "copy", 2)
+    (done,) = {"a", "b"} & tree(pair.sync if first == "box" else pair.box).keys()
+    act(pair.home / then / done)
+    pair.restart()
+    pair.settle()
+    assert tree(pair.box) == tree(pair.sync)
+    assert (pair.box / done).exists() == (act is become_a_file)
+    assert not pair.troubles("conflict")

@@ -1,0 +1,369 @@
+"""What follows from changes on one side, on the other and on both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.savingbox import content
+from pytest_cloudbench.support.watching import FileMark
+from tests.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    certain_marks(monkeypatch)
+    made = Pair(tmp_path)
+    yield made
+    assert not made.left_over()
+    made.end()
+
+
+def agreed(pair: Pair, **files: str) -> None:
+    for name, text in files.items():
+        write(pair.box / name, text)
+    pair.settle()
+    pair.events.clear()
+
+
+# --- one side ---
+
+
+def test_new_files_folders_and_links_are_pushed(pair: Pair) -> None:
+    write(pair.box / "a/b/c", "deep")
+    (pair.box / "empty").mkdir(mode=0o750)
+    (pair.box / "link").symlink_to("a/b/c")
+    (pair.box / "a/b/c").chmod(0o640)
+    pair.settle()
+    assert tree(pair.sync)["a/b/c"] == ("file", 0o640, b"deep")
+    assert tree(pair.sync)["empty"][:2] == ("folder", 0o750)
+    assert tree(pair.sync)["link"] == ("link", 0, b"a/b/c")
+    assert (pair.sync / "a/b/c").stat().st_mtime_ns == (pair.box / "a/b/c").stat().st_mtime_ns
+
+
+def test_a_changed_file_is_patched_in_place(pair: Pair) -> None:
+    data = bytearray(os.urandom(300_000))
+    write(pair.box / "big", bytes(data))
+    pair.settle()
+    inode = (pair.sync / "big").stat().st_ino
+    pair.events.clear()
+    data[100_000:100_010] = b"0123456789"
+    write(pair.box / "big", bytes(data) + b"more")
+    pair.settle()
+    assert (pair.sync / "big").stat().st_ino == inode
+    assert [push.files for push in pair.pushes()] == [1]
+    assert pair.pushes()[0].written_bytes <= 4 * 4096
+
+
+def test_a_shorter_file_is_cut(pair: Pair) -> None:
+    agreed(pair, a="x" * 10_000)
+    write(pair.box / "a", "x" * 5_000)
+    pair.settle()
+    assert pair.both() == {"a": "x" * 5_000}
+    assert pair.pushes()[0].written_bytes == 0
+
+
+def test_an_editor_that_saves_by_rename_gives_a_patch(pair: Pair) -> None:
+    agreed(pair, a="x" * 100_000)
+    inode = (pair.sync / "a").stat().st_ino
+    save(pair.box / "a", "x" * 50_000 + "!" + "x" * 50_000)
+    pair.settle()
+    assert (pair.sync / "a").stat().st_ino == inode
+    assert "!" in pair.both()["a"]
+
+
+def test_deletions_renames_and_permissions_follow(pair: Pair) -> None:
+    agreed(pair, a="1", b="2", **{"d/e": "3", "d/f": "4"})
+    inode = (pair.sync / "d/e").stat().st_ino
+    (pair.box / "a").unlink()
+    (pair.box / "b").chmod(0o600)
+    (pair.box / "d").rename(pair.box / "moved")
+    pair.settle()
+    assert pair.both() == {"b": "2", "moved/e": "3", "moved/f": "4"}
+    assert (pair.sync / "b").stat().st_mode & 0o777 == 0o600
+    assert (pair.sync / "moved/e").stat().st_ino == inode, "it was copied, not renamed"
+
+
+def test_a_renamed_and_changed_file_is_renamed_and_patched(pair: Pair) -> None:
+    agreed(pair, a="x" * 20_000)
+    inode = (pair.sync / "a").stat().st_ino
+    (pair.box / "a").rename(pair.box / "b")
+    write(pair.box / "b", "x" * 20_000 + "y")
+    pair.settle()
+    assert (pair.sync / "b").stat().st_ino == inode
+    assert pair.both() == {"b": "x" * 20_000 + "y"}
+
+
+def test_two_files_that_change_their_names_with_each_other(pair: Pair) -> None:
+    agreed(pair, a="1", b="22")
+    (pair.box / "a").rename(pair.box / "c")
+    (pair.box / "b").rename(pair.box / "a")
+    (pair.box / "c").rename(pair.box / "b")
+    pair.settle()
+    assert pair.both() == {"a": "22", "b": "1"}
+
+
+def test_a_second_name_of_a_file_follows_its_first(pair: Pair) -> None:
+    agreed(pair, a="1")
+    os.link(pair.box / "a", pair.box / "b")
+    pair.settle()
+    write(pair.box / "a", "2")
+    pair.engine.box_changed(["a"], pair.now_ns)  # all that an event tells
+    assert {"a", "b"} == {path for path in ("a", "b", "c") if path in pair.engine.batcher}
+    pair.settle()
+    assert pair.both() == {"a": "2", "b": "2"}
+
+
+@pytest.mark.parametrize("kinds", [("file", "folder"), ("folder", "link"), ("link", "file"), ("folder", "file")])
+def test_an_entry_that_becomes_another_kind(pair: Pair, kinds: tuple[str, str]) -> None:
+    def make(path: Path, kind: str) -> None:
+        if kind == "file":
+            write(path, "text")
+        elif kind == "folder":
+            write(path / "inside", "inner")
+        else:
+            path.symlink_to("nowhere")
+
+    make(pair.box / "x", kinds[0])
+    pair.settle()
+    if kinds[0] == "folder":
+        (pair.box / "x/inside").unlink()
+        (pair.box / "x").rmdir()
+    else:
+        (pair.box / "x").unlink()
+    make(pair.box / "x", kinds[1])
+    pair.settle()
+    assert tree(pair.sync)["x"][0] == kinds[1]
+    assert not pair.troubles("conflict")
+
+
+def test_what_the_client_brings_is_taken_in(pair: Pair) -> None:
+    agreed(pair, a="1", b="2")
+    write(pair.sync / "new/file", "theirs")
+    save(pair.sync / "a", "from afar")
+    (pair.sync / "b").unlink()
+    pair.settle()
+    assert pair.both() == {"a": "from afar", "new/file": "theirs"}
+    assert not pair.pushes()
+
+
+def test_its_own_echo_is_no_change(pair: Pair) -> None:
+    agreed(pair, a="1")
+    pair.engine.sync_changed(["a"], pair.now_ns)
+    pair.engine.box_changed(["a"], pair.now_ns)
+    pair.advance(120)
+    assert pair.events == []
+
+
+def test_attributes_that_a_client_sets_are_no_change(pair: Pair) -> None:
+    agreed(pair, a="1")
+    inode = (pair.box / "a").stat().st_ino
+    os.setxattr(pair.sync / "a", "user.client", b"seen")
+    write(pair.box / "a", "2")
+    pair.settle()
+    assert pair.both() == {"a": "2"}
+    assert not pair.troubles("conflict")
+    os.setxattr(pair.sync / "a", "user.client", b"seen again")
+    pair.settle()
+    assert (pair.box / "a").stat().st_ino == inode
+
+
+def test_a_file_put_back_as_it_was_is_not_pushed(pair: Pair) -> None:
+    agreed(pair, a="1")
+    time_ns = (pair.box / "a").stat().st_mtime_ns
+    write(pair.box / "a", "2")
+    pair.scan()
+    assert "a" in pair.engine.batcher
+    write(pair.box / "a", "1")
+    os.utime(pair.box / "a", ns=(time_ns, time_ns))
+    pair.settle()
+    assert pair.pushes() == []
+
+
+def test_a_file_that_came_and_went_is_not_pushed(pair: Pair) -> None:
+    agreed(pair, a="1")
+    write(pair.box / "swap", "x" * 1000)
+    pair.scan()
+    (pair.box / "swap").unlink()
+    pair.settle()
+    assert pair.pushes() == []
+
+
+def test_pipes_are_left_alone(pair: Pair) -> None:
+    os.mkfifo(pair.box / "pipe")
+    write(pair.box / "a", "1")
+    pair.advance(60)
+    assert set(tree(pair.sync)) == {"a"}
+
+
+# --- both sides ---
+
+
+def test_both_changed_to_the_same(pair: Pair) -> None:
+    agreed(pair, a="1")
+    write(pair.box / "a", "2")
+    write(pair.sync / "a", "2")
+    pair.settle()
+    assert (pair.both(), pair.troubles("conflict")) == ({"a": "2"}, [])
+
+
+@pytest.mark.parametrize("change", [write, save])
+def test_both_changed_and_both_are_kept(pair: Pair, change: Callable[[Path, str], Path]) -> None:
+    agreed(pair, **{"d/a.txt": "1"})
+    inode = (pair.box / "d/a.txt").stat().st_ino
+    write(pair.box / "d/a.txt", "mine")
+    change(pair.sync / "d/a.txt", "theirs")
+    pair.settle()
+    both = dict(pair.both())
+    assert both.pop("d/a.txt") == "mine"
+    assert (pair.box / "d/a.txt").stat().st_ino == inode, "a program may have it open"
+    ((name, text),) = both.items()
+    assert text == "theirs"
+    assert name.startswith("d/a (conflict ")
+    assert name.endswith(").txt")
+    (said,) = pair.troubles("conflict")
+    assert name in said
+
+
+def test_both_created_different_files_of_one_name(pair: Pair) -> None:
+    write(pair.box / ".conf", "mine")
+    write(pair.sync / ".conf", "theirs")
+    pair.settle()
+    assert sorted(pair.both().values()) == ["mine", "theirs"]
+    assert pair.both()[".conf"] == "mine"
+
+
+def test_a_file_here_and_a_folder_there(pair: Pair) -> None:
+    write(pair.box / "x", "file")
+    write(pair.sync / "x/inside", "folder")
+    pair.settle()
+    assert sorted(pair.both().values()) == ["file", "folder"]
+    assert pair.both()["x"] == "file"
+
+
+@pytest.mark.parametrize(("changed", "gone"), [("box", "sync"), ("sync", "box")])
+def test_a_change_outlives_a_deletion(pair: Pair, changed: str, gone: str) -> None:
+    agreed(pair, **{"d/a": "1"})
+    write(pair.home / changed / "d/a", "2")
+    (pair.home / gone / "d/a").unlink()
+    (pair.home / gone / "d").rmdir()
+    pair.settle()
+    assert pair.both() == {"d/a": "2"}
+
+
+def test_both_deleted(pair: Pair) -> None:
+    agreed(pair, a="1")
+    (pair.box / "a").unlink()
+    (pair.sync / "a").unlink()
+    pair.settle()
+    assert (pair.both(), pair.store.entries) == ({}, {})
+
+
+def test_a_new_file_in_a_folder_that_was_deleted_here(pair: Pair) -> None:
+    agreed(pair, **{"d/a": "1"})
+    (pair.box / "d/a").unlink()
+    (pair.box / "d").rmdir()
+    write(pair.sync / "d/new", "theirs")
+    pair.settle()
+    assert pair.both() == {"d/new": "theirs"}
+
+
+def test_folders_that_were_filled_before_the_first_start_are_merged(pair: Pair) -> None:
+    for index in range(5):
+        write(pair.box / f"same{index}", "equal")
+        write(pair.sync / f"same{index}", "equal")
+    write(pair.box / "mine", "1")
+    write(pair.sync / "theirs", "2")
+    pair.settle()
+    assert len(pair.both()) == 7
+    assert [push.files for push in pair.pushes()] == [1]
+
+
+def test_a_change_of_permissions_is_kept_where_contents_are_compared(pair: Pair) -> None:
+    agreed(pair, a="1")
+    (pair.sync / "a").chmod(0o600)
+    stamp(pair.box / "a")
+    pair.settle()
+    assert (pair.box / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_permissions_that_the_client_gave_a_file_that_was_renamed_here_are_kept(pair: Pair) -> None:
+    agreed(pair, **{"d/a": "1"})
+    (pair.sync / "b").symlink_to("somewhere")  # so that the file is renamed, and its folder is not
+    (pair.sync / "d/a").chmod(0o600)
+    (pair.box / "d").rename(pair.box / "b")
+    pair.settle()
+    assert tree(pair.box)["b/a"] == ("file", 0o600, b"1")
+
+
+# --- what is not in the folder ---
+
+
+def test_nothing_is_written_through_a_link_in_the_sync_folder(pair: Pair) -> None:
+    outside = pair.home / "outside"
+    outside.mkdir()
+    agreed(pair, **{"d/a": "1"})
+    (pair.sync / "d/a").unlink()
+    (pair.sync / "d").rmdir()
+    (pair.sync / "d").symlink_to(outside)
+    write(pair.box / "d/b", "2")
+    pair.settle()
+    assert list(outside.iterdir()) == []
+    assert pair.both()["d/b"] == "2"
+
+
+# --- no needless conflict ---
+
+
+def touch(path: Path) -> None:
+    stamp(path)
+
+
+def protect(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def save_the_same(path: Path) -> None:
+    save(path, path.read_bytes())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("act", [touch, protect, save_the_same])
+def test_quick_changes_by_the_client_alone_never_conflict(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], is_restarted: bool
+) -> None:
+    """No mark is old enough here to show a change with certainty."""
+    monkeypatch.setattr(FileMark, "is_reliable", lambda mark: False)
+    write(pair.sync / "a", "first")
+    pair.advance(1)
+    act(pair.sync / "a")
+    pair.engine.sync_changed(["a"], pair.now_ns)
+    pair.engine.pull_all(pair.now_ns)
+    if is_restarted:
+        pair.restart()
+    write(pair.sync / "a", "second")
+    pair.engine.sync_changed(["a"], pair.now_ns)
+    pair.engine.pull_all(pair.now_ns)
+    assert pair.both() == {"a": "second"}
+    assert not pair.troubles("conflict")
+
+
+def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_box(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed(pair, a="first")
+    equal = content.equal
+
+    def change_and_compare(ours: int, theirs: int) -> bool:
+        write(pair.sync / "a", "other")
+        return equal(ours, theirs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(content, "equal", change_and_compare)
+        pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
+    pair.settle()
+    assert pair.both() == {"a": "other"}
+    assert not pair.troubles("conflict")

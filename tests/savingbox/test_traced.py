@@ -1,0 +1,213 @@
+"""With traced writes, too, what is pushed equals the files: the same histories, and programs that never pause."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import pytest
+
+from pytest_cloudbench.savingbox.batching.batcher import BatchRules
+from pytest_cloudbench.savingbox.box import SavingBox
+from pytest_cloudbench.savingbox.side import BusyError
+from pytest_cloudbench.savingbox.tracing import TracingUnavailable
+from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites
+from pytest_cloudbench.support.clock import wait_for
+from tests.limits import HANG_S
+from tests.savingbox import test_machine as machine
+from tests.savingbox.loop import traced_folder
+from tests.savingbox.pairs import Pair, are_equal, stamp, write
+
+S = 1_000_000_000
+Way = Literal["bpf", "tracefs"]
+
+PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
+
+
+@pytest.fixture(scope="module", params=["ext4", "xfs"])
+def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with traced_folder(tmp_path_factory.mktemp("loop"), request.param) as folder:
+        yield folder
+
+
+@pytest.fixture(params=["bpf", "tracefs"])
+def way(request: pytest.FixtureRequest, mounted: Path, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """How events come here; skipped where that is not possible."""
+    by: Way = request.param
+    try:
+        TracedWrites(mounted, by=by).close()
+    except TracingUnavailable as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(Counting, "way", by)
+    return by
+
+
+class Counting(TracedWrites):
+    """Counts how often the written ranges were known."""
+
+    known = 0
+    way: Way = "tracefs"
+
+    def take(self, fd: int):  # type: ignore[no-untyped-def]  # as the original
+        found = super().take(fd)
+        Counting.known += found.ranges is not None
+        return found
+
+
+class TracedFolders(machine.Folders):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = Counting(self.home, by=Counting.way, buffer_kib=256)
+        self.use(self.writes)
+
+    def use(self, writes: TracedWrites | NoWrites) -> None:
+        self.pair.writes = self.pair.mirror.writes = writes
+
+    def killed(self, step: int, seconds: float) -> None:
+        """What a killed process had traced is unknown to the next one."""
+        self.pair.writes = NoWrites("")
+        super().killed(step, seconds)
+        self.use(self.writes)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.writes.close()
+
+
+def examine(mounted: Path, monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(mounted))
+    monkeypatch.setattr(machine, "Folders", TracedFolders)
+    machine.examine(monkeypatch, examples, steps)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_few_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(mounted, monkeypatch, 12, 15)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("way")
+def test_many_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(mounted, monkeypatch, 300, 40)
+
+
+@pytest.fixture
+def pair(mounted: Path, way: Way) -> Iterator[Pair]:
+    """A pair whose writes are seen, with three files that were pushed, and one that was patched."""
+    with closing(TracedWrites(mounted, by=way)) as writes:
+        made = Pair(Path(tempfile.mkdtemp(dir=mounted)), writes=writes)
+        for name in ("log", "log.1", "log.2"):
+            write(made.box / name, name * 20_000)
+        made.settle()
+        for _ in range(2):
+            for name in ("log", "log.1", "log.2"):
+                with (made.box / name).open("r+b") as file:
+                    file.write(b"seen")
+                stamp(made.box / name)
+            made.settle()
+        yield made
+        made.end()
+
+
+def test_logs_that_are_rotated_have_their_own_content(pair: Pair) -> None:
+    """The bytes that were written to a file are known since it was equal to the copy of its former name."""
+    for name in ("log.2", "log.1", "log"):
+        (pair.box / name).rename(pair.box / f"log.{int(name[4:] or 0) + 1}")
+    write(pair.box / "log", "new")
+    pair.settle()
+    assert pair.both()["log.1"].startswith("seen")
+
+
+@pytest.mark.parametrize("is_pushed_between", [False, True])
+def test_a_file_that_comes_back_to_its_name_has_its_own_content(pair: Pair, is_pushed_between: bool) -> None:
+    (pair.box / "log").rename(pair.box / "beside")
+    write(pair.box / "log", "x" * 60_000)
+    if is_pushed_between:
+        pair.settle()
+    with (pair.box / "beside").open("r+b") as file:
+        file.write(b"more")
+    stamp(pair.box / "beside")
+    if is_pushed_between:
+        pair.settle()
+    (pair.box / "beside").rename(pair.box / "log")
+    pair.settle()
+    assert pair.both()["log"].startswith("moreoglog")
+
+
+def test_a_file_that_was_pushed_under_another_name_meanwhile_has_its_own_content(pair: Pair) -> None:
+    """Its old name could not be pushed, and is agreed on as before: what was written since is another thing."""
+
+    def is_in_use(step: str, path: str) -> None:
+        if path == "log":
+            raise BusyError("in use")
+
+    (pair.box / "log").rename(pair.box / "beside")
+    write(pair.box / "log", "another one" * 10_000)
+    with (pair.box / "beside").open("r+b") as file:
+        file.write(b"pushed beside")
+    pair.fault = is_in_use
+    pair.advance(31)
+    assert (pair.sync / "beside").read_text().startswith("pushed beside")
+    (pair.box / "beside").rename(pair.box / "log")
+    pair.fault = lambda step, path: None
+    pair.settle()
+    assert pair.both()["log"].startswith("pushed beside")
+
+
+def punch(fd: int, place: int, size_bytes: int) -> None:
+    if ctypes.CDLL(None).fallocate(fd, PUNCH, ctypes.c_long(place), ctypes.c_long(size_bytes)):
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def test_programs_that_never_rest(mounted: Path, way: Way) -> None:
+    """Written, appended to, cut, punched and mapped while it is pushed: both folders are equal in the end."""
+    home = Path(tempfile.mkdtemp(dir=mounted))
+    for name in ("box", "sync"):
+        (home / name).mkdir()
+    rules = BatchRules(limit_bytes=20_000, quiet_ns=S // 20, at_most_ns=S // 5)
+    writes = Counting(home / "box", by=way)
+    Counting.known = 0
+    box = SavingBox(home / "box", home / "sync", rules, state=home / "state", writes=writes)
+    box.start()
+
+    def program(number: int) -> None:
+        random, path = Random(number), home / "box" / f"file{number}"
+        with path.open("w+b", buffering=0) as file:
+            for _ in range(400):
+                deed, place = random.random(), random.randrange(200_000)
+                if number and deed < 0.02:
+                    file.truncate(place)
+                elif number and deed < 0.04 and (size := os.fstat(file.fileno()).st_size):
+                    with mmap.mmap(file.fileno(), 0) as mapping:
+                        mapping[random.randrange(size)] = random.randrange(256)
+                elif number and deed < 0.06:
+                    punch(file.fileno(), place, 9_000)
+                elif deed < 0.5:
+                    os.pwrite(file.fileno(), random.randbytes(random.randrange(1, 5_000)), place)
+                else:
+                    file.seek(0, os.SEEK_END)
+                    file.write(random.randbytes(random.randrange(1, 200)))
+
+    programs = [threading.Thread(target=program, args=(number,)) for number in range(3)]
+    for each in programs:
+        each.start()
+    for each in programs:
+        each.join()
+    for _ in range(3):  # the second time at the latest, no doubt is left
+        assert wait_for(lambda: are_equal(home), HANG_S, poll_s=0.05), box.status()
+        with (home / "box/file0").open("ab") as file:
+            file.write(b"more")
+    assert wait_for(lambda: are_equal(home), HANG_S, poll_s=0.05), box.status()
+    box.stop()
+    assert Counting.known
+    assert box.status().mechanism == way

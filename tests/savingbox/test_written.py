@@ -1,0 +1,524 @@
+"""Which bytes were written: never too few, whatever is done to the file, and unknown where that cannot be seen."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import platform
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import pytest
+
+from pytest_cloudbench.savingbox.batching.ranges import replay
+from pytest_cloudbench.savingbox.bpf import BpfEvents
+from pytest_cloudbench.savingbox.tracing import Events, TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
+from tests.limits import HANG_S
+from tests.savingbox.loop import traced_folder
+
+BLOCK = 4096
+Way = Literal["bpf", "tracefs"]
+_WRITE_EVENTS = {
+    "ext4": ("ext4/ext4_da_write_end", ("pos", "len")),
+    "xfs": ("xfs/xfs_file_buffered_write", ("offset", "count")),
+}
+
+
+@pytest.fixture(scope="module", params=["ext4", "xfs"])
+def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with traced_folder(tmp_path_factory.mktemp("loop"), request.param) as folder:
+        yield folder
+
+
+@pytest.fixture
+def box(mounted: Path) -> Iterator[Path]:
+    """A folder on a file system whose writes can be traced."""
+    path = mounted / "box"
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(params=["bpf", "tracefs"])
+def way(request: pytest.FixtureRequest, box: Path) -> Way:
+    """How events come here; skipped where that is not possible."""
+    by: Way = request.param
+    try:
+        TracedWrites(box, by=by).close()
+    except TracingUnavailable as error:
+        pytest.skip(str(error))
+    return by
+
+
+@pytest.fixture
+def writes(box: Path, way: Way) -> Iterator[TracedWrites]:
+    made = TracedWrites(box, by=way)
+    yield made
+    made.close()
+
+
+@contextmanager
+def bpf_events(mounted: Path, tell: Callable[..., None], *, buffer_kib: int = 256) -> Iterator[BpfEvents]:
+    """The writes to files of a file system, by BPF."""
+    name, places = _WRITE_EVENTS[mounted.name]
+    device = mounted.stat().st_dev
+    wanted = Wanted(name, ("ino",), tell, places)
+    try:
+        events = BpfEvents([wanted], os.major(device) << 20 | os.minor(device), buffer_kib=buffer_kib)
+    except TracingUnavailable as error:
+        pytest.skip(str(error))
+    with closing(events):
+        yield events
+
+
+class Pair:
+    """A followed file, and a copy in memory that is brought up to date by what was seen."""
+
+    def __init__(self, writes: TracedWrites, path: Path, content: bytes = b"") -> None:
+        self.writes, self.path = writes, path
+        self.file = path.open("w+b", buffering=0)
+        self.fd = os.open(path, os.O_RDONLY)
+        writes.follow(self.fd)
+        self.file.write(content)
+        self.copy = bytearray(content)
+        writes.take(self.fd)
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self.fd, size_bytes, offset)
+
+    def resize(self, size_bytes: int) -> None:
+        del self.copy[size_bytes:]
+        self.copy.extend(bytes(size_bytes - len(self.copy)))
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self.copy[offset : offset + len(data)] = data
+
+    def seen(self) -> list[tuple[int, int]] | str:
+        """Returns what was written, or the doubt if that is not known. The copy becomes equal."""
+        found = self.writes.take(self.fd)
+        content = self.path.read_bytes()
+        if found.ranges is None:
+            self.copy = bytearray(content)
+            return found.doubt
+        replay(found.ranges, self, len(content), self)
+        assert self.copy == content
+        return [(each.begin, each.end) for each in found.ranges]
+
+    def close(self) -> None:
+        self.file.close()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def pair(writes: TracedWrites, box: Path) -> Iterator[Pair]:
+    made = Pair(writes, box / "file", bytes(100_000))
+    yield made
+    made.close()
+
+
+def test_every_way_to_write_is_seen_with_its_place(pair: Pair, box: Path) -> None:
+    fd = pair.file.fileno()
+    (box / "other").write_bytes(b"o" * 10_000)
+
+    def appended() -> None:
+        with pair.path.open("ab") as file:
+            file.write(b"end")
+
+    with (box / "other").open("rb") as other:
+        ways: list[tuple[Callable[[], object], list[tuple[int, int]]]] = [
+            (lambda: os.pwrite(fd, b"x", 5), [(5, 6)]),
+            (lambda: (os.pwrite(fd, b"ab", 9_000), os.pwrite(fd, b"cd", 1)), [(1, 3), (9_000, 9_002)]),
+            (lambda: os.pwritev(fd, [b"a" * 10, b"b" * 20], 4_090), [(4_090, 4_120)]),
+            (appended, [(100_000, 100_003)]),
+            (lambda: (os.lseek(fd, 50, os.SEEK_SET), os.sendfile(fd, other.fileno(), 0, 300)), [(50, 350)]),
+            (lambda: os.copy_file_range(other.fileno(), fd, 100, 0, 70_000), [(70_000, 70_100)]),
+            (lambda: os.pwrite(fd, b"far", 200_000), [(200_000, 200_003)]),
+            (lambda: None, []),
+        ]
+        for write, wanted in ways:
+            write()
+            assert pair.seen() == wanted
+
+
+def test_what_goes_around_the_cache_is_seen(pair: Pair) -> None:
+    block = mmap.mmap(-1, BLOCK)
+    block.write(b"d" * BLOCK)
+    direct = os.open(pair.path, os.O_RDWR | os.O_DIRECT)
+    os.pwrite(direct, block, 2 * BLOCK)
+    os.close(direct)
+    seen = pair.seen()
+    assert isinstance(seen, list)
+    assert seen[0][0] <= 2 * BLOCK < 3 * BLOCK <= seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    [
+        (lambda fd: os.ftruncate(fd, 50), "it was truncated"),
+        (lambda fd: os.posix_fallocate(fd, 0, 200_000), "space in it was allocated or freed"),
+    ],
+)
+def test_what_has_no_place_is_unknown_once(pair: Pair, deed: Callable[[int], object], why: str) -> None:
+    deed(pair.file.fileno())
+    assert str(pair.seen()).startswith(why)
+    pair.file.close()
+    assert pair.seen() == []
+
+
+def test_a_mapping_is_unknown_until_nobody_can_write_to_it(pair: Pair) -> None:
+    mapping = mmap.mmap(pair.file.fileno(), 0)
+    mapping[3] = 7
+    assert pair.seen() == "it is mapped"
+    mapping[3] = 8  # on a page that is known as changed: the kernel does not see this
+    assert isinstance(pair.seen(), str)
+    mapping.close()
+    pair.file.close()
+    pair.seen()
+    with pair.path.open("r+b") as file:
+        file.write(b"again")
+    assert pair.seen() == [(0, 5)]
+
+
+def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: Path, way: Way) -> None:
+    path = box / "mapped"
+    path.write_bytes(bytes(10_000))
+    writes.close()
+    later = TracedWrites(box, by=way)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[1] = 1
+        fd = os.open(path, os.O_RDONLY)
+        later.follow(fd)
+        mapping[1] = 2
+        assert later.look(fd).ranges is None
+    os.close(fd)
+    later.close()
+
+
+def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> None:
+    """The property of ranges, with a real file: truncated, lengthened, written to in any order."""
+    random, known = Random(11), 0
+    for number in range(20):
+        pair = Pair(writes, box / f"file{number}", random.randbytes(random.randrange(20_000)))
+        fd = pair.file.fileno()
+        for _ in range(8):
+            for _ in range(random.randrange(4)):
+                place, size = random.randrange(30_000), random.randrange(1, 9_000)
+                if random.random() < 0.1:
+                    os.ftruncate(fd, place)
+                else:
+                    os.pwrite(fd, random.randbytes(size), place)
+            known += isinstance(pair.seen(), list)
+        pair.close()
+    assert known > 100, "nearly always it is known"
+
+
+def test_nothing_is_missed_while_a_program_writes(pair: Pair) -> None:
+    """What is read after ``take`` includes all that ``take`` reported, however the two overlap."""
+    code = (
+        "import os, random, sys\n"
+        "random.seed(5); fd = os.open(sys.argv[1], os.O_WRONLY)\n"
+        "for _ in range(3000): os.pwrite(fd, random.randbytes(random.randrange(1, 20_000)), random.randrange(300_000))"
+    )
+    looked = 0
+    with subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) as writer:
+        while writer.poll() is None:
+            found = pair.writes.take(pair.fd)
+            assert found.ranges is not None, found.doubt
+            replay(found.ranges, pair, os.fstat(pair.fd).st_size, pair)
+            looked += 1
+    assert looked > 3
+    assert isinstance(pair.seen(), list)
+
+
+CLONE = 0x40049409  # FICLONE of linux/fs.h
+EXCHANGE = 0x40285881  # XFS_IOC_EXCHANGE_RANGE of xfs_fs.h
+
+
+def test_what_another_file_gave_is_unknown_once(pair: Pair, box: Path, mounted: Path) -> None:
+    if mounted.name != "xfs":
+        pytest.skip("ext4 clones nothing")
+    (box / "other").write_bytes(b"o" * 100_000)
+    with (box / "other").open("r+b") as other:
+        fcntl.ioctl(pair.file.fileno(), CLONE, other.fileno())
+        assert pair.seen() == "it took blocks of another file"
+        os.pwrite(pair.file.fileno(), b"own", 7)
+        assert pair.seen() == [(7, 10)]
+        whole = struct.pack("=iIQQQQ", other.fileno(), 0, 0, 0, 8 * BLOCK, 0)
+        try:
+            fcntl.ioctl(pair.file.fileno(), EXCHANGE, whole)
+        except OSError as error:
+            pytest.skip(f"nothing is exchanged here: {error.strerror}")
+        assert pair.seen() == "it took blocks of another file"
+    assert pair.seen() == []
+
+
+@pytest.mark.parametrize("option", ["--punch-hole", "--zero-range", "--collapse-range", "--insert-range"])
+def test_space_that_is_freed_or_moved_is_unknown_until_it_has_been(
+    writes: TracedWrites, box: Path, option: str
+) -> None:
+    pair = Pair(writes, box / "file", Random(3).randbytes(100_000))
+    pair.file.close()
+    command = ["fallocate", option, "--offset", str(BLOCK), "--length", str(2 * BLOCK), str(pair.path)]
+    subprocess.run(command, check=True)
+    known = [isinstance(pair.seen(), list) for _ in range(3)]
+    assert known in ([False, True, True], [False, False, True]), "ext4 tells before, and the change may be under way"
+    pair.close()
+
+
+def test_looking_takes_nothing(pair: Pair) -> None:
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    for _ in range(2):
+        ranges = pair.writes.look(pair.fd).ranges
+        assert ranges is not None
+        assert list(ranges) == [(5, 6)]
+    assert pair.seen() == [(5, 6)]
+
+
+def test_a_push_that_failed_is_compared(pair: Pair) -> None:
+    pair.writes.distrust(pair.fd, "the disk was full")
+    assert pair.seen() == "the disk was full"
+    assert pair.seen() == []
+
+
+def test_a_file_with_two_names_is_compared_for_each(pair: Pair, box: Path) -> None:
+    os.link(pair.path, box / "second")
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert [pair.seen(), pair.seen()] == ["it has, or had, several names"] * 2, "what one takes, the other lacks"
+    os.unlink(box / "second")
+    assert pair.seen() == "it has, or had, several names"
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert pair.seen() == [(5, 6)]
+
+
+def test_another_file_with_the_same_number_is_not_taken_for_it(writes: TracedWrites, box: Path) -> None:
+    path = box / "one"
+    for _ in range(20):  # a free number is given again, though not always at once
+        pair = Pair(writes, path, bytes(10))
+        inode = path.stat().st_ino
+        pair.close()
+        path.unlink()
+        path.write_bytes(b"new")
+        if path.stat().st_ino == inode:
+            break
+    else:
+        pytest.skip("no number came again")
+    fd = os.open(path, os.O_RDONLY)
+    assert writes.take(fd).doubt == "it was not followed"
+    os.close(fd)
+
+
+def test_a_new_file_that_was_mapped_before_it_is_followed_is_unknown(writes: TracedWrites, box: Path) -> None:
+    path = box / "new"
+    with path.open("w+b", buffering=0) as file:
+        file.write(bytes(10_000))
+        with mmap.mmap(file.fileno(), 0) as mapping:
+            mapping[1] = 1
+            fd = os.open(path, os.O_RDONLY)
+            writes.follow(fd)
+            mapping[1] = 2
+            assert writes.look(fd).ranges is None
+    os.close(fd)
+
+
+def test_a_new_file_that_is_still_open_is_known(writes: TracedWrites, box: Path) -> None:
+    """No program has it mapped, since it was created while events were seen: the processes need not be searched."""
+    path = box / "new"
+    with path.open("w+b", buffering=0) as file:
+        fd = os.open(path, os.O_RDONLY)
+        writes.follow(fd)
+        assert writes._trace.is_unmapped(path.stat().st_ino)
+        file.write(b"1234")
+        assert list(writes.look(fd).ranges or ()) == [(0, 4)]
+    os.close(fd)
+
+
+def test_a_file_that_is_forgotten_is_unknown(pair: Pair) -> None:
+    status = pair.path.stat()
+    pair.writes.forget((status.st_dev, status.st_ino))
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert pair.seen() == "it was not followed"
+    pair.writes.follow(pair.fd)
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert pair.seen() == [(5, 6)]
+
+
+def test_by_bpf_only_events_of_followed_files_come_here(box: Path, mounted: Path) -> None:
+    seen: list[tuple[int, ...]] = []
+    with (
+        bpf_events(mounted, lambda *values: seen.append(values)) as events,
+        (box / "a").open("wb", buffering=0) as one,
+        (box / "b").open("wb", buffering=0) as other,
+    ):
+        inode = os.fstat(one.fileno()).st_ino
+        assert events.follow(inode)
+        for file in (one, other):
+            file.write(b"1234")
+        events.read(pytest.fail)
+        events.forget(inode)
+        one.write(b"5678")
+        events.read(pytest.fail)
+    assert seen == [(inode, 0, 4)]
+
+
+def test_bpf_wakes_its_reader_only_when_much_is_there(box: Path, mounted: Path) -> None:
+    """Or it would be awake all the time while a program writes."""
+    poll = select.poll()
+    with (
+        bpf_events(mounted, lambda *values: None, buffer_kib=8) as events,
+        (box / "a").open("wb", buffering=0) as file,
+    ):
+        events.follow(os.fstat(file.fileno()).st_ino)
+        poll.register(events.filenos()[0], select.POLLIN)
+        file.write(b"1")
+        assert not poll.poll(0)
+        for _ in range(100):
+            file.write(b"1")
+        assert poll.poll(HANG_S * 1000)
+        events.read(pytest.fail)
+        file.write(b"1")
+        assert not poll.poll(0)
+
+
+def test_many_programs_at_once_lose_no_event(box: Path, way: Way) -> None:
+    """The buffer goes round many times, and each CPU writes into it."""
+    code = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY)\nfor n in range(20_000): os.pwrite(fd, b'x', 2 * n)"
+    with closing(TracedWrites(box, by=way, buffer_kib=256)) as writes:
+        pairs = [Pair(writes, box / f"file{number}", bytes(50_000)) for number in range(3)]
+        programs = [subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) for pair in pairs]
+        assert [program.wait() for program in programs] == [0, 0, 0]
+        for pair in pairs:
+            seen = pair.seen()
+            if "lost" not in seen:  # the machine may be too busy to read in time
+                assert isinstance(seen, list)
+                assert seen[0][0] == 0
+                assert seen[-1][1] == 39_999
+            pair.close()
+
+
+def test_events_that_were_lost_are_said(box: Path, way: Way) -> None:
+    writes = TracedWrites(box, by=way, buffer_kib=8)
+    pair = Pair(writes, box / "file", bytes(10))
+    with writes._lock:  # no thread reads meanwhile, as if this process had been stopped
+        for _ in range(5_000):
+            os.pwrite(pair.file.fileno(), b"x", 0)
+    assert pair.seen() == "events were lost because the buffer was full"
+    pair.file.close()
+    pair.seen()
+    assert pair.seen() == []
+    pair.close()
+    writes.close()
+
+
+@pytest.mark.parametrize("removed", [1, 9])
+def test_an_instance_that_another_process_removes_at_once_is_made_again(
+    box: Path, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    really, left = Path.mkdir, list(range(removed))
+
+    def mkdir(path: Path, *args: Any, **named: Any) -> None:
+        really(path, *args, **named)
+        if path.parent.name == "instances" and left:
+            left.pop()
+            with suppress(OSError):  # another test's savingbox was quicker
+                path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with closing(TracedWrites(box)) as writes:
+        assert not left
+        with (box / "a").open("wb", buffering=0) as file:
+            writes.follow(file.fileno())
+            file.write(b"1234")
+            assert list(writes.take(file.fileno()).ranges or ()) == [(0, 4)]
+
+
+def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
+    """Without retries, one start of eight fails: the instance disappears, or its memory went to another."""
+    code = f"""
+from pathlib import Path
+from pytest_cloudbench.savingbox.written import TracedWrites
+for _ in range(15):
+    TracedWrites(Path({str(box)!r})).close()
+"""
+    starts = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(each.communicate()[1], each.returncode) for each in starts] == [("", 0)] * 4
+
+
+def instance_of(writes: TracedWrites) -> Path:
+    assert isinstance(writes._trace, TraceInstance)
+    return writes._trace._folder
+
+
+def test_what_a_killed_run_left_is_removed_and_nothing_else(box: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from pytest_cloudbench.savingbox.written import TracedWrites
+writes = TracedWrites(Path({str(box)!r}))
+print(writes._trace._folder.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == -signal.SIGKILL
+    left = run.stdout.strip()
+    first = TracedWrites(box)
+    instances = instance_of(first).parent
+    others = instances / "somebody-elses"
+    others.mkdir()
+    try:
+        second = TracedWrites(box)
+        names = {path.name for path in instances.iterdir()}
+        assert left not in names
+        assert {instance_of(first).name, instance_of(second).name, others.name} <= names
+        second.close()
+        assert instance_of(first).is_dir()
+        assert instance_of(second) == Path()
+    finally:
+        others.rmdir()
+        first.close()
+
+
+@pytest.mark.parametrize("way", [BpfEvents, TraceInstance])
+def test_an_event_that_the_kernel_does_not_have_is_said(box: Path, way: Callable[..., Events]) -> None:
+    with pytest.raises(TracingUnavailable, match="does not have the tracepoint ext4/ext4_nothing"):
+        way([Wanted("ext4/ext4_nothing", ("ino",), print)], 0)
+    with pytest.raises(TracingUnavailable, match="ext4_free_inode has no field size"):
+        way([Wanted("ext4/ext4_free_inode", ("size",), print)], 0)
+
+
+def test_the_best_way_that_works_is_used_and_why_it_is_no_better_one(
+    box: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(how: Literal["auto", "bpf", "trace"]) -> tuple[str, str]:
+        with closing(find_writes(box, how)) as writes:
+            return writes.name, writes.why
+
+    assert found("trace") == ("tracefs", "asked for by --ranges trace")
+    if platform.machine() == "x86_64":
+        assert found("bpf") == found("auto") == ("bpf", "")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert found("auto") == ("tracefs", "BPF is used on x86-64 Linux only")
+    with pytest.raises(TracingUnavailable, match=r"^--ranges bpf: BPF is used on x86-64 Linux only$"):
+        found("bpf")
+
+
+def test_where_it_is_not_possible_the_reason_is_said() -> None:
+    found = find_writes(Path("/dev/shm"))
+    assert isinstance(found, NoWrites)
+    assert found.name == "compare"
+    assert found.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
+    found.follow(0)
+    found.distrust(0, "")
+    found.forget((0, 0))
+    assert (found.look(0), found.take(0).ranges) == (found.take(0), None)
+    found.close()

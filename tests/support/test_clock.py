@@ -1,0 +1,101 @@
+"""Waiting: a signal ends it at once, a question is asked again, and a waiting thread can be told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_cloudbench.support.clock import due_ns, duration_s, now_ns, sleep_until_ns, wait_for
+
+FOR_EVER_S = 3600.0
+"""Longer than any test may take: a wait that nothing ends fails by pytest's own limit."""
+
+
+@pytest.fixture
+def soon() -> Iterator[threading.Event]:
+    """A signal that another thread gives, before or after the wait for it has begun."""
+    given = threading.Event()
+    thread = threading.Thread(target=given.set)
+    thread.start()
+    yield given
+    thread.join()
+
+
+def test_a_signal_ends_the_wait_at_once(soon: threading.Event) -> None:
+    assert wait_for(soon, FOR_EVER_S)
+
+
+def test_a_signal_ends_the_wait_at_once_where_there_is_a_stop_too(soon: threading.Event) -> None:
+    assert wait_for(soon, FOR_EVER_S, poll_s=FOR_EVER_S, stop=threading.Event())
+
+
+def test_a_stop_is_seen_while_a_signal_is_waited_for(soon: threading.Event) -> None:
+    assert not wait_for(threading.Event(), FOR_EVER_S, poll_s=0.001, stop=soon)
+
+
+def test_a_stop_ends_the_wait_for_an_answer_at_once(soon: threading.Event) -> None:
+    assert not wait_for(lambda: False, FOR_EVER_S, poll_s=FOR_EVER_S, stop=soon)
+
+
+def test_a_stop_may_be_a_question() -> None:
+    answers = iter([False, False, True])
+    assert not wait_for(threading.Event(), FOR_EVER_S, poll_s=0.001, stop=lambda: next(answers))
+    assert not wait_for(lambda: False, FOR_EVER_S, poll_s=0.001, stop=lambda: True)
+
+
+def test_a_question_is_asked_until_it_is_answered() -> None:
+    asked: list[int] = []
+
+    def third() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    assert wait_for(third, FOR_EVER_S, poll_s=0.001)
+    assert len(asked) == 3
+
+
+def test_what_holds_is_not_waited_for() -> None:
+    given = threading.Event()
+    given.set()
+    assert wait_for(given, 0)
+    assert wait_for(lambda: True, FOR_EVER_S, poll_s=FOR_EVER_S)
+    assert wait_for(lambda: True, 0)
+    assert wait_for(given, FOR_EVER_S, poll_s=1, stop=given), "what is wanted counts more than the stop"
+
+
+def test_what_never_comes_is_given_up() -> None:
+    answers = iter([False, False, True])
+    assert not wait_for(threading.Event(), 0.01)
+    assert not wait_for(lambda: next(answers), 0.01, poll_s=FOR_EVER_S)
+    assert list(answers) == [True], "at the beginning and at the end"
+
+
+def test_a_question_needs_an_interval() -> None:
+    with pytest.raises(ValueError, match="poll_s=0: expected seconds above 0"):
+        wait_for(lambda: False, 1)
+
+
+def test_time_passes_until_it_is_due() -> None:
+    due = due_ns(0.01)
+    sleep_until_ns(due)
+    assert now_ns() >= due
+    sleep_until_ns(now_ns() - 10**18)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth_s"),
+    [
+        ("90s", 90), ("6h", 21_600), ("20d", 1_728_000), ("1d12h", 129_600), ("1.5m", 90), ("0s", 0), ("7", 7),
+        ("500ms", 0.5), ("0.25", 0.25), ("1m500ms", 60.5),
+    ],
+)  # fmt: skip
+def test_durations(text: str, truth_s: float) -> None:
+    assert duration_s(text) == truth_s
+
+
+@pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number with ms, s, m, h or d"):
+        duration_s(text)

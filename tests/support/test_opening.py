@@ -1,0 +1,98 @@
+"""Wherever a user can name a file, one that is not regular, or too large, is refused in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench import data
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.emulators.profile import find_profile
+from pytest_cloudbench.lab.clients.command import CommandClient
+from pytest_cloudbench.load.conductor.serving import _expectations
+from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
+from pytest_cloudbench.net import dissect
+from pytest_cloudbench.plugin.collect.benchcloud_file import read_text
+from pytest_cloudbench.plugin.collect.module import text_of
+from pytest_cloudbench.providers import credentials
+from pytest_cloudbench.support import opening
+from tests.odd_files import ODD_FILES, odd_file
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes FIFOs, sockets and holes; needs /dev/zero")
+
+
+def _capture(path: Path) -> None:
+    with dissect.opened(path):
+        raise AssertionError("it was opened")
+
+
+OPENED_BY: Mapping[str, Callable[[Path], object]] = {
+    "profile": lambda path: find_profile(str(path)),
+    "client": lambda path: CommandClient.from_file(str(path)),
+    "trace": lambda path: data.read_trace(str(path)),
+    "rules": data.read_flow_rules,
+    "expectations": lambda path: _expectations(str(path)),
+    "credentials": lambda path: credentials._file("dropbox", path),
+    "bench file": text_of,
+    "capture": _capture,
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+@pytest.mark.parametrize("what", OPENED_BY)
+def test_refused_in_one_line(what: str, kind: str, tmp_path: Path) -> None:
+    path = odd_file(tmp_path, kind)
+    if (what, kind) == ("capture", "huge"):
+        pytest.skip("a capture is mapped, and may have any size")
+    with pytest.raises(UsageError) as caught:
+        OPENED_BY[what](path)
+    said = str(caught.value)
+    expected = {
+        "pipe": "a pipe, not a regular file", "socket": "a socket, not a regular file", "huge": "bytes, more than the ",
+        "folder": "a folder, not a regular file", "device": "a device, not a regular file",
+    }[kind.rpartition(" ")[2]]  # fmt: skip
+    assert (expected in said, said.count("\n")) == (True, 0), said
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_a_file_that_only_looks_like_a_configuration_is_left_alone(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"not a regular file|more than the"):
+        read_text(odd_file(tmp_path, kind, "odd.ini"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a pipe", "folder"])
+def test_in_a_providers_folder(kind: str, tmp_path: Path) -> None:
+    driver = FolderDriver(tmp_path)
+    path = f"/{odd_file(tmp_path, kind, 'odd').name}"
+    tries: list[Callable[[], object]] = [lambda: list(driver.get(path)), lambda: driver.copy(path, "/copy")]
+    if kind != "folder":
+        tries.append(lambda: driver.stat(path))
+        assert path not in {entry.path for entry in driver.list("/")}
+    for each in tries:
+        with pytest.raises(CloudError) as caught:
+            each()
+        assert caught.value.kind in {ErrorKind.INVALID, ErrorKind.CONFLICT}
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_pipe_is_no_capture_but_the_standard_input_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["analyze", str(odd_file(tmp_path, "pipe"))]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_file_of_the_size_that_it_may_have(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    assert opening.read_file(tmp_path / "link", 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes, more than the 4 that it may have"):
+        opening.read_file(tmp_path / "link", 4)
+    with pytest.raises(OSError, match="more than the 4 bytes that it may have"):
+        opening.read_file("/proc/self/status", 4)  # has no size, and a content
+    with pytest.raises(FileNotFoundError):
+        opening.read_file(tmp_path / "none")
+    with pytest.raises(ValueError, match="null"):
+        opening.read_file("a\0b")

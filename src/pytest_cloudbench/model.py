@@ -26,36 +26,6 @@ from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = [
-    "KIB",
-    "MIB",
-    "BudgetError",
-    "Capabilities",
-    "ClientError",
-    "CloudError",
-    "CloudbenchError",
-    "ConfigError",
-    "Conflict",
-    "Content",
-    "CredentialsError",
-    "Endpoint",
-    "Entry",
-    "ErrorKind",
-    "FleetError",
-    "NameRules",
-    "Op",
-    "Outcome",
-    "ProviderSpec",
-    "ResultsError",
-    "ServiceError",
-    "SpecError",
-    "UnknownMetric",
-    "UsageError",
-    "Verb",
-    "chunks",
-    "did_you_mean",
-]
-
 KIB = 1024
 MIB = 1024 * 1024
 

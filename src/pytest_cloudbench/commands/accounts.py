@@ -14,8 +14,6 @@ from typing import Any
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
 from pytest_cloudbench.model import CredentialsError, Endpoint, ProviderSpec, SpecError, UsageError
 
-__all__ = ["doctor", "login", "logout", "status"]
-
 
 def login(options: argparse.Namespace) -> int:
     """Log in, and store what was given. Returns the exit status. Raises UsageError."""

@@ -21,8 +21,6 @@ from pytest_cloudbench.model import CloudbenchError, UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.results.journal import LeftFolder
 
-__all__ = ["main"]
-
 _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
 _SCHEMA = Path(__file__).resolve().parents[1] / "plugin" / "configs" / "bench.schema.json"

@@ -22,8 +22,6 @@ from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.payload import DIGESTS, digest
 from pytest_cloudbench.workload.payload.contents import Literal
 
-__all__ = ["Checkup", "examine"]
-
 _SIZE_BYTES = 5 * KIB
 _DATE_S = 30.0
 _CLOCK_BOUND_S = 5.0

@@ -18,8 +18,6 @@ from pytest_cloudbench.model import ResultsError, UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.report.export import StoredRun
 
-__all__ = ["add_commands"]
-
 _FORMATS = ("markdown", "openmetrics", "csv", "github-action-benchmark", "bencher")
 _NEED_METRIC = frozenset({"github-action-benchmark", "bencher"})
 """Forms whose readers draw one line for each number, and compare it: the user says which."""

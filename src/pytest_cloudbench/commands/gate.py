@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
     from pytest_cloudbench.results.points import Point
 
-__all__ = ["add_commands"]
-
 
 def add_commands(commands: Any) -> None:
     """Add ``gate`` to the commands of ``cloudbench``."""

@@ -20,8 +20,6 @@ from pytest_cloudbench.results import places
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = ["RUN_HELP", "add_commands", "add_records", "add_storage", "find_storage", "open_index"]
-
 _PIPE_COLUMNS = 400
 _MOST_ROWS = 1000
 

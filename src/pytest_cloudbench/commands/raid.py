@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.raid.maintenance import Repaired
     from pytest_cloudbench.raid.survey import Survey
 
-__all__ = ["add_commands"]
-
 _FAILED, _DEGRADED = 1, 3
 _STATUSES = (
     "Exit status: 0 if all is well or done; 1 if objects cannot be read, or the command failed; "

@@ -17,8 +17,6 @@ from pytest_cloudbench.model import UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.report.gathering import Earlier
 
-__all__ = ["add", "report"]
-
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.savingbox.batching.batcher import Batcher
     from pytest_cloudbench.savingbox.box import Event, SavingBox
 
-__all__ = ["add_command"]
-
 _MOST = float(1 << 63)
 """The most bytes, and nanoseconds, that can be given: anything larger is a typing error."""
 _MOST_SHOWN = 60

@@ -26,8 +26,6 @@ from pytest_cloudbench.services.command import brought_folder, has_module, searc
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["TestbedError", "TestbedRow", "add_options", "chosen", "install", "quick", "show", "table"]
-
 _TABLE = Path(__file__).parents[1] / "data" / "testbed.toml"
 _QUICK_S = 60
 _LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "unpacked", "folders")

@@ -12,8 +12,6 @@ from pathlib import Path
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.support import opening
 
-__all__ = ["SHIPPED", "read_flow_rules", "read_page_part", "read_prices", "read_trace"]
-
 _MOST_BYTES = 1024 * opening.MIB
 
 SHIPPED = ("iot-hour",)

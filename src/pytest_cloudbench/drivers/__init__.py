@@ -15,18 +15,6 @@ from pytest_cloudbench.drivers.base import Composite, Driver, Placed, check_clas
 from pytest_cloudbench.drivers.surroundings import closed, rows_of
 from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError, did_you_mean
 
-__all__ = [
-    "ENTRY_POINTS",
-    "absolute",
-    "compose",
-    "connect",
-    "credentials_of",
-    "driver_class",
-    "has_driver",
-    "missing_library",
-    "schemes",
-]
-
 ENTRY_POINTS = "pytest_cloudbench.drivers"
 """The group of entry points by which a distribution brings a driver; an entry point's name is the scheme."""
 

@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
 
-__all__ = ["ROOT", "Memory"]
-
 ROOT = "0"
 """The id of the folder above all."""
 

@@ -17,8 +17,6 @@ from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import MIB, Content, Endpoint
 
-__all__ = ["authentication", "forget_details", "load_sdk", "new_network", "patience", "stream_of"]
-
 # The SDK's package imports all of its 500 modules; these are the ones that the driver uses.
 _LAZY = ("box", "managers", "parameters", "schemas")
 _PARTS: Mapping[str, tuple[str, ...]] = {

@@ -11,11 +11,6 @@ from unicodedata import is_normalized
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
 from pytest_cloudbench.model import MIB, Capabilities, CloudError, Conflict, ErrorKind, NameRules, Verb
 
-__all__ = [
-    "CAPABILITIES", "CLOCK_URL", "CREDENTIAL_SETS", "OAUTH", "SESSION_PIECE_BYTES", "TAG_KINDS", "kind_of_status",
-    "kind_of_tags", "require_composed",
-]  # fmt: skip
-
 CAPABILITIES = Capabilities(
     digest="sha256-4mib-blocks",
     verbs=frozenset(Verb),

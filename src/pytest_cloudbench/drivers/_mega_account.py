@@ -23,8 +23,6 @@ from pytest_cloudbench.support import redact
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["API_URL", "MegaAccount", "Unfit"]
-
 API_URL = "https://g.api.mega.co.nz"
 _LINK = "https://mega.nz/{kind}/{handle}#{key}"
 _WAITS = ("X-MEGA-Time-Left", "Retry-After")

@@ -21,8 +21,6 @@ from weakref import WeakSet
 
 from pytest_cloudbench.drivers.egress import Egress
 
-__all__ = ["CountedSession", "LoopThread", "RefusedAnswer", "SentBy"]
-
 _T = TypeVar("_T")
 _CONNECTIONS = 256
 _LAST_TURNS = 100

@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["NodeTree"]
-
 
 class NodeTree:
     """All nodes of one account, as the SDK's values (``id``, ``parent_id``, ``attributes.name``, ``is_file``...)."""

@@ -23,8 +23,6 @@ from pytest_cloudbench.services import guard
 from pytest_cloudbench.services.child import Child
 from pytest_cloudbench.support import redact
 
-__all__ = ["REMOTE", "SPOKEN", "Daemon", "settings"]
-
 REMOTE = "cloudbench"
 """The name of the remote that leads to a service."""
 

@@ -26,8 +26,6 @@ from pytest_cloudbench.drivers.keys import key_of, path_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.support import redact
 
-__all__ = ["REGION", "S3Bucket", "addressing_of", "egress_of", "sdk_client"]
-
 REGION = "us-east-1"
 """The region of a spec that names none."""
 

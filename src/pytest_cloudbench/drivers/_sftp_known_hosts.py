@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["KnownKeys", "fingerprint_of", "known_keys"]
-
 _PORT = 22
 _MARKERS = ("@cert-authority", "@revoked")
 

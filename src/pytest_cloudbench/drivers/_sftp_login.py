@@ -15,8 +15,6 @@ from typing import Any
 from pytest_cloudbench.drivers._sftp_known_hosts import KnownKeys, fingerprint_of
 from pytest_cloudbench.model import CredentialsError
 
-__all__ = ["HostKeys", "Untrusted", "open_client", "private_key"]
-
 # paramiko raises what it logs; a server that dies would fill the report with a traceback for each connection.
 _LOG = logging.getLogger(f"{__name__}.paramiko")
 _LOG.setLevel(logging.CRITICAL)

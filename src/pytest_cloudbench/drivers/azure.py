@@ -51,8 +51,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["AzureDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _MULTIPART_BYTES = 32 * MIB

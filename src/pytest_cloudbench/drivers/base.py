@@ -28,13 +28,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = [
-    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Described", "Driver",
-    "LastResponse", "OAuthLogin", "Parted", "Placed", "Preparing", "RequestCount", "check_class", "check_declared",
-    "check_params", "detail_of", "detail_of_error", "endpoint_of", "is_web_address", "kind_of_status", "seconds_of",
-    "timeout_of", "usable_credentials", "walk",
-]  # fmt: skip
-
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
 """What every driver offers."""
 

@@ -64,8 +64,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["DropboxDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and content_hash off")

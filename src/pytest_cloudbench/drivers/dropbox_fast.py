@@ -43,8 +43,6 @@ from pytest_cloudbench.model import (
     chunks,
 )
 
-__all__ = ["DropboxFastDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = replace(CAPABILITIES, via="own client on httpx; redirects and retries off")

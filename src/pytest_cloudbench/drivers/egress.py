@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import ssl
     from urllib.request import OpenerDirector
 
-__all__ = ["CERTIFICATES", "Egress", "leaving"]
-
 CERTIFICATES = (
     "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip

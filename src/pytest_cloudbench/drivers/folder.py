@@ -36,8 +36,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import opening
 
-__all__ = ["FolderDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE})

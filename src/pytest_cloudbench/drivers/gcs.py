@@ -61,8 +61,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["GcsDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 # The SDK's own threshold: above it an upload is resumable.

@@ -56,8 +56,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["GoogleDriveDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _RESUMABLE_BYTES = 5 * MIB

@@ -13,8 +13,6 @@ from pathlib import Path
 from pytest_cloudbench.model import CredentialsError
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["OAUTH_FIELDS", "google_credentials"]
-
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _FILE = "application_default_credentials.json"
 OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")

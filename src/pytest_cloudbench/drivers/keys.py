@@ -10,8 +10,6 @@ import io
 
 from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
 
-__all__ = ["ContentFile", "as_file", "key_of", "md5_of", "path_of", "prefix_of"]
-
 _BLOCK_BYTES = MIB
 _HEX_DIGITS = frozenset("0123456789abcdef")
 

@@ -50,8 +50,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["MegaDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = Capabilities(

@@ -43,8 +43,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["OneDriveDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _FRAGMENT_STEP_BYTES = 320 * KIB

@@ -35,8 +35,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["OpendalDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})

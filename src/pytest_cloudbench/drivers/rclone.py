@@ -43,8 +43,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["RcloneDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = Capabilities(

@@ -49,8 +49,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["S3Driver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 # Above this a put is an upload in parts. Services take up to 5 GiB at once; parts bound what a lost connection costs.

@@ -58,8 +58,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["S3FastDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _MULTIPART_BYTES = 64 * MIB

@@ -20,8 +20,6 @@ from threading import RLock
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-__all__ = ["import_lazily", "import_parts", "is_loaded"]
-
 # One lock for all: two lazy modules that import each other must not wait for each other's lock.
 _LOAD_LOCK = RLock()
 

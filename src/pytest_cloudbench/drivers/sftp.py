@@ -55,8 +55,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["SftpDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = Capabilities(

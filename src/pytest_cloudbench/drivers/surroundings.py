@@ -17,11 +17,6 @@ from threading import RLock
 
 from pytest_cloudbench.model import SpecError
 
-__all__ = [
-    "ALLOWED", "LIBRARIES", "RULE", "TABLE", "USES", "Surrounding", "allowed_environment", "closed", "environment",
-    "rows_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Surrounding:

@@ -52,8 +52,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["SwiftDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = Capabilities(

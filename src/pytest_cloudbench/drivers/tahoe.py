@@ -39,8 +39,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["TahoeDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE})

@@ -22,8 +22,6 @@ from pytest_cloudbench.support import redact
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Bearer", "Reason", "Unsuccessful", "WebClient"]
-
 _CONNECTIONS = 256
 _EARLY_S = 60.0
 

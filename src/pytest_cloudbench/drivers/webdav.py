@@ -58,8 +58,6 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.support import redact
 
-__all__ = ["WebdavDriver"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE})

@@ -17,8 +17,6 @@ from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.skin import Kind
 from pytest_cloudbench.emulators.throttle import Throttle
 
-__all__ = ["Behaviour", "EmulatorClock"]
-
 _THAW_TURNS, _THAW_TURN_S = 100, 0.001
 """Requests held back by a freeze are released in this many batches, one per millisecond: all are out after 0.1 s."""
 

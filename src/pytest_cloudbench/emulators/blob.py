@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-__all__ = ["Blob", "BlobWriter", "BytePieces", "Hash", "PieceWriter", "hashed"]
-
 
 class Hash(Protocol):
     """The interface of ``hashlib``'s hashes, also for skins whose API has its own hash."""

@@ -25,8 +25,6 @@ from typing import NamedTuple
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
 
-__all__ = ["NodeStore", "Tokens"]
-
 
 class Tokens:
     """Names that look random: the same seed gives the same names in the same order."""

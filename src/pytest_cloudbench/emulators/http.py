@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = ["byte_range", "fields", "json_writer"]
-
 
 def fields(text: bytes) -> dict[str, str]:
     """Returns the fields of a query or a form; if a name is repeated, the last value counts."""

@@ -13,8 +13,6 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-__all__ = ["Job", "Jobs", "Step"]
-
 Step = Callable[[float], Any]
 """Processes one entry and returns its result."""
 

@@ -13,8 +13,6 @@ from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.nodes import File, Folder, StoreError, Version
 
-__all__ = ["KeyPage", "KeyView"]
-
 _LAST = chr(0x10FFFF)
 
 

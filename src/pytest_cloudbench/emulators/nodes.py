@@ -12,8 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pytest_cloudbench.emulators.blob import Blob
 
-__all__ = ["ChangeLog", "File", "Folder", "Node", "StoreError", "Version"]
-
 _Key = TypeVar("_Key")
 
 

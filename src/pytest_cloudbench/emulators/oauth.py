@@ -33,8 +33,6 @@ from urllib.parse import urlencode, urlsplit
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["Dialect", "Grant", "OAuth", "Renewal", "basic_credentials", "credentials_of", "is_plausible"]
-
 _CODE, _REFRESH = "authorization_code", "refresh_token"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -17,8 +17,6 @@ from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
 
-__all__ = ["Gone", "PathEntry", "PathView", "Target"]
-
 
 class PathEntry(NamedTuple):
     """A node at a path, and one of its versions: None for a folder, and for a removed node."""

@@ -35,28 +35,6 @@ from pytest_cloudbench.emulators.throttle import ThrottlePolicy
 from pytest_cloudbench.model import ConfigError, did_you_mean
 from pytest_cloudbench.support import opening
 
-__all__ = [
-    "Account",
-    "Bandwidth",
-    "Capacity",
-    "Faults",
-    "Freeze",
-    "JobTimes",
-    "Latency",
-    "Meta",
-    "Profile",
-    "Quota",
-    "Readiness",
-    "apply",
-    "digest",
-    "find_profile",
-    "full_name",
-    "load_profile",
-    "parse_profile",
-    "profile_names",
-    "settings",
-]
-
 _FOLDER = Path(__file__).parent / "profiles"
 _DAY_S = 86_400.0
 _HUGE = 1e15

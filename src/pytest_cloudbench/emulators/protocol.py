@@ -28,9 +28,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.skin import BODILESS
 
-__all__ = ["EagerProtocol"]
-
-
 _ONE_WRITE_BYTES = 32 * 1024
 # A client that was turned away may still be sending, and reads the answer only afterwards: closing at once would reset
 # the connection. Up to this much is discarded unread first.

@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Collection
 
-__all__ = ["serve_proxy"]
-
 _HEAD_BYTES = 16 * 1024
 _HEAD_S = 10.0
 _PIECE_BYTES = 64 * 1024

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["SKINS"]
-
 SKINS: Mapping[str, str] = {
     "box": "pytest_cloudbench.emulators.box",
     "dropbox": "pytest_cloudbench.emulators.dropbox",

@@ -19,8 +19,6 @@ from urllib.parse import unquote
 
 from pytest_cloudbench.emulators.skin import Match, Route
 
-__all__ = ["RouteTable"]
-
 _PARAMETER = re.compile(r"\{(\w+)(\*?)\}")
 
 

@@ -41,8 +41,6 @@ from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink,
 from pytest_cloudbench.emulators.tls import forget_key, keeper_of, make_certificate, make_control_token
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
-__all__ = ["Emulator", "main"]
-
 _PIECE_BYTES = 64 * 1024
 _MOST_WRITTEN_BYTES = 1024 * 1024
 """TLS libraries refuse a write of 2 GiB or more, and a large one is copied as a whole before any of it is sent."""

@@ -14,8 +14,6 @@ from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.throttle import Refusal
 
-__all__ = ["BODILESS", "Answer", "Call", "Clock", "Handler", "Kind", "Match", "Route", "Sink", "Skin"]
-
 BODILESS = frozenset({204, 304})
 """Statuses whose answers have no body, and no header that says how long it is."""
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Refusal", "Throttle", "ThrottlePolicy"]
-
 _TOLERANCE = 1e-9
 """Tokens forgiven, so that a request exactly on time is not refused by a rounding error."""
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 
 from pytest_cloudbench.results.owner import make_private_folder
 
-__all__ = ["forget_key", "keeper_of", "make_certificate", "make_control_token"]
-
 _KEY = "server.pem"
 
 

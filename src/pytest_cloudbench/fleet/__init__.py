@@ -5,5 +5,3 @@ client and no metric.
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

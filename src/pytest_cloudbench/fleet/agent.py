@@ -32,8 +32,6 @@ from pytest_cloudbench.support import redact
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
-__all__ = ["Agent", "host_id", "local_agent"]
-
 _LIFE_S = 1.0
 _BETWEEN_TESTS = frozenset({"enter", "leave"})
 

@@ -29,8 +29,6 @@ from pytest_cloudbench.fleet.envelope import Ask, Done, FromAgent, Meet, Reply, 
 from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import CloudbenchError
 
-__all__ = ["Coordinator", "Handler", "Item"]
-
 _ONCE, _LAST = "once:", "once:clean:"
 
 Handler = Callable[["Item", dict[str, Any]], Any]

@@ -13,21 +13,6 @@ from typing import Any, TypeVar
 from pytest_cloudbench.fleet.wire import from_plain
 from pytest_cloudbench.model import FleetError
 
-__all__ = [
-    "FROM_AGENT",
-    "TO_AGENT",
-    "Ask",
-    "Done",
-    "FromAgent",
-    "Meet",
-    "Reply",
-    "Said",
-    "Tell",
-    "ToAgent",
-    "pack",
-    "unpack",
-]
-
 _T = TypeVar("_T")
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupts", "is_ctrl_c_ignored"]
-
 _ENDED_AT_ONCE = 2
 """pytest's exit status of an interrupted session."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["comes_to", "is_parametrized", "uses_stock_benchmark"]
-
 _BENCHMARK = "pytest_benchmark.plugin"
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.support.clock import now_ns
 
-__all__ = ["PINGS", "Offset", "Span", "measure_offset"]
-
 PINGS = 9
 """Round trips of one measurement; the shortest one counts."""
 

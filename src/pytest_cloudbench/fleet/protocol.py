@@ -18,10 +18,6 @@ from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog,
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support.clock import wait_for
 
-__all__ = [
-    "rule", "run_benchmark", "run_everywhere", "run_on_leader", "run_phases", "torn_down", "worst_outcome",
-]  # fmt: skip
-
 _PLACE = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.wire import Message
 
-__all__ = ["RunFacts", "slug"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunFacts(Message):

@@ -22,8 +22,6 @@ from xdist.workermanage import WorkerController
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
-__all__ = ["FleetScheduling"]
-
 _AHEAD = 2
 
 

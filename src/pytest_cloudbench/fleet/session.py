@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
-__all__ = ["Answering", "ControllerSession"]
-
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 

@@ -20,8 +20,6 @@ from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_ty
 
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["Entered", "ItemEnded", "Left", "Message", "StockEntry", "WhatToLog", "from_plain", "missing_lines", "plain"]
-
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
 """Reads one plain value for the field that the text names. Raises FleetError."""

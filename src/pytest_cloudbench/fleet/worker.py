@@ -21,8 +21,6 @@ from pytest_cloudbench.model import FleetError, UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.session import Answering, ControllerSession
 
-__all__ = ["WorkerSession", "open_session"]
-
 _CHANNEL = "cloudbench_channel"
 _FACTS = "cloudbench_facts"
 

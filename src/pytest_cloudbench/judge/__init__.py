@@ -4,5 +4,3 @@ What may live here: pure functions of numbers. No clock, no I/O.
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from math import exp, fsum, inf, isinf, log, log1p, pi, sqrt
 from statistics import fmean, median
 
-__all__ = ["AnytimeInterval", "interval", "needed"]
-
 _FIRST, _OTHER = 0.5, 0.25
 """What the first player begins with, and each of the others."""
 

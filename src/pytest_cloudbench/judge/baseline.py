@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = [
-    "CONDITIONS", "ENTRY_SCHEMA", "HAD_DOUBTFUL_TIMES", "HAD_DOUBTS", "ONLY_AT_GATE", "SATURATED", "STARVED",
-    "WAS_OUTLIER", "Compared", "Stored", "choose", "differing", "faults", "finite", "is_about_times", "told", "unfit",
-]  # fmt: skip
-
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
 to be compared."""

@@ -21,8 +21,6 @@ from statistics import fmean
 
 from pytest_cloudbench.judge.significance import f_sf
 
-__all__ = ["LEAST_RUNS", "LEAST_STEP", "MOST_ALIKE", "ChangePoint", "find_changes"]
-
 LEAST_RUNS = 4
 """The fewest runs on each side of a change."""
 LEAST_STEP = 0.05

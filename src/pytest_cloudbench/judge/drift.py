@@ -19,8 +19,6 @@ from typing import NamedTuple
 from pytest_cloudbench.judge.noise import Noise, allowance
 from pytest_cloudbench.judge.significance import theil_sen
 
-__all__ = ["ANCHOR_RUNS", "DriftState", "SeriesDrift"]
-
 ANCHOR_RUNS = 20
 """The first runs that a series is compared with."""
 

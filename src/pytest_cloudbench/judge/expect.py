@@ -17,19 +17,6 @@ from pytest_cloudbench.judge.baseline import Compared, finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 
-__all__ = [
-    "Expectation",
-    "Gate",
-    "Judgement",
-    "Status",
-    "judge_expectation",
-    "judge_gate",
-    "parse_expectations",
-    "parse_gate",
-    "select",
-    "worst",
-]
-
 Status = Literal["met", "broken", "unknown", "note"]
 
 

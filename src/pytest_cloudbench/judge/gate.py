@@ -19,29 +19,6 @@ from pytest_cloudbench.judge.drift import DriftState, SeriesDrift
 from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, allowance, t_quantile
 from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
-__all__ = [
-    "AGAIN",
-    "ALPHA",
-    "FEWEST_RUNS",
-    "MOST_RUNS",
-    "Answer",
-    "Check",
-    "Kind",
-    "Reading",
-    "Ruling",
-    "amount_text",
-    "answer_of",
-    "backtest",
-    "detectable",
-    "holm",
-    "is_suspect",
-    "is_test",
-    "judge",
-    "needs_again",
-    "operations_for",
-    "suspicion",
-]
-
 Answer = Literal["met", "broken", "inconclusive"]
 Kind = Literal["level", "rate", "exact", "fact", "yes"]
 """How a metric is judged: a level on logarithms, a rate by counts, an exact number, something that must never happen, a

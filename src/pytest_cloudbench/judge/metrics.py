@@ -21,11 +21,6 @@ from pytest_cloudbench.judge.records import KINDS, OUTCOMES, OpTable, codes, val
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 
-__all__ = [
-    "BUILT_IN", "CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "declare", "summarize",
-    "time_percentiles", "told_details",
-]  # fmt: skip
-
 Times = Literal["response", "service", "refused", "first_byte", "lateness", "quiet"]
 """Names of durations that a run has for each operation, or for some (docs/method.md)."""
 

@@ -16,8 +16,6 @@ from statistics import fmean, median
 
 from pytest_cloudbench.judge.significance import t_isf, t_sf
 
-__all__ = ["LEAST_SPREAD", "Noise", "allowance", "outliers_of", "qn", "t_quantile"]
-
 LEAST_SPREAD = 0.005
 """Runs whose logarithms seem to differ by less are taken to differ by half a percent."""
 

@@ -19,8 +19,6 @@ from pytest_cloudbench.judge.expect import Expectation, select
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.significance import wilson
 
-__all__ = ["ClaimChanges", "SessionEntry", "is_observed", "observe"]
-
 _SOURCE = "observed "
 """Begins the source of every claim that is made here; claims with it are renewed."""
 

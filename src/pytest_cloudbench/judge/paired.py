@@ -24,11 +24,6 @@ from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Outcome
 
-__all__ = [
-    "COMPARED", "DECIDING", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "awaited",
-    "compare", "is_decided", "margin_of", "quiet_service_s", "remarks", "side_of",
-]  # fmt: skip
-
 Side = Literal["A", "B"]
 Answer = Literal["A better", "B better", "no difference", "inconclusive"]
 Pair = tuple["BlockValues", "BlockValues"]

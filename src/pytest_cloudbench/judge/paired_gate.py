@@ -13,8 +13,6 @@ from pytest_cloudbench.judge.gate import Answer
 from pytest_cloudbench.judge.paired import COMPARED, Difference, awaited
 from pytest_cloudbench.judge.watched import Margins, watched_pairs
 
-__all__ = ["PairedRuling", "judge_pairs"]
-
 
 @dataclass(frozen=True, slots=True)
 class PairedRuling:

@@ -18,8 +18,6 @@ from operator import sub
 
 from pytest_cloudbench.judge.stats import rows_in_order
 
-__all__ = ["LATE_NS", "MOST_WAIT_SHARE", "NEIGHBOURS", "WaitSeries", "log_error", "quiet_rows", "waits_of"]
-
 LATE_NS = 20_000_000
 """An operation that starts later than this after it was due disturbs its neighbours: 20 ms."""
 

@@ -20,8 +20,6 @@ from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
 from pytest_cloudbench.model import Outcome
 
-__all__ = ["FEWEST_OPS", "Candidate", "Distance", "Ranking", "distance", "grouped", "rank", "spread_of"]
-
 _LEAST, _MOST = 5, 10
 """Values per provider: fewer than five cannot be told apart at 1 %; more groups are less independent."""
 

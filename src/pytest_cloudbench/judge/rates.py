@@ -13,8 +13,6 @@ from math import ceil, floor, sqrt
 from pytest_cloudbench.judge.noise import outliers_of
 from pytest_cloudbench.judge.significance import Z90, Z95, binomial_sf, hypergeometric_sf, wilson
 
-__all__ = ["LEAST_POINTS", "BaselineRates", "Count", "operations_needed"]
-
 LEAST_POINTS = 0.005
 """A rise by less than half a point is never called broken."""
 _SURELY_FAR = 1e-6

@@ -17,26 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 
-__all__ = [
-    "BLOCK_RECORDS",
-    "FORMER_BYTES",
-    "KINDS",
-    "OUTCOMES",
-    "RECORD_BYTES",
-    "VERBS",
-    "Held",
-    "OpTable",
-    "codes",
-    "is_operation",
-    "lateness_s",
-    "pack",
-    "pack_text",
-    "parted",
-    "response_s",
-    "values",
-    "widened",
-]
-
 VERBS, OUTCOMES, KINDS = tuple(Verb), tuple(Outcome), (None, *ErrorKind)
 """What the codes in a record mean: a place in one of these. An enumeration only ever grows at its end."""
 

@@ -14,8 +14,6 @@ from math import inf, isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
-__all__ = ["BestLevel", "Bracket", "BracketProbe", "BracketSearch", "LevelSearch"]
-
 _USUAL = 4.0
 """Repeats that differ by more than this many median differences do not count as noise. In a normal distribution, that
 is 0.7 % of the differences."""

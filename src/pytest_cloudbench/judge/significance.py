@@ -15,30 +15,6 @@ from math import ceil, erfc, exp, inf, isinf, lgamma, log, log1p, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
-__all__ = [
-    "Z90",
-    "Z95",
-    "BentLine",
-    "Evidence",
-    "Fit",
-    "Trend",
-    "best_line",
-    "binomial_sf",
-    "chi2_sf",
-    "f_sf",
-    "hypergeometric_sf",
-    "jonckheere",
-    "kruskal_wallis",
-    "normal_sf",
-    "relative_errors",
-    "t_isf",
-    "t_sf",
-    "theil_sen",
-    "trimmed_mean",
-    "weighted_line",
-    "wilson",
-]
-
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 Z90 = 1.6448536269514722  # two-sided 90 %: each side of a bound is tested at 5 %
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 
-__all__ = ["UNKNOWN", "Glance", "Settling", "Staleness", "Trial", "history_of", "staleness_of", "summarize_trials"]
-
 UNKNOWN = "?"
 """Prefix of ``seen`` if the read says nothing about the file, such as ``? throttled``."""
 

@@ -18,16 +18,6 @@ from math import ceil
 from pytest_cloudbench.judge.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 
-__all__ = [
-    "PERCENTILES",
-    "Listing",
-    "Verification",
-    "columns",
-    "percentile",
-    "rows_in_order",
-    "verify",
-]
-
 PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 _PUT, _DELETE = VERBS.index(Verb.PUT), VERBS.index(Verb.DELETE)

@@ -30,10 +30,6 @@ from typing import cast
 from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = [
-    "DRIFT_MATTERS", "LEAST_OPS", "Lookout", "Stable", "Steadiness", "amount_of", "drift", "steadiness", "unsettled",
-]  # fmt: skip
-
 _BLOCKS = 10
 _MIDDLE = (_BLOCKS - 1) / 2
 _SQUARES = sum((at - _MIDDLE) ** 2 for at in range(_BLOCKS))

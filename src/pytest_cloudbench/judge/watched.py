@@ -20,20 +20,6 @@ from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = [
-    "FOLLOWED_ONLY",
-    "TIMES_DOUBTED",
-    "Former",
-    "Margins",
-    "Numbers",
-    "capabilities",
-    "checks_of",
-    "needed_numbers",
-    "paired_margin",
-    "parse_margins",
-    "watched_pairs",
-]
-
 Margins = Mapping[str, float | None]
 """Metric, or ``p50`` and ``p99`` for all that end so, to the smallest change that matters; None: not gated."""
 

@@ -1,5 +1,3 @@
 """Sync clients under test: their adapters, the lab that runs one in its network, and verdicts on what it sent."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -4,5 +4,3 @@ What may live here: modules of experiments on a provider, for agents and for the
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -61,8 +61,6 @@ from pytest_cloudbench.results.oplog import OpLog
 from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
-__all__ = ["Experiment", "Result", "result_of"]
-
 _AGAIN = 1000
 """Runs of a test that is measured again count from the next thousand on: their files and records are new ones."""
 

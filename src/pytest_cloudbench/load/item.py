@@ -18,8 +18,6 @@ from pytest_cloudbench.model import UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.load.messages import Turn
 
-__all__ = ["TURN", "declared_by", "experiment_of", "facts_of", "params_of"]
-
 TURN: pytest.StashKey[Turn] = pytest.StashKey()
 """Where an item that measures two sides keeps whose turn it is."""
 

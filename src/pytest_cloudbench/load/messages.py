@@ -17,36 +17,6 @@ from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Verb
 
-__all__ = [
-    "BlockEnded",
-    "ClockReading",
-    "Conclusion",
-    "EndOfRun",
-    "HandedIn",
-    "ListingPage",
-    "LoadShape",
-    "LogMoved",
-    "LogPiece",
-    "Merged",
-    "ProgressReport",
-    "SeriesAdd",
-    "SeriesLines",
-    "SeriesNext",
-    "SeriesOpen",
-    "SeriesPage",
-    "SeriesPlan",
-    "SeriesRound",
-    "Start",
-    "Started",
-    "Subject",
-    "SwitchFaults",
-    "TextReport",
-    "Turn",
-    "UploadSeen",
-    "Watched",
-    "Whereabouts",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Turn(Message):

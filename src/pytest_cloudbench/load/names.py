@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-__all__ = ["FileNames", "Labels", "entry_names", "label_of"]
-
 
 @dataclass(slots=True)
 class Labels:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["adopt", "adopt_files", "adopted", "lean_workers", "suite_folder"]
-
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
 """Plugins that a load agent never uses, by the options that need them after all; fifty workers would pay for each."""

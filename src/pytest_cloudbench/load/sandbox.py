@@ -20,8 +20,6 @@ from pytest_cloudbench.load.messages import SwitchFaults
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider
 
-__all__ = ["Sandbox"]
-
 _TRIES = 60
 _PAUSE_S = 1.0
 _STREAMS = frozenset({"get", "list"})

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.results.series import SeriesFile
 
-__all__ = ["Series", "SeriesKeeper"]
-
 _PAGE = 200
 
 

@@ -1,5 +1,3 @@
 """The network as it is measured: links, captures, the flows in a capture, and the kernel's counts of sockets."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

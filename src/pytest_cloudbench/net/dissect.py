@@ -27,8 +27,6 @@ from pytest_cloudbench.net.traffic import Analysis, Rule
 from pytest_cloudbench.net.traffic.roles import Roles
 from pytest_cloudbench.support import extras, opening
 
-__all__ = ["Hello", "hellos", "name_quic_flows", "opened"]
-
 _QUIC = "quic && tls.handshake.type == 1"
 _TLS = "tls.handshake.type == 1"
 

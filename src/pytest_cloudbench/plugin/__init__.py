@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.workload.payload import Payloads
 
-__all__: list[str] = []
-
 _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
 _WHERE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()

@@ -18,19 +18,6 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-__all__ = [
-    "DEFAULT_CLIENTS",
-    "DEFAULT_PROVIDER",
-    "Option",
-    "accept_short_names",
-    "add_options",
-    "add_suite_options",
-    "find_suites",
-    "is_any_given",
-    "is_versus_given",
-    "taken_lines",
-]
-
 DEFAULT_PROVIDER = "emulated:dropbox"
 DEFAULT_CLIENTS = ("syncthing", "reference")
 _OURS = "--cloudbench-"

@@ -35,18 +35,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.services import Service
     from pytest_cloudbench.services.command import Recipe
 
-__all__ = [
-    "Provider",
-    "Providers",
-    "check",
-    "check_name",
-    "connect",
-    "credentials_of",
-    "find_provider",
-    "opened",
-    "provided",
-]
-
 _SERVED, _LOCAL = "served", "local"
 _OF_SERVICES = frozenset({"emulated", _SERVED, _LOCAL})
 _DEEPEST = 8

@@ -23,11 +23,6 @@ from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 from pytest_cloudbench.support import extras, opening
 
-__all__ = [
-    "KEYRING_SERVICE", "Secrets", "account_name", "ask_keyring", "credentials_path", "environment_name", "forget",
-    "known", "load", "places", "store",
-]  # fmt: skip
-
 KEYRING_SERVICE = "pytest-cloudbench"
 
 # A locked keyring asks its user for a password. A test run has no user: give up and go on.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.model import Endpoint
 
-__all__ = ["Provided"]
-
 
 @dataclass(frozen=True, slots=True)
 class Provided(Message):

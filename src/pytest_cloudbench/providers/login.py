@@ -29,8 +29,6 @@ from pytest_cloudbench.model import CredentialsError, Endpoint
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import due_ns, now_ns, wait_for
 
-__all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service", "renewed"]
-
 _ANSWER_S = 100.0
 _AGREE_S = 600.0
 _POLL_S = 0.1

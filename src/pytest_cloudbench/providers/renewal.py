@@ -17,8 +17,6 @@ from pytest_cloudbench.model import CredentialsError
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.providers.credentials import Secrets
 
-__all__ = ["load"]
-
 _LEAST_LEFT_S = 45 * 60.0
 """A token that lasts this long is used again, so that processes that start together share it."""
 

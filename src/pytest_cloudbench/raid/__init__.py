@@ -2,5 +2,3 @@
 
 What may live here: the array's file, its metadata, transfers to its children, and the driver.
 """
-
-__all__: list[str] = []

@@ -21,8 +21,6 @@ from pytest_cloudbench.raid.costs import Ledger
 from pytest_cloudbench.raid.metadata import Discarded, Lacking, Metadata, ObjectRow
 from pytest_cloudbench.raid.transfers import Children, Package
 
-__all__ = ["LENGTH_BYTES", "Array", "Pending", "Unknown"]
-
 LENGTH_BYTES = 4
 """Marks the sealed manifest at the start of each object's last package."""
 

@@ -37,8 +37,6 @@ from pytest_cloudbench.raid.coding.sealing import KEY_BYTES, MasterKey
 from pytest_cloudbench.raid.tables import StrictTable
 from pytest_cloudbench.support import opening, redact
 
-__all__ = ["PLACEMENTS", "ArrayFile", "Member", "check_places", "is_missing", "load", "master_key", "no_key", "shipped"]
-
 _SHIPPED = Path(__file__).parent / "arrays"
 PLACEMENTS = ("equal", "throughput")
 """Names of ways to spread content."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_cloudbench.support import clock
 
-__all__ = ["Costs", "Ledger"]
-
 
 @dataclass(slots=True)
 class Costs:

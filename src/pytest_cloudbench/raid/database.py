@@ -15,8 +15,6 @@ from pathlib import Path
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.raid.locks import holder_text
 
-__all__ = ["Damaged", "Database", "put_in_place"]
-
 _BUSY_S = 10.0
 """How long a transaction waits for another process. They take milliseconds: nothing in them waits for children."""
 _MOST_GENERATION = 1 << 62

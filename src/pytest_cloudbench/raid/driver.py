@@ -48,8 +48,6 @@ from pytest_cloudbench.raid.writing import write
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.support import clock
 
-__all__ = ["RaidDriver", "open_array", "prepared"]
-
 # --- capabilities ---------------------------------------------------------------------------------
 
 _CAPABILITIES = Capabilities(

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["holder_text"]
-
 _LOCKS = Path("/proc/locks")
 _STOPPED = {"T": "stopped", "t": "stopped by a debugger"}
 

@@ -31,8 +31,6 @@ from pytest_cloudbench.raid.upkeep import delete_leftovers, mend
 from pytest_cloudbench.raid.writing import write
 from pytest_cloudbench.support.opening import write_whole
 
-__all__ = ["Exported", "Moved", "Repaired", "discard_incomplete", "export", "note_all_of", "rebalance", "repair"]
-
 _MOST_TOLD = 20
 
 

@@ -31,8 +31,6 @@ from pathlib import Path
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.raid.database import Damaged, Database
 
-__all__ = ["Begun", "Discarded", "Lacking", "Metadata", "ObjectRow", "Snapshot"]
-
 _LAYOUT = 3
 """1: garbage had no ``note``. 2: objects had no ``checksum``."""
 

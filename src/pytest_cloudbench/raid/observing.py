@@ -16,8 +16,6 @@ from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.coding.rates import ChildRates
 from pytest_cloudbench.support import clock
 
-__all__ = ["Observer"]
-
 
 class Observer:
     """Records every transfer, and is asked before every read. Safe for many threads.

@@ -18,8 +18,6 @@ from pytest_cloudbench.raid.coding.choice import Offer
 from pytest_cloudbench.raid.tables import StrictTable
 from pytest_cloudbench.support import opening
 
-__all__ = ["GIB_BYTES", "load_offers"]
-
 GIB_BYTES = 1 << 30
 _BOUNDS = {"store_usd_per_gib_month": (0.0, 1e6), "mb_per_s": (1e-6, 1e6), "availability": (0.0, 1.0)}
 

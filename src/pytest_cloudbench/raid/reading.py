@@ -20,8 +20,6 @@ from pytest_cloudbench.raid.metadata import Lacking
 from pytest_cloudbench.raid.transfers import Ended, Package, PendingRead, shortage
 from pytest_cloudbench.support import clock
 
-__all__ = ["Fetch", "good_shares", "read"]
-
 _FOREVER_NS = 1 << 60
 
 

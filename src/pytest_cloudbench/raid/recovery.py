@@ -26,8 +26,6 @@ from pytest_cloudbench.raid.transfers import Ended, shortage
 from pytest_cloudbench.results.owner import lives
 from pytest_cloudbench.support import clock
 
-__all__ = ["FoundVersion", "Recovery", "agree", "listed", "recover", "versions_in"]
-
 _MOST_MANIFEST_BYTES = 1 << 24
 _FIRST_BYTES = 4096
 """How much of a package is read to find its manifest: enough for most objects."""

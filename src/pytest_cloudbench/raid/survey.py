@@ -21,8 +21,6 @@ from pytest_cloudbench.raid.reading import good_shares
 from pytest_cloudbench.raid.recovery import listed
 from pytest_cloudbench.raid.transfers import Ended
 
-__all__ = ["ChildState", "Progress", "Survey", "survey"]
-
 Progress = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done, and the total amount."""
 

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from pytest_cloudbench.model import ConfigError, did_you_mean
 
-__all__ = ["StrictTable"]
-
 
 class StrictTable:
     """One table: each value with its type checked, or a ConfigError that names file and key.

@@ -20,8 +20,6 @@ from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import MasterKey
 from pytest_cloudbench.support import clock, redact
 
-__all__ = ["Buffers", "Children", "Ended", "Package", "PendingRead", "is_package", "shortage"]
-
 _MOST_THREADS = 32
 _IDLE_S = 30.0
 _LEAST_KEPT_BYTES = 1 << 19

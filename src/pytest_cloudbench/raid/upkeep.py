@@ -22,8 +22,6 @@ from pytest_cloudbench.raid.transfers import Ended
 from pytest_cloudbench.raid.writing import packages_of
 from pytest_cloudbench.support import clock
 
-__all__ = ["Upkeep", "delete_leftovers", "mend"]
-
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 

@@ -31,8 +31,6 @@ from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.metadata import Lacking, ObjectRow
 from pytest_cloudbench.raid.transfers import Ended, Package, shortage
 
-__all__ = ["packages_of", "write"]
-
 _AT_ONCE = 2
 """The number of segments of one object in memory."""
 

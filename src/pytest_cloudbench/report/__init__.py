@@ -1,5 +1,3 @@
 """What people look at. Nothing here measures."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["MOST_FLOWS", "show", "size", "write_json"]
-
 MOST_FLOWS = 40
 """The number of flows shown: those with the most wire bytes."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}

@@ -24,8 +24,6 @@ from pytest_cloudbench.report.outcomes import gated
 from pytest_cloudbench.report.svg import SERIES
 from pytest_cloudbench.report.table import cells, errors_said
 
-__all__ = ["Chapter", "chapters"]
-
 _NONE = "no expectation"
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-__all__ = ["fitted"]
-
 _GAP = "  "
 _WHOLE = 12
 """Cells up to this many characters, such as ``12.5 ms``, are not folded at their spaces."""

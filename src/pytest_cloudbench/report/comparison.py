@@ -18,8 +18,6 @@ from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ran
 from pytest_cloudbench.report.table import column
 from pytest_cloudbench.results.suite import titles_in
 
-__all__ = ["BEST", "Standing", "compared", "comparison", "emphasized", "standings"]
-
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
 _LEGEND = "* best, by more than noise   ~ not distinguishable from the best   ? has doubts, not compared"
 _EMPHASIZED = re.compile(r"\S+( %)?\*(?=\s|$)")

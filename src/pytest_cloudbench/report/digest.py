@@ -17,19 +17,6 @@ from typing import Any
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import oplog
 
-__all__ = [
-    "MOST_PARTS",
-    "MOST_SILENCES",
-    "WAITING",
-    "Digest",
-    "Histogram",
-    "Silence",
-    "digest",
-    "least_silence_s",
-    "longest",
-    "parts_for",
-]
-
 _WIDTH = 0.01
 _LEAST_S = 1e-6
 _ROUNDING = 1e-11

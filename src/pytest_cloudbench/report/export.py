@@ -21,18 +21,6 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = [
-    "FORMATS",
-    "Chosen",
-    "Number",
-    "StoredRun",
-    "choose",
-    "doubts_of",
-    "emulated_text",
-    "is_comparison",
-    "known_metric",
-]
-
 _COLUMNS = (
     "run", "time", "commit", "branch", "test", "provider", "emulated", "outcome", "doubts", "metric", "value", "unit",
     "better",

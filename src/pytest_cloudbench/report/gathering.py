@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = [
-    "Earlier",
-    "Gathered",
-    "Measurement",
-    "RunSeen",
-    "commit_text",
-    "gather",
-    "line_name",
-    "moment",
-    "of_session",
-]
-
 _TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
 _NAMES = ("arrival", "client", "loop", "machine", "operation", "outcome", "profile", "run_id", "verdict")
 _TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread", "gate")

@@ -21,11 +21,6 @@ from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
 
-__all__ = [
-    "Course", "baselines", "change_text", "compared", "course", "day_text", "main_metric", "no_change", "overview",
-    "printable", "run_list", "shown_run", "sides_history", "test_history", "value_text",
-]  # fmt: skip
-
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _MOST_BARS = 40
 _USUAL = ("response_p50", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate")

@@ -16,8 +16,6 @@ from urllib.parse import quote
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
 from pytest_cloudbench.report.svg import printable
 
-__all__ = ["ElementIds", "figure", "listed", "patterns", "plain", "safe", "table"]
-
 _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
 """A spreadsheet takes a text that begins so for a formula."""

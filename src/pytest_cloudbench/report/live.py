@@ -15,24 +15,6 @@ from typing import IO, Any, Protocol
 
 from pytest_cloudbench.support.clock import now_ns
 
-__all__ = [
-    "SAY_EVERY_S",
-    "WINDOW_S",
-    "AgentReport",
-    "ExperimentRow",
-    "Follower",
-    "Live",
-    "Meter",
-    "Overview",
-    "Progress",
-    "Spoken",
-    "duration",
-    "figures",
-    "lines",
-    "render",
-    "terminal",
-]
-
 SAY_EVERY_S = 30.0
 """Without a terminal: the time between two lines of one experiment."""
 

@@ -25,8 +25,6 @@ from pytest_cloudbench.report.digest import (
 from pytest_cloudbench.report.live import AgentReport
 from pytest_cloudbench.report.svg import SERIES
 
-__all__ = ["LiveDigest", "LiveDigests"]
-
 _LEAST_PART_S = 1.0
 
 

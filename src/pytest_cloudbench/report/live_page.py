@@ -27,8 +27,6 @@ from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, dur
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.support.clock import now_ns
 
-__all__ = ["LivePage", "drawings"]
-
 _SLOW_S = 5.0
 """How long a request may take to arrive."""
 _SHARE, _LEAST_S = 0.002, 2.0

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from pytest_cloudbench.report.gathering import Measurement
 
-__all__ = ["ANSWERS", "MARKS", "Claimed", "claims", "gated"]
-
 ANSWERS = {"broken": "Broken", "unknown": "Unknown", "inconclusive": "Inconclusive", "note": "Without a baseline",
            "met": "Met"}  # fmt: skip
 """What a claim can come to, and its title, in the order in which a reader wants to know."""

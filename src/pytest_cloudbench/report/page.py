@@ -24,8 +24,6 @@ from pytest_cloudbench.report.gathering import Gathered, Measurement, moment
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, claims
 
-__all__ = ["page"]
-
 _COMMIT = re.compile("_[0-9a-f]{40}_")
 """In the name of a run's file; the run's commit has a column of its own."""
 

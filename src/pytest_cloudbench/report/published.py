@@ -10,8 +10,6 @@ from typing import Any
 
 from pytest_cloudbench.results.published import Measured, Row, Table
 
-__all__ = ["overview", "render"]
-
 
 def overview(tables: Sequence[Table]) -> list[str]:
     """One line for each table."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from math import ceil, floor, isfinite, log10
 from typing import Protocol
 
-__all__ = ["Categories", "Linear", "Log", "Scale", "Tail", "bytes_text", "count_text", "percent_text", "seconds_text"]
-
 _Tick = tuple[float, str]
 
 

@@ -18,8 +18,6 @@ from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, doubts_of, emulated_text, is_comparison
 from pytest_cloudbench.report.table import column
 
-__all__ = ["summary"]
-
 _OF_RUN = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p99", "lateness_p99",
 )  # fmt: skip

@@ -15,8 +15,6 @@ from typing import Literal
 
 from pytest_cloudbench.report.scales import Scale
 
-__all__ = ["SERIES", "Canvas", "Plane", "printable", "shortened", "text_width"]
-
 SERIES = 8
 """How many series have a colour, a dash and a marker of their own."""
 

@@ -16,8 +16,6 @@ from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.results.suite import titles_in
 
-__all__ = ["cells", "column", "errors_said", "markup", "render", "shown_value"]
-
 
 class _Finding(Protocol):
     @property

@@ -13,8 +13,6 @@ from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.report.table import shown_value
 
-__all__ = ["TITLES", "cells", "deciding", "markup", "remarks", "render", "stored"]
-
 _ROWS = ("quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
          "throttled_rate", "failed_rate", "corrupt_rate")  # fmt: skip
 """What is shown of each comparison; the others with -v."""

@@ -12,8 +12,6 @@ from pytest_cloudbench.report.gathering import Gathered
 from pytest_cloudbench.report.page import page
 from pytest_cloudbench.support.opening import write_whole
 
-__all__ = ["write"]
-
 
 def write(path: Path, gathered: Gathered) -> int:
     """Write a page, and return its size in bytes. A page that was there is replaced when the new one is complete.

@@ -1,5 +1,3 @@
 """Result files: operation logs, Parquet tables and pytest-benchmark entries."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -16,8 +16,6 @@ from typing import Any
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.support import opening
 
-__all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted", "former_names", "rename"]
-
 ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
 _MOST_BYTES = 65_536
 

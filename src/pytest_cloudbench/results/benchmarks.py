@@ -27,19 +27,6 @@ from pytest_cloudbench.judge.baseline import Stored
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import stored
 
-__all__ = [
-    "Runs",
-    "add_entry",
-    "commit_info",
-    "enabled_here",
-    "is_loaded",
-    "save",
-    "storage",
-    "stored_runs",
-    "take_entries",
-    "write_entry",
-]
-
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""
 

@@ -23,8 +23,6 @@ from pytest_cloudbench.results.acceptance import ACCEPTED_FOLDER, ACCEPTED_SUFFI
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.support import opening
 
-__all__ = ["drop", "export_runs", "import_runs"]
-
 _FOLDER = r"(?!\.)[\w.,+ -]{1,100}"
 _TAKEN = re.compile(
     rf"({_FOLDER}/)?\d{{4,}}_[^/\\:\x00]{{1,200}}\.json|({_FOLDER}/)?\d{{8}}T\d{{6}}Z-[0-9a-f]+/(?!run\.json)[^/\\:\x00]{{1,200}}\.json"

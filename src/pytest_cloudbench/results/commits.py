@@ -9,8 +9,6 @@ import subprocess
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-__all__ = ["Commits"]
-
 _HANG_S = 30.0
 _USUAL = ("main", "master")
 

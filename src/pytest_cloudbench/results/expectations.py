@@ -14,8 +14,6 @@ from pytest_cloudbench.judge.observed import ClaimChanges
 from pytest_cloudbench.model import ConfigError, ResultsError, UsageError
 from pytest_cloudbench.support.opening import write_whole
 
-__all__ = ["check", "read", "write"]
-
 _HEAD = "# Expectations: bounds that tests are held to, each with its source and date.\n"
 
 

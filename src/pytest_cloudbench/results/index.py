@@ -40,8 +40,6 @@ from pytest_cloudbench.results.acceptance import Accepted, accepted
 from pytest_cloudbench.results.points import Point, name_of
 from pytest_cloudbench.support import opening
 
-__all__ = ["INDEX_NAME", "EntryRow", "Index", "RunRow", "SidesRow"]
-
 INDEX_NAME = "cloudbench-index.parquet"
 """The index of a storage, in it."""
 

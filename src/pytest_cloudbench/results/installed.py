@@ -16,11 +16,6 @@ from typing import Any
 from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.results.suite import Suite, conclusions_in
 
-__all__ = [
-    "ENTRY_POINTS", "MARK", "installed_suites", "learn_declared", "learn_installed", "learn_loaded", "suite_of",
-    "suite_problems",
-]  # fmt: skip
-
 ENTRY_POINTS = "pytest_cloudbench.suites"
 """The group in which a distribution names its suites: modules with a suite, or the suites themselves."""
 MARK = "CLOUDBENCH_SUITE"

@@ -22,11 +22,6 @@ from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError
 from pytest_cloudbench.support import opening
 from pytest_cloudbench.workload.payload.contents import Literal
 
-__all__ = [
-    "MARKER", "LeftFolder", "claim", "cleaning", "forget", "journal_path", "marker_beside", "note", "pending",
-    "release", "remove", "run_of",
-]  # fmt: skip
-
 MARKER = "cloudbench-run"
 """The file in a run's folder that holds the run's name."""
 

@@ -14,8 +14,6 @@ import time
 from dataclasses import dataclass
 from hashlib import blake2b
 
-__all__ = ["CpuTicks", "cpu_ticks", "machine_text", "reference_cpu_s"]
-
 _WORK_BYTES, _WORK_ROWS, _TRIES = 1 << 20, 1500, 5
 _LEAST_TICKS = 20
 

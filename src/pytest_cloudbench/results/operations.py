@@ -19,8 +19,6 @@ from pytest_cloudbench.results.index import EntryRow
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["SqlAnswer", "ask", "records_of"]
-
 _ENTRY_TEXTS = ("run", "entry", "test", "provider", "profile", "emulated", "test_outcome", "machine")
 _OPTIONAL = {
     "detail": "NULL::VARCHAR",

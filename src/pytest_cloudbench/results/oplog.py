@@ -48,8 +48,6 @@ from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.support import redact
 
-__all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_columns", "read_log", "read_parquet", "write_parquet"]
-
 LOG_SCHEMA = 3
 PARQUET_SCHEMA = 4
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["lives", "make_private_folder", "owner_text"]
-
 _OWNER = "owner.json"
 
 

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "groups", "names", "read", "write"]
-
 INT64, DOUBLE, TEXT = 2, 5, 6
 """Physical types of the format; a text is a BYTE_ARRAY marked as UTF-8."""
 

@@ -18,11 +18,6 @@ from typing import Any
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 
-__all__ = [
-    "USUAL", "configured", "find_storage", "in_order", "make_results_folder", "record_folders", "results_folder",
-    "where_killed_runs_are",
-]  # fmt: skip
-
 USUAL = (Path("results"), Path(".benchmarks"))
 """Where runs are stored unless pytest is told another place: runs of suites, and others."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, ONLY_AT_GATE
 
-__all__ = ["Point", "name_of"]
-
 
 def name_of(place: str) -> str:
     """Returns the name of a run for its ``place``."""

@@ -18,8 +18,6 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.installed import installed_suites
 from pytest_cloudbench.results.suite import PublishedTable
 
-__all__ = ["Measured", "Row", "Table", "beside", "load", "names", "read_run", "table_of"]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = (_PACKAGE / "data" / "published", _PACKAGE.parents[1] / "results" / "published")
 """In a wheel, and in a checkout."""

@@ -21,8 +21,6 @@ from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import benchmarks, oplog, stored
 from pytest_cloudbench.results.owner import lives, owner_text
 
-__all__ = ["Unmerged", "find_left", "recover", "write_note"]
-
 _NOTE = "run.json"
 _MOST_BYTES = 1 << 20
 """The maximum length of a note or of a log's first line."""

@@ -18,8 +18,6 @@ from typing import IO, Any
 
 from pytest_cloudbench.model import ResultsError
 
-__all__ = ["SCHEMA", "SeriesFile", "create", "latest", "lines", "resume"]
-
 SCHEMA = 1
 _SUFFIX = ".jsonl"
 

@@ -20,11 +20,6 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
-__all__ = [
-    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "folders", "read",
-    "read_document", "sides_of",
-]  # fmt: skip
-
 LARGEST_BYTES = 256 * 1024 * 1024
 _NUMBERED = re.compile(r"\d{4,}_.*\.json")
 """Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""

@@ -16,24 +16,6 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 from pytest_cloudbench.judge.metrics import Metric
 from pytest_cloudbench.model import UsageError
 
-__all__ = [
-    "Answers",
-    "Curve",
-    "Declared",
-    "Delays",
-    "LossGrid",
-    "Probes",
-    "PublishedTable",
-    "Quote",
-    "Rounds",
-    "Suite",
-    "SuiteFigure",
-    "TimeCourse",
-    "conclusions_in",
-    "declared_in",
-    "titles_in",
-]  # fmt: skip
-
 _T = TypeVar("_T")
 _OWN = ("unit", "better", "time_like", "gated")
 """What a suite says of a conclusion. All other fields of a metric are about single runs."""

@@ -4,5 +4,3 @@ What may live here: reading and changing the two folders, what was agreed betwee
 to push is decided by ``batching``. The names: the **box** is the user's folder (the paper's SavingBox), the **sync
 folder** is what a client watches; a **push** goes to the sync folder, a **pull** comes from it.
 """
-
-__all__: list[str] = []

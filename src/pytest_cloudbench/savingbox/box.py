@@ -32,8 +32,6 @@ from pytest_cloudbench.savingbox.watcher import FolderWatcher, PollingWatcher, w
 from pytest_cloudbench.savingbox.written import NoWrites, Writes
 from pytest_cloudbench.support.clock import now_ns
 
-__all__ = ["AnyPath", "Event", "SavingBox", "SavingBoxStatus", "read_status", "state_path", "status_path"]
-
 _S = 1_000_000_000
 _SCAN_NS = 30 * _S
 """Between scans even while events arrive: writes through a memory map raise none."""

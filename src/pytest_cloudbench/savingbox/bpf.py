@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 from pytest_cloudbench.savingbox.tracing import EventField, Tracefs, TracingUnavailable, Wanted
 
-__all__ = ["BpfEvents"]
-
 _BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
 _CREATE_MAP, _LOOKUP, _UPDATE, _DELETE, _LOAD = 0, 1, 2, 3, 5
 _HASH, _ARRAY, _LRU_HASH, _RING = 1, 2, 9, 27

@@ -15,8 +15,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["PAGE_BYTES", "Page", "changed_pages", "compressed_bytes", "copy_data", "equal", "notice_stores", "write_at"]
-
 PAGE_BYTES = 4096
 """The unit of patches: the page cache writes pages whole, and so does a writer that is killed."""
 

@@ -20,8 +20,6 @@ from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundAll, Fo
 from pytest_cloudbench.savingbox.store import NEVER
 from pytest_cloudbench.support.watching import FileMark
 
-__all__ = ["BoxEngine", "MirrorProgress", "Pull", "Push", "Trouble"]
-
 _S = 1_000_000_000
 _SETTLE_NS = _S // 5
 """A client's file is examined once it has not changed for this long: most appear whole, some are written in place."""

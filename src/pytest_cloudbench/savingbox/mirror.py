@@ -38,8 +38,6 @@ from pytest_cloudbench.savingbox.store import NEVER, Agreed, AgreementStore, Int
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.support.watching import FileMark, mark_of
 
-__all__ = ["Change", "Deed", "Mirror", "change_of"]
-
 Change = Literal["no", "time", "unsure", "yes"]
 """Whether an entry has changed. ``time``: its content can only have changed if a program has set its time back.
 ``unsure``: its mark was too recent to show a change."""

@@ -21,8 +21,6 @@ from typing import Any
 
 from pytest_cloudbench.model import CloudbenchError, ResultsError, UsageError
 
-__all__ = ["DamagedError", "Record", "RecordFile"]
-
 Record = tuple[str, str, Any]
 """What the value is about, its path, and the value, which JSON can hold."""
 

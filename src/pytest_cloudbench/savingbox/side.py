@@ -25,19 +25,6 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
 
-__all__ = [
-    "STAGED",
-    "BusyError",
-    "FolderSide",
-    "FoundAll",
-    "FoundEntry",
-    "Kind",
-    "OvertakenError",
-    "VanishedError",
-    "may_be_written",
-    "parents",
-]  # fmt: skip
-
 STAGED = ".~cloudbench-saving-"
 """Prefix of unfinished files' names, on systems where every file needs a name. Such entries are never mirrored."""
 

@@ -22,8 +22,6 @@ from pytest_cloudbench.savingbox.records import DamagedError, Record, RecordFile
 from pytest_cloudbench.savingbox.side import FoundEntry, Kind
 from pytest_cloudbench.support.watching import FileMark
 
-__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPiece"]
-
 SCHEMA = 3
 """1 and 2 had columns instead of records: their agreements are read, their notes of unfinished work are dropped."""
 

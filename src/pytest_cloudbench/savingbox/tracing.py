@@ -24,8 +24,6 @@ from typing import NamedTuple, Protocol
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["EventField", "EventFormat", "Events", "TraceInstance", "Tracefs", "TracingUnavailable", "Wanted"]
-
 _MOUNTED = Path("/sys/kernel/tracing")
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same numbers on every architecture
 _FSCONFIG_CREATE, _CLOEXEC = 6, 1

@@ -13,8 +13,6 @@ from typing import Protocol
 from pytest_cloudbench.savingbox.side import STAGED, FolderSide
 from pytest_cloudbench.support.watching import GONE, Inotify
 
-__all__ = ["EventWatcher", "FolderWatcher", "PollingWatcher", "watch"]
-
 
 class FolderWatcher(Protocol):
     """The interface of a watcher of one folder."""

@@ -25,8 +25,6 @@ from pytest_cloudbench.savingbox.batching.ranges import ByteRanges
 from pytest_cloudbench.savingbox.bpf import BpfEvents
 from pytest_cloudbench.savingbox.tracing import Events, TraceInstance, TracingUnavailable, Wanted
 
-__all__ = ["FileKey", "NoWrites", "SeenWrites", "TracedWrites", "Writes", "find_writes"]
-
 FileKey = tuple[int, int]
 """A file's device and inode, as ``os.stat`` has them."""
 

@@ -11,8 +11,6 @@ from typing import Protocol, runtime_checkable
 
 from pytest_cloudbench.model import Endpoint
 
-__all__ = ["MakesFaults", "Service"]
-
 
 class Service(Protocol):
     """A process that a run starts and that drivers talk to. Call ``start`` first; ``stop`` may be called twice."""

@@ -19,8 +19,6 @@ from typing import IO, Self
 
 from pytest_cloudbench.model import Endpoint, ServiceError
 
-__all__ = ["OWN_QUESTIONS", "Child", "ChildService", "answers_http"]
-
 _STOP_S = 5.0
 
 OWN_QUESTIONS: set[int] = set()

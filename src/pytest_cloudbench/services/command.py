@@ -48,8 +48,6 @@ from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError, did_you
 from pytest_cloudbench.services.child import Child, ChildService
 from pytest_cloudbench.support import opening
 
-__all__ = ["CommandService", "Recipe", "brought_folder", "has_module", "load_recipe", "recipe_names", "search_path"]
-
 _START_S = 120.0
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RECIPES = Path(__file__).with_name("recipes")

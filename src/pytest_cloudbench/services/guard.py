@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 _STOP_S = 3.0
 _SETUP_S = 30.0
 _LOOK_S = 0.02

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Signal", "due_ns", "duration_s", "now_ns", "sleep_until_ns", "wait_for"]
-
 _UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 now_ns = time.monotonic_ns

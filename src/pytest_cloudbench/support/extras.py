@@ -10,8 +10,6 @@ from importlib.util import find_spec
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["BRINGS", "missing", "require"]
-
 BRINGS = {
     "capture": ("numpy", "pyshark"),
     "conformance": ("hypothesis",),

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["MIB", "read_file", "read_toml", "regular_file", "regular_log", "write_whole"]
-
 MIB = 1024 * 1024
 
 _KINDS = (

@@ -26,11 +26,6 @@ from functools import cache
 from html.entities import codepoint2name
 from typing import Any
 
-__all__ = [
-    "MASK", "TAKEN_OUT", "SecretScope", "begin_scope", "clean", "clean_error", "clean_log", "clean_report",
-    "clean_shown", "end_scope", "is_needed", "learn", "names_secret", "on_learn",
-]  # fmt: skip
-
 MASK = "***"
 """What is shown instead."""
 TAKEN_OUT = "scrubbed"

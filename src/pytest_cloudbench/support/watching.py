@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["GONE", "FileMark", "FolderEvent", "Inotify", "mark_of"]
-
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors for a path that is no longer what it was when it was listed."""
 

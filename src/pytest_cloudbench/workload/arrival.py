@@ -21,26 +21,6 @@ from typing import Protocol
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
 
-__all__ = [
-    "DAY_CURVE",
-    "NAMES",
-    "Arrival",
-    "Bursts",
-    "Closed",
-    "Diurnal",
-    "FixedInterval",
-    "Jittered",
-    "Lognormal",
-    "Plan",
-    "Poisson",
-    "ThinkTime",
-    "Threads",
-    "arrival",
-    "changes",
-    "plan",
-]
-
-
 _TINY_S = 1e-9
 _HUGE = 1e15
 

@@ -16,8 +16,6 @@ from itertools import pairwise
 
 from pytest_cloudbench.model import ConfigError, Verb
 
-__all__ = ["COLUMNS", "VERBS", "Replay", "Trace", "parse_trace"]
-
 COLUMNS = ("time", "sensor", "operation", "size")
 """The header of a trace; the columns may stand in any order."""
 

@@ -19,8 +19,6 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["DIALECT", "FUNCTIONS"]
-
 _UNLIMITED_BYTES = 10**15
 """The quota that an account with unlimited space reports."""
 

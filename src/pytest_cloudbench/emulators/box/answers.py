@@ -18,11 +18,6 @@ from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = [
-    "HELP_URL", "BoxError", "answer_json", "bad_parameter", "insufficient_scope", "json_body", "not_offered", "nothing",
-    "origin", "read_time", "store_error", "timestamp", "unauthorized",
-]  # fmt: skip
-
 HELP_URL = "http://developers.box.com/docs/#errors"
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache, no-store")]
 _encode = json_writer()

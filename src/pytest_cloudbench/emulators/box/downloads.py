@@ -16,8 +16,6 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Node, Version
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "any_version_of", "content_answer", "is_unchanged", "version_of"]
-
 _DOWNLOAD_S = 900.0
 """The address of a download lives for 15 minutes (developer.box.com, "Token & URL expiration")."""
 

@@ -16,8 +16,6 @@ from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, Event
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _STREAMS = ("all", "changes", "sync", "admin_logs", "admin_logs_streaming")
 _RETRY_S = 610
 """How long a client waits for the realtime server before it asks again (the specification's example)."""

@@ -34,9 +34,6 @@ from pytest_cloudbench.emulators.box.uploads import precondition
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
-
 # -------------------------------------------------------------------- reading
 
 

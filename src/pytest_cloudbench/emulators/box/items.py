@@ -16,11 +16,6 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.skin import Call
 
-__all__ = [
-    "USER", "children", "chosen", "conflict", "entry", "file_item", "folder_item", "mini", "number_of", "page",
-    "query_of", "version_item",
-]  # fmt: skip
-
 USER: Mapping[str, str] = {
     "type": "user", "id": USER_ID, "name": "Emulated User", "login": "emulated@example.com",
 }  # fmt: skip

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from pytest_cloudbench.emulators.nodes import Node
 
-__all__ = ["SCOPES", "Bounds", "resource_of"]
-
 _READS = frozenset(
     {"file_get", "folder_get", "folder_items", "versions", "version_get", "search", "user_me", "shared_item"}
 )

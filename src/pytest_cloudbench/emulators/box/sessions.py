@@ -28,8 +28,6 @@ from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, PartsSe
 from pytest_cloudbench.emulators.box.uploads import check_size, damaged, precondition, sha1
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "MIN_SESSION_BYTES"]
-
 MIN_SESSION_BYTES = 20_000_000
 """The smallest file for an upload in parts (developer.box.com, "Chunked uploads": 20 MB)."""
 

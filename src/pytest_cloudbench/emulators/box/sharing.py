@@ -14,8 +14,6 @@ from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, ItemLin
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "set_link"]
-
 _ACCESS = ("open", "company", "collaborators")
 
 

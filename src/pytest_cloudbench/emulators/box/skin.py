@@ -17,8 +17,6 @@ from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
 
-__all__ = ["Box"]
-
 _FUNCTIONS = (
     *uploads.FUNCTIONS, *downloads.FUNCTIONS, *files.FUNCTIONS, *sessions.FUNCTIONS, *sharing.FUNCTIONS,
     *account.FUNCTIONS, *events.FUNCTIONS, *social.FUNCTIONS,

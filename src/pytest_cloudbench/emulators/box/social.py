@@ -14,8 +14,6 @@ from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _ROLES = ("editor", "viewer", "previewer", "uploader", "previewer uploader", "viewer uploader", "co-owner", "owner")
 
 

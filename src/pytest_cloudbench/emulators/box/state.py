@@ -22,8 +22,6 @@ from pytest_cloudbench.emulators.oauth import Dialect, OAuth
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
-__all__ = ["USER_ID", "BoxFunction", "BoxState", "Event", "FileLock", "ItemLink", "ItemMeta", "PartsSession"]
-
 USER_ID = "11446498007"
 _FIRST_ID = 20_000_000_000
 _MAX_NAME = 255

@@ -20,8 +20,6 @@ from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.nodes import File, Folder
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "MAX_UPLOAD_BYTES", "check_size", "damaged", "precondition", "sha1"]
-
 _GB = 1024**3
 MAX_UPLOAD_BYTES = {
     "personal": 250 * 1024**2,

@@ -16,8 +16,6 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["ACCOUNT_ID", "DIALECT", "FUNCTIONS", "TEAM", "TEAM_MEMBER_ID"]
-
 ACCOUNT_ID = "dbid:AAemulatedAccountOfPytestCloudbench"
 TEAM = {"id": "dbtid:AAemulatedTeamOfPytestCloudbench000", "name": "Emulated Team"}
 TEAM_MEMBER_ID = "dbmid:AAemulatedMemberOfPytestCloudbench"

@@ -18,23 +18,6 @@ from pytest_cloudbench.emulators.nodes import Folder, StoreError, Version
 from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Answer
 
-__all__ = [
-    "ApiError",
-    "BadRequest",
-    "answer_json",
-    "answer_text",
-    "error_answer",
-    "file_metadata",
-    "folder_metadata",
-    "lookup_error",
-    "metadata",
-    "relocation_error",
-    "tagged",
-    "timestamp",
-    "unauthorized",
-    "write_tags",
-]
-
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
 _TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
 _encode = json_writer(", ", ": ")

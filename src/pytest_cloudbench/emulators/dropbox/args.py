@@ -11,25 +11,6 @@ from collections.abc import Callable, Mapping
 from time import strptime
 from typing import Any
 
-__all__ = [
-    "ArgError",
-    "Check",
-    "array",
-    "boolean",
-    "create_path",
-    "integer",
-    "list_path",
-    "optional",
-    "read_path",
-    "rev",
-    "revisions_path",
-    "string",
-    "struct",
-    "timestamp",
-    "union",
-    "write_path",
-]
-
 Check = Callable[[Any], Any]
 _HEX = frozenset("0123456789abcdef")
 _REQUIRED = object()

@@ -19,8 +19,6 @@ from pytest_cloudbench.emulators.dropbox.uploads import commit, finish_arg
 from pytest_cloudbench.emulators.jobs import Step
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _MOST_AT_ONCE = 20
 """Larger batches of folders become jobs, unless the profile has a limit. A choice: no number is published."""
 _Run = Callable[[State, dict[str, Any], Call], dict[str, Any]]

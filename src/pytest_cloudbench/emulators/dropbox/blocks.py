@@ -14,8 +14,6 @@ from hashlib import sha256
 
 from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
 
-__all__ = ["BLOCK_BYTES", "BlockBlob", "BlockWriter"]
-
 BLOCK_BYTES = 4 * 1024 * 1024
 
 

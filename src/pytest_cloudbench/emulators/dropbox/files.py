@@ -39,8 +39,6 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "delete", "delete_arg", "make_folder", "relocate"]
-
 _template_filter = optional(union(filter_some=array(string(minimum=1), minimum=1)))
 _get_metadata = struct(
     path=read_path,

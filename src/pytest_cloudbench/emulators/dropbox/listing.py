@@ -29,8 +29,6 @@ from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _DEFAULT_LIMIT = 2000
 _list_folder = struct(
     path=list_path,

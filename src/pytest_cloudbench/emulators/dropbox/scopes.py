@@ -6,8 +6,6 @@ What may live here: names of scopes and of functions.
 
 from __future__ import annotations
 
-__all__ = ["SCOPES", "not_offered", "required_scope"]
-
 SCOPES = frozenset(
     "account_info.read account_info.write files.content.read files.content.write files.metadata.read "
     "files.metadata.write files.permanent_delete sharing.read sharing.write file_requests.read file_requests.write "

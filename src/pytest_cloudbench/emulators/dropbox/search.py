@@ -28,8 +28,6 @@ from pytest_cloudbench.emulators.nodes import File, StoreError
 from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _DEFAULT_RESULTS = 100
 _MOST_RESULTS = 10_000
 """The most matches of one search, says the specification."""

@@ -25,8 +25,6 @@ from pytest_cloudbench.emulators.dropbox.state import Function, SharedFolder, St
 from pytest_cloudbench.emulators.nodes import Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _FIRST_ID = 84_528_192_421
 _ID = re.compile(r"[-_0-9a-zA-Z:]+")
 _DEFAULT_LIMIT = 1000

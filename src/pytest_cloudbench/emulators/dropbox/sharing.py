@@ -28,8 +28,6 @@ from pytest_cloudbench.emulators.dropbox.state import Function, SharedLink, Stat
 from pytest_cloudbench.emulators.nodes import File, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _text = optional(string())
 _flag = optional(boolean)
 _audience = union(

@@ -44,8 +44,6 @@ from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
 
-__all__ = ["Dropbox"]
-
 _FUNCTIONS: Mapping[str, Function] = {
     **uploads.FUNCTIONS,
     **files.FUNCTIONS,

@@ -19,8 +19,6 @@ from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
-__all__ = ["Function", "Session", "SharedFolder", "SharedLink", "State", "TemporaryLink"]
-
 
 @dataclass(slots=True)
 class Session:

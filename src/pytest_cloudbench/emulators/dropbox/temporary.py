@@ -20,8 +20,6 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
 
-__all__ = ["CONTENT_HOST", "FUNCTIONS", "is_loopback", "routes"]
-
 CONTENT_HOST = "uc-emulated.dl.dropboxusercontent.com"
 """Where temporary links lead for clients that came by a real name; the service has many such names."""
 _UPLOAD_HOST = "content.dropboxapi.com"

@@ -32,8 +32,6 @@ from pytest_cloudbench.emulators.dropbox.temporary import is_loopback
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS"]
-
 _MOST_ZIP_BYTES, _MOST_ZIP_FILES = 20 * 1024**3, 10_000
 _MOST_SAVED_BYTES = 1024**3
 _PIECE_BYTES = 1024 * 1024

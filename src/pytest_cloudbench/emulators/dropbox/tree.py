@@ -22,8 +22,6 @@ from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.paths import PathEntry, PathView, Target
 
-__all__ = ["Revisions", "Tree"]
-
 _MAX_NAME = 255
 _DISALLOWED = frozenset({"desktop.ini", "thumbs.db", ".ds_store", "icon\r", ".dropbox", ".dropbox.attr"})
 _FIRST_NAMESPACE = 2_000_000_000

@@ -27,8 +27,6 @@ from pytest_cloudbench.emulators.dropbox.state import Function, Session, State
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS", "commit", "commit_arg", "finish_arg", "store"]
-
 _MAX_REQUEST_BYTES = 150 * 1024 * 1024
 _LIFE_S = 7 * 86_400.0
 """Sessions live for seven days, says the specification."""

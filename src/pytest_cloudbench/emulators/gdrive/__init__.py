@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
     from pytest_cloudbench.emulators.skin import Clock, Skin
 
-__all__ = ["CHOICES", "DEFAULTS", "LAGS", "create"]
-
 CHOICES: Mapping[str, tuple[str, ...]] = {"throttle.reason": ("userRateLimitExceeded", "rateLimitExceeded")}
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "userRateLimitExceeded"}
 LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})

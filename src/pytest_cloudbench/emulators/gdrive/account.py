@@ -16,8 +16,6 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["DIALECT", "revoke"]
-
 _ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _SCOPE = "https://www.googleapis.com/auth/drive"
 _WORDS: Mapping[str, tuple[int, str]] = {

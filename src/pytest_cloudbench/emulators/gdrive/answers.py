@@ -15,18 +15,6 @@ from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
 
-__all__ = [
-    "DriveError",
-    "answer_json",
-    "answer_page",
-    "invalid",
-    "no_content",
-    "not_found",
-    "read_time",
-    "refused_by_store",
-    "timestamp",
-]
-
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=UTF-8")]
 _encode = json_writer()
 _TIME = pattern(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)?)?")

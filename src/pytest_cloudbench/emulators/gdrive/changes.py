@@ -15,8 +15,6 @@ from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, met
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["about", "list_changes", "start_page_token"]
-
 _FIRST = 1
 """The page token of an account in which nothing has happened yet."""
 _UPLOAD_BYTES, _IMPORT_BYTES = 5_497_558_138_880, 10_485_760

@@ -36,23 +36,6 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = [
-    "EMPTY",
-    "change",
-    "content_answer",
-    "copy",
-    "create",
-    "delete",
-    "empty_trash",
-    "export",
-    "export_link",
-    "generate_ids",
-    "get",
-    "list_files",
-    "make",
-    "update",
-]
-
 EMPTY = hashed(b"", hashlib.md5(usedforsecurity=False))
 """The content of a file that was created without any."""
 

@@ -24,8 +24,6 @@ from pytest_cloudbench.emulators.gdrive.state import (
 )
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 
-__all__ = ["EXPORTS", "EXPORT_PATHS", "FILE_DEFAULT", "IMPORTS", "FileView", "file_resource"]
-
 _OFFICE, _OPEN = "application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument."
 _INDEXED_BYTES = 128 * 1024
 """So much of a text is found by a search (developers.google.com/drive, "Indexable text": 128 KB)."""

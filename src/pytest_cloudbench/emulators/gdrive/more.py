@@ -15,30 +15,6 @@ from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, Sha
 from pytest_cloudbench.emulators.nodes import File, Version
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = [
-    "create_comment",
-    "create_drive",
-    "create_reply",
-    "delete_comment",
-    "delete_drive",
-    "delete_reply",
-    "delete_revision",
-    "get_comment",
-    "get_drive",
-    "get_reply",
-    "get_revision",
-    "hide_drive",
-    "list_comments",
-    "list_drives",
-    "list_replies",
-    "list_revisions",
-    "unhide_drive",
-    "update_comment",
-    "update_drive",
-    "update_reply",
-    "update_revision",
-]
-
 _REVISION: Chosen = {"kind": None, "id": None, "mimeType": None, "modifiedTime": None}
 _REVISIONS: Chosen = {"kind": None, "nextPageToken": None, "revisions": _REVISION}
 _DRIVE: Chosen = {"kind": None, "id": None, "name": None}

@@ -14,8 +14,6 @@ from types import MappingProxyType
 
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter
 
-__all__ = ["MultipartReader"]
-
 _BOUNDARY = re.compile(rb"""boundary=(?:"([^"]+)"|([^;\s]+))""", re.IGNORECASE)
 _GAP = re.compile(rb"\r?\n\r?\n")
 _MOST_HEAD_BYTES = 1024 * 1024

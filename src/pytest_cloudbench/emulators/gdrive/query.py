@@ -26,8 +26,6 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.emulators.gdrive.answers import invalid, read_time
 
-__all__ = ["Search", "View", "read_query"]
-
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(<=|>=|!=|[=<>(){}])|([A-Za-z][\w.]*))""", re.DOTALL
 )

@@ -19,20 +19,6 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = [
-    "about_file",
-    "about_value",
-    "body_of",
-    "checked",
-    "flag",
-    "page_size",
-    "page_token",
-    "params_of",
-    "selection",
-    "spaces_of",
-]
-
-
 _CACHED_BYTES = 512
 _SPACES = frozenset({"drive", APP_DATA, "photos"})
 

@@ -13,8 +13,6 @@ from pytest_cloudbench.emulators.gdrive.answers import DriveError
 from pytest_cloudbench.emulators.gdrive.state import APP_DATA
 from pytest_cloudbench.emulators.skin import Kind
 
-__all__ = ["check_scopes", "is_scope", "not_offered"]
-
 _PREFIX = "https://www.googleapis.com/auth/"
 _WRITE = frozenset(f"{_PREFIX}{name}" for name in ("drive", "drive.file", "drive.appdata"))
 _READ = _WRITE | {f"{_PREFIX}drive.readonly", f"{_PREFIX}drive.meet.readonly"}

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError
 
-__all__ = ["Chosen", "chosen", "pick", "within"]
-
 Chosen: TypeAlias = "Mapping[str, Chosen | None]"
 """Maps names to what is chosen of their values; None is all. ``*`` is every name."""
 

@@ -16,8 +16,6 @@ from pytest_cloudbench.emulators.gdrive.state import DriveState, digits, meta_of
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["create", "delete", "get", "list_permissions", "public", "update"]
-
 _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
 _ONE: Chosen = {"kind": None, "id": None, "type": None, "role": None}
 _OPEN: Chosen = {**_ONE, "allowFileDiscovery": None}

@@ -23,8 +23,6 @@ from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
 
-__all__ = ["GoogleDrive"]
-
 _Function = Callable[[DriveState, Call], Answer]
 _DRIVE = "/drive/v3"
 _FILE, _COMMENT = "/files/{id}", "/files/{id}/comments/{comment}"

@@ -16,20 +16,6 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Ve
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Profile
 
-__all__ = [
-    "APPS",
-    "APP_DATA",
-    "FOLDER",
-    "SHORTCUT",
-    "USER",
-    "DriveMeta",
-    "DriveState",
-    "SharedDrive",
-    "digits",
-    "is_document",
-    "meta_of",
-]
-
 APP_DATA = "appDataFolder"
 """The id of the hidden folder of an application, which is a space of its own."""
 APPS = "application/vnd.google-apps."

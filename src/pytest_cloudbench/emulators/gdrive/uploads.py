@@ -33,8 +33,6 @@ from pytest_cloudbench.emulators.gdrive.state import DriveState, is_document, me
 from pytest_cloudbench.emulators.nodes import File, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Sink
 
-__all__ = ["UNIT_BYTES", "DriveSession", "cancel", "create", "sink_for", "update"]
-
 UNIT_BYTES = 256 * 1024
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]

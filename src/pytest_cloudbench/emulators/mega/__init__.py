@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
     from pytest_cloudbench.emulators.skin import Clock, Skin
 
-__all__ = ["CHOICES", "DEFAULTS", "LAGS", "create"]
-
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "throttle.reason": ("EAGAIN", "ERATELIMIT", "ETOOMANY"),
     "account.type": ("v1", "v2", "v1-hashcash", "v2-hashcash"),

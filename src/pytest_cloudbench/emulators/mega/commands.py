@@ -14,8 +14,6 @@ from pytest_cloudbench.emulators.mega.login import User, decode
 from pytest_cloudbench.emulators.mega.state import AccountState, PendingContent, Secret, is_seen, secret_of
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 
-__all__ = ["COMMANDS", "OPEN", "Asked"]
-
 _UNLIMITED_BYTES = 2**50
 _EXPORTED = "EXP"
 _NEARLY_FULL = 9000  # hundredths of a percent: from here on the service warns

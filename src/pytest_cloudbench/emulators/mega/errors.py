@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Code", "Failure"]
-
 
 class Code(IntEnum):
     """The numbers that the emulator uses."""

@@ -17,8 +17,6 @@ from typing import Any
 from pytest_cloudbench.emulators.core import Tokens
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 
-__all__ = ["Hashcash", "User", "decode", "encode"]
-
 _ROUNDS_V1, _HASH_ROUNDS_V1, _ROUNDS_V2 = 0x10000, 0x4000, 100_000
 _FIRST_KEY_V1 = struct.pack(">4I", 0x93C467E3, 0x7DB0C7A4, 0xD1BE3F81, 0x0152CB56)
 _RSA_BITS, _SESSION_BYTES, _MAC_BYTES = 2048, 43, 16

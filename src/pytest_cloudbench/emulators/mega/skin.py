@@ -27,8 +27,6 @@ from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
 
-__all__ = ["Mega"]
-
 _API, _CONTENT = "g.api.mega.co.nz", "emulated.userstorage.mega.co.nz"
 _JSON = [(b"content-type", b"application/json")]
 _BYTES = [(b"content-type", b"application/octet-stream")]

@@ -18,8 +18,6 @@ from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import decode, encode
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node
 
-__all__ = ["AccountState", "PendingContent", "Secret", "is_seen", "secret_of"]
-
 _STARTS = itertools.count()
 _FIRST_CHUNK_BYTES, _LARGEST_CHUNK_BYTES = 128 * 1024, 1024 * 1024
 

@@ -22,10 +22,6 @@ from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, covers, reac
 from pytest_cloudbench.emulators.onedrive.state import GraphState, WaitingDevice
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = [
-    "DIALECT", "agree", "authorize", "denied", "device_code", "instance_discovery", "openid_configuration", "token",
-]  # fmt: skip
-
 _TENANT = "9188040d-6c67-4c5b-b112-36a304b66dad"
 """The tenant of personal accounts, as Microsoft's documents give it."""
 _REFRESH, _OF_ITS_OWN = "refresh_token", "client_credentials"

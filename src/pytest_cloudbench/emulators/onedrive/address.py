@@ -22,8 +22,6 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["GraphAddress", "parse", "without_doubled_slashes"]
-
 _DRIVE = re.compile(
     r"/(v1\.0|beta|_api/v2\.0)/"
     r"(drive|drives/([^/]+)|(?:me|(?:users|groups|sites)/[^/]+)/(?:drives/([^/]+)|drive))(?=/|$)"

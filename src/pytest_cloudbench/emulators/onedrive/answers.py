@@ -14,11 +14,6 @@ from typing import Any
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
 
-__all__ = [
-    "GRAPH", "JSON", "JSON_SPACED", "GraphError", "answer_json", "answer_text", "error_answer", "from_store",
-    "not_offered", "precise_time", "seconds_of", "timestamp",
-]  # fmt: skip
-
 GRAPH = "https://graph.microsoft.com/v1.0/$metadata#"
 JSON = b"application/json;odata.metadata=minimal;odata.streaming=true;IEEE754Compatible=false;charset=utf-8"
 JSON_SPACED = b"application/json; odata.metadata=minimal; odata.streaming=true; IEEE754Compatible=false; charset=utf-8"

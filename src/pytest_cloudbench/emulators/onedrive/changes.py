@@ -20,8 +20,6 @@ from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphReque
 from pytest_cloudbench.emulators.onedrive.tree import details_of
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
-__all__ = ["FUNCTIONS"]
-
 
 def _token(place: int, drive_id: str, *, is_first: bool) -> str:
     return urlsafe_b64encode(json.dumps([place, is_first, drive_id]).encode()).decode().rstrip("=")

@@ -28,17 +28,6 @@ from pytest_cloudbench.emulators.onedrive.tree import details_of
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
-__all__ = [
-    "FUNCTIONS",
-    "behavior_of",
-    "download",
-    "new_version",
-    "next_link",
-    "page_size",
-    "set_client_times",
-    "target_name",
-]
-
 _PAGE_ENTRIES = 200
 _MAX_PAGE_ENTRIES = 1000
 _BEHAVIORS = ("fail", "replace", "rename")

@@ -19,21 +19,6 @@ from pytest_cloudbench.emulators.onedrive.answers import GRAPH, timestamp
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState
 from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, details_of
 
-__all__ = [
-    "APP",
-    "GROUP",
-    "PERSON",
-    "SITE_ID",
-    "content_type",
-    "context",
-    "drive",
-    "extension",
-    "item",
-    "item_text",
-    "selected",
-    "web_url",
-]
-
 PERSON: Mapping[str, str] = {
     "email": "emulated@example.com",
     "id": "3f0c4d2e-7f1a-4c56-9a3b-0e5d6c7b8a90",

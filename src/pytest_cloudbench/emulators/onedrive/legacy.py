@@ -14,8 +14,6 @@ from pytest_cloudbench.emulators.onedrive.items import PERSON, extension
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest
 from pytest_cloudbench.emulators.skin import Answer
 
-__all__ = ["is_legacy", "reworded"]
-
 _METADATA = "https://api.onedrive.com/v1.0/$metadata#"
 _MINIMAL = b"application/json; odata.metadata=minimal"
 _NONE = b"application/json; odata.metadata=none"

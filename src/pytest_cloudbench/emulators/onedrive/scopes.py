@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-__all__ = ["DriveReach", "covers", "reach_of"]
-
 
 class DriveReach(IntEnum):
     """How far a token reaches into the drive."""

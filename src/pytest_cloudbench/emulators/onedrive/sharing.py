@@ -15,8 +15,6 @@ from pytest_cloudbench.emulators.onedrive.items import GROUP, PERSON, context, i
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
-__all__ = ["FUNCTIONS", "shared_item"]
-
 _ROLES = {"view": ["read"], "edit": ["write"], "embed": ["read"]}
 _SCOPES = ("anonymous", "organization", "users")
 _OWNER, _OWNER_NUMBER = "owner", "7"

@@ -38,8 +38,6 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, R
 from pytest_cloudbench.emulators.throttle import Refusal
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
-__all__ = ["OneDrive"]
-
 _FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
     **files.FUNCTIONS,
     **uploads.FUNCTIONS,

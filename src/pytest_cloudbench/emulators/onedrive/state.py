@@ -21,10 +21,6 @@ from pytest_cloudbench.emulators.onedrive.tree import GraphTree, details_of
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
-__all__ = [
-    "GraphFunction", "GraphPermission", "GraphRequest", "GraphState", "UploadSession", "WaitingDevice", "ctag", "etag",
-]  # fmt: skip
-
 _DOWNLOAD_S = 3600.0
 """How long an address for content works: "short-lived", about an hour, in the description of driveItem."""
 _APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]

@@ -17,8 +17,6 @@ from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
 
-__all__ = ["GraphTree", "ItemDetails", "details_of"]
-
 _REFUSED = re.compile(r'["*:<>?/\\|\x00-\x1f]|_vti_|^~\$|^ | $', re.IGNORECASE)
 _RESERVED = re.compile(r"\.{1,2}|\.lock|desktop\.ini|con|prn|aux|nul|(com|lpt)[0-9]", re.IGNORECASE)
 """Reserved names ("Restrictions and limitations in OneDrive and SharePoint")."""

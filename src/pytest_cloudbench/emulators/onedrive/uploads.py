@@ -20,8 +20,6 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.model import KIB, MIB
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
-__all__ = ["FUNCTIONS", "fragment"]
-
 _UNIT_BYTES = 320 * KIB
 _MAX_FRAGMENT_BYTES = 60 * MIB
 _LIFE_S = 7 * 86_400.0

@@ -14,8 +14,6 @@ from pytest_cloudbench.lab.clients.base import SyncClient
 from pytest_cloudbench.lab.clients.reference.settings import OPTIONS
 from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
 
-__all__ = ["client", "names"]
-
 _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "syncthing": ("pytest_cloudbench.lab.clients.syncthing:SyncthingClient", frozenset({"compression"})),
     "lsyncd": ("pytest_cloudbench.lab.clients.lsyncd:LsyncdClient", frozenset({"over", "compress"})),

@@ -12,8 +12,6 @@ from pathlib import Path
 from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.lab.clients.processes import Process
 
-__all__ = ["BINARIES", "VERSION_ARGUMENTS", "Ssh"]
-
 BINARIES = ("sshd", "ssh", "ssh-keygen")
 VERSION_ARGUMENTS = {"sshd": ("-V",), "ssh": ("-V",), "ssh-keygen": ()}
 _PRIVILEGE_FOLDER = Path("/run/sshd")

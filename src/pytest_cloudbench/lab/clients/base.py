@@ -34,20 +34,6 @@ from pytest_cloudbench.lab.clients.processes import (
 from pytest_cloudbench.lab.clients.trees import FolderTree, difference
 from pytest_cloudbench.model import ClientError, UsageError
 
-__all__ = [
-    "CAPABILITIES",
-    "ClientFacts",
-    "ClientUnavailable",
-    "Documented",
-    "LocalClient",
-    "MissingProgramError",
-    "Outside",
-    "Proof",
-    "Receiver",
-    "SyncClient",
-    "option",
-]
-
 CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
 """What a client may do to save traffic or time (IMC 2013, section 4)."""
 

@@ -17,8 +17,6 @@ from pytest_cloudbench.lab.clients.processes import Side, find_binary, free_port
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.support import redact
 
-__all__ = ["CommandClient"]
-
 _LONG_SECRET = 8
 """Shorter secrets may be ordinary words, so they are removed only from the tool's own output."""
 

@@ -15,8 +15,6 @@ from typing import Any
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.support import opening
 
-__all__ = ["PLACEHOLDERS", "CommandFile", "fill", "load_command_file", "parse_command_file"]
-
 PLACEHOLDERS: Mapping[str, str] = {
     "user": "the name of the user that runs it",
     "folder": "where files are changed",

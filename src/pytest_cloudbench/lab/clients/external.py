@@ -23,8 +23,6 @@ from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.results.journal import marker_beside, run_of
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
 
-__all__ = ["PRODUCTS", "ExternalClient"]
-
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "dropbox": ("*.dropbox.com", "*.dropboxapi.com", "*.dropboxusercontent.com", "*.dropbox-dns.com"),
     "googledrive": ("drive.google.com", "*.googleapis.com", "*.googleusercontent.com", "clients*.google.com"),

@@ -13,8 +13,6 @@ from typing import ClassVar
 from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
 
-__all__ = ["LsyncdClient"]
-
 # lsyncd collects changes for `delay` seconds; its default of 15 would only make experiments longer.
 _LSYNCD = """\
 settings {{ nodaemon = true, maxProcesses = 1 }}

@@ -25,11 +25,6 @@ from pytest_cloudbench.lab.clients import watchdog
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.support import redact
 
-__all__ = [
-    "End", "Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version",
-    "secret_values", "tail",
-]  # fmt: skip
-
 End = Literal["client", "server"]
 """Where a process runs: the two ends of a link."""
 Side = Literal["client", "server", "device"]

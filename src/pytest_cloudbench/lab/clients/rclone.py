@@ -12,8 +12,6 @@ from typing import ClassVar
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
 
-__all__ = ["RcloneClient"]
-
 _RUN_S = 600.0
 
 # Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text uncompressed.

@@ -13,8 +13,6 @@ from typing import ClassVar
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
 from pytest_cloudbench.lab.clients.processes import Side
 
-__all__ = ["ResticClient"]
-
 _RUN_S = 600.0
 # They protect a repository below the workdir, at an address that only this client knows. No word: logs hide the word.
 _KEY = "restic-4711"

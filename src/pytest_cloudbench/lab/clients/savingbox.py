@@ -18,8 +18,6 @@ from pytest_cloudbench.lab.clients.processes import Loopback, Processes, Runner,
 from pytest_cloudbench.lab.clients.trees import FolderTree, difference
 from pytest_cloudbench.model import ClientError
 
-__all__ = ["SavingboxClient", "SavingboxPush"]
-
 _START_S, _LEAST_S = 60.0, 1.0
 
 

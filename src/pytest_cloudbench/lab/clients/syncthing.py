@@ -21,8 +21,6 @@ from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalCli
 from pytest_cloudbench.lab.clients.processes import Process, Side
 from pytest_cloudbench.model import ClientError
 
-__all__ = ["SyncthingClient"]
-
 _FOLDER_ID = "cloudbench"
 _REST_S = 10.0
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["FolderTree", "difference"]
-
 # Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
 _SETTLED_NS = 50_000_000
 

@@ -12,8 +12,6 @@ from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
 from pytest_cloudbench.lab.clients.processes import tail
 
-__all__ = ["UnisonClient"]
-
 _REPEAT_S = 2
 
 

@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["SIGN", "ProcessStat", "carriers", "kill", "main", "read_stat", "tree", "wait_any"]
-
 SIGN = "CLOUDBENCH_CLIENT"
 """The environment variable with the sign."""
 

@@ -11,8 +11,6 @@ from pytest_cloudbench.lab.detect.sent import EditCosts
 from pytest_cloudbench.lab.detect.values import Observation, Verdict, size_text, unknown, valid_of
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, too_close, unseen
 
-__all__ = ["bundling"]
-
 _PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
 """Connections or exchanges per additional file: one each; one for four or more; none."""
 _NO_ANSWER_BYTES, _FEW_ANSWER_BYTES = 12, 26

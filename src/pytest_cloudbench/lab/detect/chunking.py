@@ -12,8 +12,6 @@ from pytest_cloudbench.lab.detect.values import Observation, Verdict, size_text,
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, too_close, unseen
 from pytest_cloudbench.model import KIB, MIB
 
-__all__ = ["chunking"]
-
 _LEAST_PIECE_BYTES = 16 * KIB
 _LEAST_CHUNK_BYTES = 120_000
 """Smaller pieces may be the 64 KiB windows of HTTP/2 and other protocols, which look just like chunks."""

@@ -16,8 +16,6 @@ from pytest_cloudbench.net.traffic.owners import nameless_doubt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["nameless_bytes", "observe", "window"]
-
 _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000

@@ -15,8 +15,6 @@ from pytest_cloudbench.lab.detect.sent import EditCosts, compression, deduplicat
 from pytest_cloudbench.lab.detect.values import KINDS, Observation, Step, Verdict, unknown
 from pytest_cloudbench.model import MIB
 
-__all__ = ["CAPABILITIES", "first_steps", "judge", "more_steps"]
-
 CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
 """In the order of IMC 2013, section 4."""
 

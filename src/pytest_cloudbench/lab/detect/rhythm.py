@@ -18,8 +18,6 @@ from statistics import median
 from pytest_cloudbench.lab.detect.values import Answer
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["LEAST_BEATS", "Rhythm", "rhythm"]
-
 LEAST_BEATS = 4
 """Ticks that make a period; a longer one than a third of the time is not looked for."""
 

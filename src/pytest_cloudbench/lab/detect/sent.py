@@ -14,17 +14,6 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.lab.detect.values import Observation, Verdict, size_text, unknown
 
-__all__ = [
-    "CUT_BY_CONTENT",
-    "Blocks",
-    "EditCosts",
-    "blocks_of",
-    "compression",
-    "deduplication",
-    "delta",
-    "is_edit_cheaper",
-]
-
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2

@@ -12,8 +12,6 @@ from typing import Literal
 
 from pytest_cloudbench.model import KIB, MIB
 
-__all__ = ["KINDS", "Answer", "Observation", "Step", "Verdict", "size_text", "unknown", "valid_of"]
-
 Answer = Literal["yes", "no", "unknown"]
 
 KINDS: Mapping[str, str] = MappingProxyType({

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from pytest_cloudbench.lab.detect.values import Observation
 
-__all__ = ["ASKED_BYTES", "too_close", "unseen"]
-
 ASKED_BYTES = 48
 """The fewest bytes in which a server can ask for something by its name or digest."""
 _UDP_SHARE = 0.2

@@ -17,8 +17,6 @@ from pytest_cloudbench.lab.sync.usage import difference
 from pytest_cloudbench.net.traffic import Analysis, metrics
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
 
-__all__ = ["Act", "Activity", "Window", "event_gap_s", "rest"]
-
 _STEP_S = 0.1
 _EVENT_TRIPS, _EVENT_LEAST_S = 5, 0.1
 

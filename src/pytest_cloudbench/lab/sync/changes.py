@@ -26,8 +26,6 @@ from pytest_cloudbench.workload.payload.contents import Literal, Piece, Pieces, 
 from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite
 from pytest_cloudbench.workload.payload.jpeg import head, image
 
-__all__ = ["Changes", "Played", "Workload", "move_in", "play", "put", "write"]
-
 _ZLIB_LEVEL = 6
 _EDITS = ("append", "insert", "spliced", "change", "version")
 _COPIES = ("copy", "twin_insert", "twin_change", "restore")

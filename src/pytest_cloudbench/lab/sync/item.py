@@ -44,8 +44,6 @@ from pytest_cloudbench.net.traffic.owners import nameless_doubt
 from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support import extras
 
-__all__ = ["LabItem"]
-
 _NOT_HERE = (ClientUnavailable, LinkUnavailable, CaptureUnavailable)
 
 

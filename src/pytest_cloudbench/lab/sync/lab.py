@@ -22,8 +22,6 @@ from pytest_cloudbench.net.link import Link, Way
 from pytest_cloudbench.net.traffic import Analysis
 from pytest_cloudbench.support.clock import wait_for
 
-__all__ = ["Lab"]
-
 _WAY = Way(delay_ms=10)
 _POLL_S, _QUIET_POLLS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
 _LAST_LINES, _MOST_CHARACTERS = 3, 400

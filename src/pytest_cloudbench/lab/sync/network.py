@@ -26,17 +26,6 @@ from pytest_cloudbench.net.traffic.replies import round_trips
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import owner_text
 
-__all__ = [
-    "Network",
-    "OwnLink",
-    "UsersInterface",
-    "interface_addresses",
-    "link_doubts",
-    "measure_link",
-    "network_of",
-    "proof_notes",
-]
-
 _Seen = TypeVar("_Seen")
 
 _CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"

@@ -24,8 +24,6 @@ from pytest_cloudbench.model import ClientError, UsageError, chunks
 from pytest_cloudbench.net.link import Link
 from pytest_cloudbench.support.clock import wait_for
 
-__all__ = ["Propagation", "propagate"]
-
 _PAUSE_S, _ALIVE_S = 0.005, 0.05
 _PAUSE_SHARE = 2.0
 """After a long look (many files), the pause is this many times as long: looking must not be the load."""

@@ -18,8 +18,6 @@ from pytest_cloudbench.lab.sync.usage import difference
 from pytest_cloudbench.net.traffic import Analysis
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
-__all__ = ["SyncSession"]
-
 _TRIAL, _SEEN_SHARE = Step("big", 1_000_000), 0.9
 
 

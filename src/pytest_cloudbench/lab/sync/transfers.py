@@ -23,8 +23,6 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.traffic import Analysis, Flow, FlowTable, metrics
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
 
-__all__ = ["PlannedInterruption", "Transfer", "Transfers", "doubts_of", "mean_of", "means", "recovery"]
-
 _NEVER = 1 << 60
 _SEEN_SHARE = 0.9
 """Random bytes cannot be compressed, so what is missing was not seen."""

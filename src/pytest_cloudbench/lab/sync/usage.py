@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["difference", "energy_j", "read_energy_uj", "rss_bytes"]
-
 _POWERCAP = Path("/sys/class/powercap")
 _PAGE_UNIT_BYTES = 1024
 

@@ -1,5 +1,3 @@
 """Requests and answers in a file: recorded, replayed, and free of secrets."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -27,8 +27,6 @@ from pytest_cloudbench.model import KIB, ConfigError, ProviderSpec, ResultsError
 from pytest_cloudbench.providers import credentials, credentials_of
 from pytest_cloudbench.support import extras, opening
 
-__all__ = ["Cassette", "check_options", "header", "open_cassette"]
-
 _MODES = ("record", "replay")
 _MOST_BODY_BYTES = 64 * KIB
 _MOST_FILE_BYTES = 256 * 1024 * KIB

@@ -13,8 +13,6 @@ from typing import Any
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.redact import TAKEN_OUT
 
-__all__ = ["has_secret", "kept_headers", "looks_secret", "scrubbed", "scrubbed_body"]
-
 _KEPT = re.compile(
     r"content-(type|range|length|md5)|accept-ranges|range|location|etag|last-modified|retry-after|.*-api-(arg|result)"
     r"|x-(ms|amz|goog|storage|openstack)-.*|x-.*(version|copy|token).*",

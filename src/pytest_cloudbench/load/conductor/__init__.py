@@ -1,5 +1,3 @@
 """The controller's half of a session: it serves agents, starts runs together and writes what was asked for."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.engine.cpu_wait import WaitSampler
     from pytest_cloudbench.load.versus.contest import Contests
 
-__all__ = ["Conductor"]
-
 _BUSY = 0.95
 
 _START_MARGIN_S = 0.05

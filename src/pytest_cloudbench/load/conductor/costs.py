@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from pytest_cloudbench.load.messages import Start
 from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
 
-__all__ = ["Price", "Spending", "announcement", "estimate_usd", "price_of", "read_prices"]
-
 _MOVES_FILES = frozenset({Verb.PUT, Verb.GET})
 _GB = 1e9
 

@@ -15,8 +15,6 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.load.merging.entries import Finding
 from pytest_cloudbench.model import ResultsError, UsageError
 
-__all__ = ["Outputs"]
-
 
 class Outputs:
     """What one session writes. Raises UsageError and ConfigError for files that cannot be written.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.gate.session import SessionGate
     from pytest_cloudbench.report.live_page import LivePage
 
-__all__ = ["Serving", "Workers"]
-
 _GATE_MARKUP: dict[str, dict[str, bool]] = {"broken": {"red": True}, "inconclusive": {"yellow": True}}
 
 _DISMISS_S = 5.0

@@ -16,8 +16,6 @@ from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.net.sockets.owners import family_of
 from pytest_cloudbench.support.clock import now_ns
 
-__all__ = ["WaitSampler", "find_thread_wait"]
-
 _OWN = "/proc/thread-self/schedstat"
 _READ_BYTES = 64
 _MOST_KEPT = 128

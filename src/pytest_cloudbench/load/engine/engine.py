@@ -27,15 +27,6 @@ from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Plan, ThinkTime, Threads
 from pytest_cloudbench.workload.trace import VERBS
 
-__all__ = [
-    "MAX_THREADS",
-    "Budget",
-    "Engine",
-    "Steps",
-    "Task",
-    "outcome_of",
-]
-
 MAX_THREADS = 512
 """The most operations in flight at once in one agent. Beyond it the engine is late and says so."""
 

@@ -15,8 +15,6 @@ from pytest_cloudbench.load.messages import LogMoved
 from pytest_cloudbench.results.oplog import OpLog
 from pytest_cloudbench.results.owner import owner_text
 
-__all__ = ["open_log"]
-
 
 def open_log(
     agent: Agent, facts: RunFacts, nodeid: str, run: str, progress: Callable[..., None] | None = None

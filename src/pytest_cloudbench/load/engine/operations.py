@@ -18,8 +18,6 @@ from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads
 from pytest_cloudbench.workload.payload import Generator, digest
 
-__all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "budget_of", "compare", "load_of", "task_of"]
-
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
 """What an experiment can do. All but the first work on existing files."""
 

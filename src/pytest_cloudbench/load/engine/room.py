@@ -13,8 +13,6 @@ from pytest_cloudbench.load.engine.operations import Deal
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads
 
-__all__ = ["available_bytes", "check_room"]
-
 _PLANNED_BYTES, _PREPARED_BYTES, _STREAMED_BYTES, _SENSOR_BYTES = 300, 800, 150, 100
 """Bytes of one operation in an open loop (unfolded to a plan), in a pool (prepared before the start), in a closed loop
 (its record); and of one sensor. Measured with CPython 3.11: 130 for a plan, 100 for a record, 590 for what is

@@ -24,8 +24,6 @@ from pytest_cloudbench.load.engine.engine import Engine
 from pytest_cloudbench.load.messages import EndOfRun, Watched
 from pytest_cloudbench.model import Op, Outcome
 
-__all__ = ["Decider", "End", "RunWatch", "drift_of", "end_of"]
-
 _USUAL = "response_p50"
 """What is looked at for a drift in a run that does not say what is to be steady."""
 _AMOUNT_FIELDS = ("scheduled_ns", "start_ns", "end_ns", "size_bytes")

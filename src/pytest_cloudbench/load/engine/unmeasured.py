@@ -20,8 +20,6 @@ from pytest_cloudbench.load.messages import ListingPage, SwitchFaults
 from pytest_cloudbench.model import BudgetError, CloudError, Entry, ErrorKind
 from pytest_cloudbench.providers import Provider
 
-__all__ = ["Unmeasured"]
-
 _LISTING_FILES = 2000
 _PATIENT_S, _FIRST_PATIENT_S = 60.0, 5.0
 """How long to wait for transient errors to pass; the second if the provider has never answered: a mistyped name?"""

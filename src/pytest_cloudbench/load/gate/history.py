@@ -21,8 +21,6 @@ from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.points import Point
 
-__all__ = ["FormerRuns", "GateHistory"]
-
 
 @dataclass(frozen=True, slots=True)
 class FormerRuns:

@@ -38,8 +38,6 @@ from pytest_cloudbench.load.names import label_of
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 
-__all__ = ["INCONCLUSIVE", "Gated", "GatedPairs", "SessionGate"]
-
 INCONCLUSIVE = 6
 """The exit status of a strict session in which nothing failed but what could not be judged; pytest's own end at 5."""
 

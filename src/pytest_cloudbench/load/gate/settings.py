@@ -15,8 +15,6 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
 
-__all__ = ["GateSettings", "RepeatBudget", "marked_margins", "parse_budget", "read_settings"]
-
 _MARK = "cloudbench_gate"
 
 

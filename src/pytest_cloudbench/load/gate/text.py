@@ -11,8 +11,6 @@ from pytest_cloudbench.judge.drift import DriftState
 from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
 
-__all__ = ["brief", "difference_text", "remarks_of", "ruling_text"]
-
 
 def brief(ruling: Ruling) -> str:
     """The change and its interval, such as ``+31 % (+22 to +41 %)``; empty if it is not known."""

@@ -18,16 +18,6 @@ from pytest_cloudbench.judge.expect import worst
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import CloudbenchError
 
-__all__ = [
-    "ExpectationBroken",
-    "ExpectationUnknown",
-    "failing_gates",
-    "gated",
-    "plain_report",
-    "properties",
-    "unmet_gates",
-]
-
 _UNMET = pytest.StashKey[list[str]]()
 
 

@@ -29,8 +29,6 @@ from pytest_cloudbench.results.suite import declared_in
 if TYPE_CHECKING:  # most sessions have no gate
     from pytest_cloudbench.load.gate.session import GatedPairs, SessionGate
 
-__all__ = ["Entries", "Finding"]
-
 _EMULATED = {"all": True, "some": "some", "none": False}
 """What an entry says about emulators among the parts of a provider."""
 

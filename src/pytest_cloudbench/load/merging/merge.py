@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.engine.cpu_wait import WaitSampler
     from pytest_cloudbench.net.sockets.counter import TcpCounter
 
-__all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "server_doubts", "warm_up_info"]
-
 NOT_TRIED = "operations were not tried"
 """The end of the doubt about a run that did less than planned, other than by stopping early."""
 

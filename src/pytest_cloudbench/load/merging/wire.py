@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.capture import Capture
     from pytest_cloudbench.net.sockets.counter import TcpCounter
 
-__all__ = ["Wire", "WireSeen", "begin", "believed", "ended", "told"]
-
 _USUAL = (443,)
 _LOOPBACK = "lo"
 _SNAP_BYTES = 128

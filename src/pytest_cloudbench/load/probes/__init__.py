@@ -1,5 +1,3 @@
 """A second client beside the first: when a file can be read, and when all readers agree."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -27,8 +27,6 @@ from pytest_cloudbench.workload.payload import Generator, RandomContent
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
 
-__all__ = ["CHECKS", "SETTLE_S", "measure_consistency"]
-
 CHECKS = (
     "read_after_write", "list_after_write", "read_after_overwrite", "list_after_overwrite", "read_after_delete",
     "list_after_delete", "concurrent_overwrite", "repeated_write",

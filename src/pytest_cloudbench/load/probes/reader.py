@@ -28,8 +28,6 @@ from pytest_cloudbench.services.child import Child
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import now_ns, wait_for
 
-__all__ = ["NOT_INTACT", "SHORT", "Attempt", "FileWatcher", "ReaderProcess", "Watcher", "main"]
-
 SHORT = "short"
 """The problem of a download that ended too early: only part of the file can be read."""
 

@@ -31,8 +31,6 @@ from pytest_cloudbench.workload.payload import Generator
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
 
-__all__ = ["FileReadiness", "Seen", "measure_readiness", "readiness_of", "summarize"]
-
 _M = TypeVar("_M", bound=Message)
 
 _COLUMNS = (

@@ -1,5 +1,3 @@
 """Two sides measured in turns by one test: the agents' half and the controller's."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -27,8 +27,6 @@ from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 from pytest_cloudbench.load.names import label_of
 
-__all__ = ["Contests", "Rules"]
-
 _OF_ENTRY = (
     "schema", "machine", "agents", "time_scale", "seed", "run_id", "published", "operation", "loop", "sensors",
     "threads", "arrival", "size_bytes", "payload", "planned_ops",

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.drivers.base import Driver
     from pytest_cloudbench.providers.for_agents import Provided
 
-__all__ = ["check_options", "provided", "run_in_turns"]
-
 _SIDES = pytest.StashKey["_Sides"]()
 _SIDE = pytest.StashKey[str]()
 _SETUP_S = 600.0

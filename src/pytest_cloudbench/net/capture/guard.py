@@ -14,8 +14,6 @@ import subprocess
 import sys
 import threading
 
-__all__ = ["SENTINEL_ADDRESS", "SENTINEL_PORT", "main", "sentinel_payload"]
-
 SENTINEL_ADDRESS = "233.252.0.9"
 """Multicast addresses for documentation (RFC 6676): they need no neighbour, get no answer, and nobody listens."""
 SENTINEL_PORT = 9

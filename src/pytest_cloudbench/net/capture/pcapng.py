@@ -11,8 +11,6 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Walk", "read_comment", "walk"]
-
 _SECTION, _INTERFACE, _PACKET, _STATISTICS = 0x0A0D0D0A, 1, 6, 5
 _BIG_ENDIAN_MAGIC = b"\x1a\x2b\x3c\x4d"
 _OPT_COMMENT, _ISB_RECEIVED, _ISB_DROPPED = 1, 4, 5

@@ -13,18 +13,6 @@ from typing import Any
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = [
-    "Delivered",
-    "DeliveredWay",
-    "Way",
-    "is_rate",
-    "judged",
-    "probe_settings",
-    "stream_bytes",
-    "train_rate",
-    "train_settings",
-]
-
 _DELAY_SHARE, _DELAY_MS = 0.10, 1.0
 _JITTER_SHARE, _JITTER_MS = 0.30, 1.0
 _LOSS_SIGMAS = 3.3

@@ -13,29 +13,6 @@ import socket
 import struct
 import subprocess
 
-__all__ = [
-    "ADDRESSES",
-    "HARDWARE_ADDRESS",
-    "INTERFACE",
-    "MTU_BYTES",
-    "bring_up",
-    "count_missed",
-    "enter_net",
-    "enter_user_namespace",
-    "forwarding_socket",
-    "link_headers",
-    "make_netem",
-    "make_tun",
-    "make_veth",
-    "new_net",
-    "open_counters",
-    "read_counters",
-    "redirect",
-    "remove",
-    "set_up",
-    "switch_off_offloads",
-]
-
 ADDRESSES = {"client": ("198.18.0.1", "2001:2::1"), "server": ("198.18.0.2", "2001:2::2")}
 """IPv4 and IPv6 of each side, from the ranges for benchmarks (RFC 2544, RFC 5180)."""
 INTERFACE = "cloudbench0"

@@ -18,8 +18,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["main"]
-
 _PROBE = struct.Struct("!IQQ")
 _ASKED = struct.Struct("!cdQ")
 _FILL = b"\0" * 65536

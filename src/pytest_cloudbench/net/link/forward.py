@@ -17,8 +17,6 @@ from typing import Any
 
 from pytest_cloudbench.net.link.packets import ACK, RST, SYN, Segment, cut, is_unicast, reset, segment
 
-__all__ = ["Counts", "Direction", "Interrupter", "Interruption", "TrackedConnection"]
-
 _READ_BYTES = 2048  # our devices have an MTU of 1500 and no offloads
 _BATCH = 64
 _BACKLOG_BYTES = 256 * 1024 * 1024

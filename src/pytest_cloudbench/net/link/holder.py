@@ -24,8 +24,6 @@ from pytest_cloudbench.net.link.devices import ADDRESSES, INTERFACE
 from pytest_cloudbench.net.link.forward import Direction, Interrupter
 from pytest_cloudbench.net.link.leftovers import Mark, end_all, inside
 
-__all__ = ["main"]
-
 _POLL_S = 1.0
 
 

@@ -14,8 +14,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["main"]
-
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
 
 

@@ -20,8 +20,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["MARK", "Leftover", "Mark", "end_all", "end_leftovers", "inside", "leftovers", "main"]
-
 MARK = "CLOUDBENCH_LINK"
 """The environment variable with the mark."""
 _END_S = 5.0

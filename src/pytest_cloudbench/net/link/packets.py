@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-__all__ = ["ACK", "RST", "SYN", "Segment", "cut", "is_unicast", "reset", "segment"]
-
 SYN, RST, ACK = 0x02, 0x04, 0x10
 """Bits of TCP's flags."""
 _TCP = 6

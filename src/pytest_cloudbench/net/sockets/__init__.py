@@ -3,5 +3,3 @@
 What may live here: the kernel's messages about sockets (``diag``), asking it (``kernel``), counts into bytes of
 connections (``sums``), and both together (``counter``). Only Linux tells; elsewhere the answer is why nothing is known.
 """
-
-__all__: list[str] = []

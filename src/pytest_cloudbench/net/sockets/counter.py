@@ -15,8 +15,6 @@ from pytest_cloudbench.net.sockets.kernel import SocketWatch
 from pytest_cloudbench.net.sockets.owners import family_of, inodes_of
 from pytest_cloudbench.net.sockets.sums import Carried, Places, carried, carried_by
 
-__all__ = ["OwnCounter", "ServiceCounter", "TcpCounter"]
-
 _Sockets = Mapping[int, TcpSocket]
 
 

@@ -10,11 +10,6 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "DESTROYED", "DONE", "FAILED", "LEFT", "LISTENING", "OPEN_STATES", "SOCKET", "Place", "TcpSocket", "UncountedError",
-    "address_of", "dump_request", "errno_of", "filter_program", "is_loopback", "messages", "read_socket",
-]  # fmt: skip
-
 Place = tuple[bytes, int]
 """An IPv6 address, or an IPv4 address as IPv6 writes it, and a port."""
 

@@ -34,8 +34,6 @@ from pytest_cloudbench.net.sockets.diag import (
     read_socket,
 )
 
-__all__ = ["SocketWatch", "cookie_of"]
-
 _ANSWER_S = 10.0
 """The kernel answers in microseconds, unless this process gets no processor."""
 

@@ -9,8 +9,6 @@ import contextlib
 import os
 from collections.abc import Collection
 
-__all__ = ["family_of", "inodes_of"]
-
 _SOCKET = "socket:["
 
 

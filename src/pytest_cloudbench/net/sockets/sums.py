@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.net.sockets.diag import LEFT, LISTENING, OPEN_STATES, Place, TcpSocket, is_loopback
 
-__all__ = ["Carried", "Places", "carried", "carried_by"]
-
 _OPENING = _CLOSING = 1
 """The start of a connection counts as one acknowledged byte, its end as one that was received."""
 

@@ -28,8 +28,6 @@ from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
 
-__all__ = ["SCHEMA", "Analysis", "Canary", "Validity", "analyze"]
-
 SCHEMA = 1
 """Of ``Analysis.as_dict``. 1: the first."""
 

@@ -17,9 +17,6 @@ from pytest_cloudbench.net.traffic.table import NEVER, FlowTable, Side
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["COUNTED", "count_all", "in_one"]
-
-
 _CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 15
 """How many packets are counted together, of several flows and of a long one: few enough for the processor's cache."""
 _HANDSHAKE_ROWS = 64

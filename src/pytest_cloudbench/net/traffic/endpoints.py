@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["TCP", "UDP", "Address", "Names", "Pairs", "Recent"]
-
 TCP, UDP = 6, 17
 
 Address = IPv4Address | IPv6Address

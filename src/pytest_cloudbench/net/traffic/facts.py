@@ -18,8 +18,6 @@ from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer, Ints
 
-__all__ = ["CaptureFacts", "FlowFacts", "find_facts"]
-
 _TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _DNS_PORT = 53
 

@@ -17,8 +17,6 @@ from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
 if TYPE_CHECKING:
     pass
 
-__all__ = ["group"]
-
 
 def group(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> FlowTable:
     """Find the flows.

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
 
-__all__ = ["Fragment", "Fragments", "Whole"]
-
 _MOST_PIECES = 1 << 16
 """The most pieces that wait for others; the packet that has waited longest is given up first."""
 

@@ -11,8 +11,6 @@ from ipaddress import IPv4Address, IPv6Address
 
 from pytest_cloudbench.net.traffic.packets import Address
 
-__all__ = ["ClientHello", "DnsMessage", "client_hello", "dns_message", "quic_version", "server_version"]
-
 _TLS_VERSIONS = {0x0300: "SSLv3", 0x0301: "TLSv1.0", 0x0302: "TLSv1.1", 0x0303: "TLSv1.2", 0x0304: "TLSv1.3"}
 _QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
 

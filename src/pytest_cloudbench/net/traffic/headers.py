@@ -20,8 +20,6 @@ from pytest_cloudbench.net.traffic.tunnels import BRIDGED, DONE, ERSPAN2, ERSPAN
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Batch, Buffer, Ints
 
-__all__ = ["KINDS", "SENTINEL", "SENTINEL_ADDRESS", "Aside", "Headers"]
-
 SENTINEL, SENTINEL_ADDRESS = b"cloudbench-sentinel ", int(IPv4Address("233.252.0.9"))
 """What ``net.capture.guard`` sends before and after a measurement, and to where. Repeated here: it cannot be
 imported."""

@@ -16,8 +16,6 @@ from pytest_cloudbench.net.traffic.table import BY, NEVER, FlowTable, listed
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["flow_lines", "largest", "totals", "ways"]
-
 _FLOWS_AT_ONCE = 4096
 _SUMS = ("payload_bytes", "unique_bytes", "wire_bytes", "missing_bytes", "unseen_bytes", "retransmissions")
 _MARKS = {

@@ -18,11 +18,6 @@ from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = [
-    "Burst", "Interval", "Pause", "SentPieces", "bursts", "chunks", "completion_s", "idle_traffic", "overhead",
-    "pauses", "pieces", "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Burst:

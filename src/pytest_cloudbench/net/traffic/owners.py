@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.facts import FlowFacts
     from pytest_cloudbench.net.traffic.packets import Address
 
-__all__ = ["Sorted", "Whose", "nameless_doubt"]
-
 _NAMELESS_SHARE = 0.05
 """More bytes without a name than this share of the client's own make a number doubtful."""
 

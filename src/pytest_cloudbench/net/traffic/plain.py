@@ -15,8 +15,6 @@ from pytest_cloudbench.net.traffic.endpoints import Names, Recent
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Batch, Buffer
 
-__all__ = ["Plain"]
-
 _ETHERNET, _LINK_BYTES, _TCP_BYTES = 1, 14, 20
 
 

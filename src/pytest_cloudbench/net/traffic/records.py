@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Buffer = bytes | mmap
 
-__all__ = ["BATCH_RECORDS", "WINDOW_BYTES", "Batch", "Buffer", "Interface", "Ints", "Reader"]
-
 WINDOW_BYTES = 64 * MIB
 """The file is read in windows of this size, so that a mapped file's earlier pages can be given back."""
 BATCH_RECORDS = 16384

@@ -17,8 +17,6 @@ from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["RoundTrips", "answers", "round_trips"]
-
 _TOGETHER_ROWS, _PART_ROWS = 1 << 15, 1 << 17
 """How many packets are looked at together, of several flows and of a long one."""
 _AROUND_ROWS = 1 << 14

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
     from pytest_cloudbench.net.traffic.sequence import Mask
 
-__all__ = ["FAST", "KEEP_ALIVE", "OUT_OF_ORDER", "RETRANSMITTED", "SPURIOUS", "Segments", "judge"]
-
 RETRANSMITTED, FAST, SPURIOUS, OUT_OF_ORDER, KEEP_ALIVE = 1, 2, 3, 4, 5
 """What a packet was judged to be; 0 is an ordinary one. 1 to 3 are retransmissions."""
 

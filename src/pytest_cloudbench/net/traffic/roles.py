@@ -14,8 +14,6 @@ from typing import Any
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.net.traffic.table import Flow
 
-__all__ = ["ROLES", "Roles", "Rule", "parse_rules"]
-
 ROLES = ("control", "storage", "notification", "dns", "other")
 """``notification`` is control that waits for news (papers 002 and 004 count it apart); sums of control include it."""
 

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-__all__ = [
-    "Heard",
-    "Mask",
-    "Reach",
-    "Sent",
-    "acknowledged",
-    "begins",
-    "behind",
-    "covered",
-    "handshakes_ns",
-    "round_trips_ns",
-    "unwrap",
-]
-
 _NEAR = 1 << 30
 _LARGEST = 1 << 62
 

@@ -17,8 +17,6 @@ from pytest_cloudbench.net.traffic.table import FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer, Ints
 
-__all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces", "segment_limits", "tellers"]
-
 TOUCHED_PACKETS = 512
 """How many packets are read before a mapped file's pages are given back: each may bring in 64 KiB around it."""
 _FEW = 64

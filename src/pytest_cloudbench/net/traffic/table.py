@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["BY", "NEVER", "Flow", "FlowTable", "InOrder", "Side", "Times", "Who", "listed"]
-
 NEVER = -(1 << 63)
 """Stands for a time that does not exist."""
 

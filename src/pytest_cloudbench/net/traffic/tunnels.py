@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
-__all__ = ["BRIDGED", "DONE", "ERSPAN2", "ERSPAN3", "IPV4", "IPV6", "Inside", "Read", "gre", "in_udp"]
-
 IPV4, IPV6, BRIDGED = 0x0800, 0x86DD, 0x6558
 DONE, ERSPAN2, ERSPAN3 = -1, 0x10002, 0x10003
 """What comes next if not an EtherType: nothing, or ERSPAN's headers before an Ethernet frame."""

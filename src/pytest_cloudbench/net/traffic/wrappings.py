@@ -6,11 +6,6 @@ it makes a capture's verdict unknown; protocols that are known to hold none do n
 
 from __future__ import annotations
 
-__all__ = [
-    "CONTROL_ETHERTYPES", "CONTROL_PROTOCOLS", "CONTROL_SAPS", "ethertype", "ip_protocol", "link_type", "ppp",
-    "snap_is_control",
-]  # fmt: skip
-
 CONTROL_ETHERTYPES = frozenset((
     0x0600, 0x0601, 0x0806, 0x0842, 0x0BAD, 0x2000, 0x2001, 0x2004, 0x22EA, 0x22F0, 0x22F4, *range(0x6000, 0x6008),
     0x8035, 0x809B, 0x80F3, 0x8137, 0x8138, 0x8204, 0x8808, 0x8809, 0x8863, 0x886D, 0x886F, 0x8870, 0x8874, 0x887B,

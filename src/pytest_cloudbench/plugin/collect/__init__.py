@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["collector_of", "only_config_files"]
-
 _BENCH_ENDING = ".bench.toml"
 _INI_ENDINGS = frozenset({".ini", ".conf", ".cfg"})
 _INI_MOST_BYTES = 1 << 20

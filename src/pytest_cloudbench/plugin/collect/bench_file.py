@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.workload.payload import Payloads
 
-__all__ = ["BenchFileModule"]
-
 _WORDS: Mapping[Verb, str] = {verb: word for word, verb in OPERATIONS.items()}
 _TRACE = "trace"
 """The label of the one entry that a trace makes."""

@@ -15,8 +15,6 @@ from pytest_cloudbench.plugin.configs.benchcloud import CaptureSettings
 if TYPE_CHECKING:
     from pytest_cloudbench.net.capture import Capture
 
-__all__ = ["Capturing"]
-
 
 class Capturing:
     """A capture that the leading agent makes; all agents call both methods.

@@ -29,8 +29,6 @@ from pytest_cloudbench.support import opening
 from pytest_cloudbench.workload.arrival import Threads
 from pytest_cloudbench.workload.payload import Generator, Payloads, generator
 
-__all__ = ["BenchCloudModule", "StartSleeps", "read_text"]
-
 _MOST_ROWS = 100
 """Of the table of operations on the terminal; a log has them all."""
 

@@ -16,8 +16,6 @@ import pytest
 from pytest_cloudbench.model import ConfigError, UsageError
 from pytest_cloudbench.support import opening
 
-__all__ = ["ConfigFunction", "ConfigModule", "text_of"]
-
 _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 

@@ -1,5 +1,3 @@
 """Configuration files that describe experiments: text into frozen values, without I/O."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

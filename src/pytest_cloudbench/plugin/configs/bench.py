@@ -42,17 +42,6 @@ from pytest_cloudbench.workload.payload import Generator, generator
 from pytest_cloudbench.workload.payload.registry import Param
 from pytest_cloudbench.workload.trace import VERBS, Replay
 
-__all__ = [
-    "BenchCase",
-    "BenchExpectation",
-    "BenchExperiment",
-    "BenchFile",
-    "BenchPayload",
-    "SensorLoad",
-    "ThreadLoad",
-    "parse_bench",
-]
-
 _MOST_CASES = 1000
 _SEED = "check"
 

@@ -14,8 +14,6 @@ from typing import Any
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.plugin.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS, Key, fits
 
-__all__ = ["Locator", "NamedFiles", "check_values", "hint", "named", "shown"]
-
 _DEEPEST = 12
 
 

@@ -17,26 +17,6 @@ from pytest_cloudbench.judge import metrics, steady
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.workload.payload.registry import GENERATORS, SIZES, Param
 
-__all__ = [
-    "ABOUT",
-    "ARRIVALS",
-    "EXPECT",
-    "EXPERIMENT",
-    "GATE",
-    "GRID",
-    "METRICS",
-    "MIXED",
-    "ONLY_OF",
-    "OPERATIONS",
-    "PAYLOADS",
-    "SENSOR_KEYS",
-    "THREAD_KEYS",
-    "UNTIL",
-    "Key",
-    "fits",
-    "schema_of",
-]
-
 _Schema: TypeAlias = Mapping[str, Any]
 
 

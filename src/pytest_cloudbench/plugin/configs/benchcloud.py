@@ -16,14 +16,6 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.plugin.configs.benchcloud_classes import Classes, DriverClass
 from pytest_cloudbench.plugin.configs.ini import Ini, parse_ini, shown
 
-__all__ = [
-    "BenchCloudTest",
-    "CaptureSettings",
-    "is_benchcloud",
-    "parse_benchcloud",
-    "parse_capture",
-]
-
 _GENERATED = "<generated_file.name>"
 _PARAMS = "operator.operation_method_params"
 _UPLOAD_ONLY = ("operator", "file_generator")

@@ -13,8 +13,6 @@ from typing import Any
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.plugin.configs.ini import shown
 
-__all__ = ["Classes", "DriverClass", "GeneratorClass", "OperatorClass", "parse_classes"]
-
 
 @dataclass(frozen=True, slots=True)
 class DriverClass:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Literal
 
-__all__ = ["LoggedOperation", "LoggedRun", "log_line", "log_text", "statistics"]
-
 # As strftime's %b in the C locale, whatever the locale is.
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 

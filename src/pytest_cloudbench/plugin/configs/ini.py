@@ -18,8 +18,6 @@ from string import ascii_lowercase, ascii_uppercase
 
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["Ini", "parse_ini", "shown"]
-
 _SPACE = " \t\n\r\x0b\x0c"
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SECTION = re.compile(r"\[(?P<name>[^]]+)\]")

@@ -2,5 +2,3 @@
 
 What may live here: pure functions of bytes, keys and numbers. Random bytes and times are arguments.
 """
-
-__all__: list[str] = []

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
-__all__ = ["at_least", "fewer_than", "up_counts"]
-
 
 def up_counts(failures: Sequence[float]) -> list[float]:
     """Returns the probability that exactly 0, 1, ... n children are up.

@@ -16,8 +16,6 @@ from typing import Literal
 from pytest_cloudbench.raid.coding.availability import fewer_than
 from pytest_cloudbench.raid.coding.placement import bounded_fill
 
-__all__ = ["MOST_OFFERS", "Choice", "Offer", "Wish", "choose"]
-
 MOST_OFFERS = 12
 """More offers would make more than 4,000 sets of children, which take too long."""
 

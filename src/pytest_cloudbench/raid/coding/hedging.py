@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-__all__ = ["Hedging", "HedgingRule"]
-
 _WINDOW = 128
 _FEW = 8
 """A percentile of fewer answers than this says nothing."""

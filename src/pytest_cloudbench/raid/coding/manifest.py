@@ -29,8 +29,6 @@ from pytest_cloudbench.raid.coding.sealing import (
     sealed_bytes,
 )
 
-__all__ = ["DIGEST_BYTES", "VERSION_BYTES", "CodedSegment", "Manifest"]
-
 VERSION_BYTES = 16
 """Random bytes that name one version of an object."""
 DIGEST_BYTES = 32

@@ -31,8 +31,6 @@ from math import inf, isfinite
 
 from pytest_cloudbench.raid.coding.policies import Equal, Split
 
-__all__ = ["Cost", "Throughput", "bounded_fill", "cost_of", "least_overhead", "least_time_s", "throughput_split"]
-
 _NEAR = 0.03
 """A code that comes within 3 % of the bound is near enough."""
 

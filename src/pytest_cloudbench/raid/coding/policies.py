@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-__all__ = ["Equal", "Fixed", "Hedge", "Placement", "Rates", "Split", "Unobserved"]
-
 
 @dataclass(frozen=True, slots=True)
 class Split:

@@ -10,8 +10,6 @@ from math import inf, isfinite
 from statistics import median
 from typing import Any
 
-__all__ = ["ChildRates", "ObservedRate"]
-
 _MOST = 1e18
 """Bytes and seconds beyond this are a mistake, and would end up as infinities."""
 

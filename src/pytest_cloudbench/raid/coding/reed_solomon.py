@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["CODECS", "MOST_SHARES", "Buffer", "Codec", "Isal", "Portable", "codec", "parts", "share_bytes"]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that are only read."""
 

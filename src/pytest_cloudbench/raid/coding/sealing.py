@@ -17,11 +17,6 @@ from typing import Any
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 
-__all__ = [
-    "CHUNK_BYTES", "KEY_BYTES", "PREFIX_BYTES", "SALT_BYTES", "TAG_BYTES", "MasterKey", "NotGenuine", "Stream",
-    "chunk_count", "sealed_bytes",
-]  # fmt: skip
-
 CHUNK_BYTES = MIB
 """Content bytes in one chunk; only the last one has fewer."""
 KEY_BYTES = 32

@@ -11,8 +11,6 @@ from typing import Any
 
 from pytest_cloudbench.report.svg import Canvas
 
-__all__ = ["NARROW", "WIDE", "Figure"]
-
 WIDE, NARROW = 540, 344
 """Widths for which a figure is drawn, in units of its labels: on a page, and on a telephone."""
 

@@ -20,8 +20,6 @@ from pytest_cloudbench.report.scales import Linear, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results.suite import TimeCourse
 
-__all__ = ["courses"]
-
 _MOST_POINTS = 200
 _MOST_SAID = 4
 """Up to this many lines, words say where each ends; for more, the table does."""

@@ -28,9 +28,6 @@ from pytest_cloudbench.report.scales import (
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 from pytest_cloudbench.results.suite import Curve
 
-__all__ = ["curves", "text_of"]
-
-
 _ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
 _TITLES = {"tue": "traffic usage efficiency", "size_bytes": "size of the file"}
 _ID_LIKE = frozenset({"service", "client"})

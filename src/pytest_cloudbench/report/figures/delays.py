@@ -16,8 +16,6 @@ from pytest_cloudbench.report.scales import Linear, Log, percent_text, seconds_t
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.suite import Delays
 
-__all__ = ["delays_of_changes"]
-
 
 def delays_of_changes(row: Delays, each: Measurement) -> Figure | str | None:
     """Returns the figure of an entry's delays, why there is none, or None for an entry that has none."""

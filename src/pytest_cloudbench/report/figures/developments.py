@@ -24,8 +24,6 @@ from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.points import Point
 
-__all__ = ["over_runs"]
-
 _HIGH, _GAP = 110.0, 48.0
 _LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("line s0 solid", "median"), ("rule", "lasting change"))
 _BROKEN, _MARGIN = ("d6", "broken, said the gate"), ("margin", "within the gate's margin")

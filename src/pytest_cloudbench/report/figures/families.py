@@ -34,8 +34,6 @@ from pytest_cloudbench.results.suite import (
     declared_in,
 )
 
-__all__ = ["of", "undrawn"]
-
 _Kind = TypeVar("_Kind", bound=SuiteFigure)
 
 

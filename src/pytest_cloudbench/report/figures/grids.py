@@ -16,8 +16,6 @@ from pytest_cloudbench.report.svg import Canvas, Plane, shortened
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import Answers, LossGrid
 
-__all__ = ["capabilities", "losses"]
-
 _MARKS = {"yes": "\u2713 yes", "no": "\u2717 no", "unknown": "? unknown"}
 
 

@@ -14,8 +14,6 @@ from pytest_cloudbench.report.scales import Linear, Log, count_text, percent_tex
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.suite import Probes
 
-__all__ = ["levels_tried"]
-
 _VERDICTS = {True: ("passed", 0), False: ("failed", 1), None: ("not judged", 4)}
 """What a probe said: its word and its series' marker."""
 

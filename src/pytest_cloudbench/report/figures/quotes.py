@@ -13,8 +13,6 @@ from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import Quote
 
-__all__ = ["Quoted", "quoted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Quoted:

@@ -20,8 +20,6 @@ from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results import published, series
 from pytest_cloudbench.results.suite import Rounds
 
-__all__ = ["completed_over_time", "hash_calls_over_time"]
-
 _MOST_PARTS = 60
 _TOP = 0.9999
 """The top of the axis: what is between it and all of them cannot be told apart there."""

@@ -17,8 +17,6 @@ from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import Linear, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane, shortened
 
-__all__ = ["between_sides"]
-
 _ROW, _GAP = 34.0, 52.0
 _FAR = 0.5
 """Beyond such a change, as a share, ratios say more than differences."""

@@ -15,8 +15,6 @@ from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, shortened
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import PublishedTable
 
-__all__ = ["beside_published"]
-
 _MOST_ROWS = 30
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "s": seconds_text}
 

@@ -14,8 +14,6 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.scales import Linear, Log, Tail, percent_text, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 
-__all__ = ["OUTCOMES", "distribution", "over_time"]
-
 OUTCOMES: Mapping[str, str] = {
     Outcome.OK.value: "succeeded",
     Outcome.THROTTLED.value: "throttled",

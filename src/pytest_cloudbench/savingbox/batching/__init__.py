@@ -4,5 +4,3 @@ What may live here: pure functions and state machines in virtual time. No clock,
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -23,8 +23,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["BatchRules", "Batcher", "Change", "PushBatch", "Reason", "Waiting", "pushes"]
-
 Reason = Literal["quiet", "bytes", "at most", "asked"]
 """Which rule made a push due; ``asked``: none, the caller asked for it."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, PushBatch
 
-__all__ = ["AdaptiveBatcher", "Deferral"]
-
 _KEPT_GAPS = 8
 _NEEDED_GAPS = 2
 _MOST_PATHS = 10_000

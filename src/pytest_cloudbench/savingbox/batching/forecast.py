@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
 from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
 
-__all__ = ["CONTENT_SHARE", "SESSION_BYTES", "Forecast", "curve", "forecast"]
-
 SESSION_BYTES = 36_300
 """The traffic of one push besides its content: Dropbox's traffic for a file of one byte (UDS, Table 1)."""
 CONTENT_SHARE = 1.13

@@ -12,8 +12,6 @@ from typing import NamedTuple, Protocol
 
 from pytest_cloudbench.model import MIB
 
-__all__ = ["ByteRange", "ByteRanges", "Patchable", "Readable", "replay"]
-
 _MOST_RANGES = 4096
 _PIECE_BYTES = MIB
 

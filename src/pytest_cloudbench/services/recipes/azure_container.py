@@ -15,8 +15,6 @@ from email.utils import formatdate
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-__all__ = ["main"]
-
 _VERSION = "2021-12-02"
 _TIMEOUT_S = 30.0
 

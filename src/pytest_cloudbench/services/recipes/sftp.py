@@ -12,8 +12,6 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main() -> str:
     """Become the server; returns why that is impossible."""

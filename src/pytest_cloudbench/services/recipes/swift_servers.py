@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-__all__ = ["main"]
-
 _KINDS = ("account", "container", "object")
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT_S = 30.0

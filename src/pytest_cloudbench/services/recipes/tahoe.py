@@ -16,8 +16,6 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["main"]
-
 _LOOK_S = 0.1
 _ASK_S = 60.0
 _NO_CONNECTION = (OSError, http.client.HTTPException, ValueError, KeyError)

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 _THREADS = 64
 
 

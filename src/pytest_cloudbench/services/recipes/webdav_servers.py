@@ -13,8 +13,6 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
-
 _NOBODY = 65534
 
 _APACHE = """

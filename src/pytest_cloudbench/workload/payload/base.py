@@ -13,8 +13,6 @@ from typing import Protocol
 
 from pytest_cloudbench.model import KIB, MIB, Content
 
-__all__ = ["Generator", "IdenticalPayload", "RandomContent", "RandomPayload"]
-
 _AES_ABOVE_BYTES = 64 * KIB
 _AES_BLOCK_BYTES = 16
 _AES_READ_BYTES = 4 * MIB

@@ -15,19 +15,6 @@ from random import Random
 
 from pytest_cloudbench.model import KIB, Content
 
-__all__ = [
-    "Compressible",
-    "Duplicated",
-    "Literal",
-    "Piece",
-    "Pieces",
-    "Repeated",
-    "Spread",
-    "Text",
-    "difference",
-    "words_by_length",
-]
-
 _TEXT_BLOCK_BYTES = 16 * KIB
 _WORDS_PER_LINE = 12
 _MIX = 2654435761

@@ -16,8 +16,6 @@ from pytest_cloudbench.model import KIB, MIB, Content, UsageError
 from pytest_cloudbench.workload.payload.base import RandomContent
 from pytest_cloudbench.workload.payload.contents import Piece, Pieces
 
-__all__ = ["Edit", "Insert", "Overwrite", "Truncate", "appends", "http_download", "two_users"]
-
 
 class Edit(Protocol):
     """A change to a file by ``author`` (0, 1...: one of the users who share it)."""

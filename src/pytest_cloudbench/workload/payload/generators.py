@@ -21,18 +21,6 @@ from pytest_cloudbench.workload.payload.contents import (
 )
 from pytest_cloudbench.workload.payload.sizes import Sizes
 
-__all__ = [
-    "CompressiblePayload",
-    "DeltaPayload",
-    "DuplicatedPayload",
-    "FakeJpegPayload",
-    "JpegPayload",
-    "MixedPayload",
-    "SegmentedPayload",
-    "SparsePayload",
-    "TextPayload",
-]
-
 _SPREAD_BLOCK_BYTES = 4 * KIB
 
 

@@ -16,8 +16,6 @@ from math import isqrt
 from pytest_cloudbench.model import Content
 from pytest_cloudbench.workload.payload.contents import Literal, Piece, Pieces
 
-__all__ = ["MIN_BYTES", "head", "image"]
-
 _BLOCK_BYTES = 64
 _MAX_BLOCKS = 65500 // 8  # the format allows 65,535 pixels, of which libjpeg reads this many
 _COMMENT_BYTES = 65537  # the longest segment, with its marker

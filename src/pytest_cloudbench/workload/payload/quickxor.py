@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-__all__ = ["QuickXor"]
-
 _ROW_BYTES = 160
 _RING_BYTES = 20
 _RING_BITS = 160

@@ -17,8 +17,6 @@ from pytest_cloudbench.workload.payload.base import Generator, IdenticalPayload,
 from pytest_cloudbench.workload.payload.contents import Text
 from pytest_cloudbench.workload.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, Sizes, UniformSizes
 
-__all__ = ["EDITS", "GENERATORS", "SIZES", "UPDATES", "Param", "make_edit", "make_generator", "make_updates"]
-
 _T = TypeVar("_T")
 _REQUIRED: Any = object()
 

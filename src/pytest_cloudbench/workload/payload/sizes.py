@@ -11,8 +11,6 @@ from typing import Protocol
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["EmpiricalSizes", "FixedSize", "LognormalSizes", "Sizes", "UniformSizes"]
-
 
 class Sizes(Protocol):
     """A distribution of file sizes."""

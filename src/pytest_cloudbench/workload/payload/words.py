@@ -5,8 +5,6 @@ Stored seeds must give the same bytes years later, so adding or removing a word 
 
 from __future__ import annotations
 
-__all__ = ["WORDS"]
-
 WORDS = tuple(
     """
     a ability able about above absence absent absolutely absorb academic academy accent accept acceptable access

@@ -5,5 +5,3 @@ knows, and ``__main__`` is what its processes run.
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

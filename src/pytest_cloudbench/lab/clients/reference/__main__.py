@@ -10,8 +10,6 @@ import json
 import os
 import sys
 
-__all__: list[str] = []
-
 if __name__ == "__main__":
     root = os.path.abspath(__file__)
     for _ in range(5):

@@ -24,8 +24,6 @@ from pytest_cloudbench.lab.clients.reference.process import READY
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.model import ClientError
 
-__all__ = ["ReferenceClient"]
-
 _MAIN = Path(__file__).with_name("__main__.py")
 _STATS_S = 10.0
 

@@ -16,8 +16,6 @@ from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.lab.clients.reference.upload import Known, Uploader
 from pytest_cloudbench.lab.clients.reference.watch import Watch
 
-__all__ = ["BUSY", "Client", "main"]
-
 BUSY = "busy"
 """A file in the client's own folder that exists from before a batch is sent until its last answer has come."""
 _PATIENCE_S = 0.06

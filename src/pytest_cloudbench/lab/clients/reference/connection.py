@@ -14,8 +14,6 @@ from typing import IO, Any, NamedTuple
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part, WireError, head, read_answer
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
-__all__ = ["Connection", "Request"]
-
 _TIMEOUT_S = 60.0
 _PAUSE_S = 1.0
 _UNANSWERED = 64

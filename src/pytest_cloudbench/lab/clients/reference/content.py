@@ -9,8 +9,6 @@ import hashlib
 import os
 from typing import NamedTuple
 
-__all__ = ["Block", "Digester", "Digests", "is_worth_deflating"]
-
 _MAGIC = (
     b"\xff\xd8\xff",  # JPEG
     b"\x89PNG\r\n\x1a\n",

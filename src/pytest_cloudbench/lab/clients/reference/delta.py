@@ -15,8 +15,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
-__all__ = ["DeltaSegment", "Signature", "join", "make_signature", "match"]
-
 _WORD_BYTES = 8
 _STRONG_BYTES = 16
 _HEAD = struct.Struct("!QI32s")

@@ -19,8 +19,6 @@ from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
-__all__ = ["Device", "main"]
-
 
 class Device:
     """One device; its folder is empty when it starts.

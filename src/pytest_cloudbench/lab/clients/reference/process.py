@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from pytest_cloudbench.lab.clients.reference.protocol import WireError
 
-__all__ = ["READY", "say", "until_it_fails"]
-
 READY = "in sync for the first time"
 """Logged once the folder and the server have been equal for the first time."""
 

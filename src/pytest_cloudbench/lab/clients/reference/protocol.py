@@ -30,8 +30,6 @@ from typing import IO
 
 from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment
 
-__all__ = ["PIECE_BYTES", "Limited", "Part", "UploadEntry", "WireError", "answer", "head", "read_answer", "read_head"]
-
 PIECE_BYTES = 1 << 18
 """Content is read and written in pieces of this size, whatever the size of a file."""
 _LINE_BYTES = 8192

@@ -25,8 +25,6 @@ from pytest_cloudbench.lab.clients.reference.protocol import Limited, UploadEntr
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.lab.clients.reference.store import ConflictError, Store
 
-__all__ = ["STATS", "Server", "main"]
-
 STATS = "stats.sock"
 """A socket in the server's own folder. Whoever connects gets the counters as JSON; these bytes are not counted."""
 _BACKLOG = 128

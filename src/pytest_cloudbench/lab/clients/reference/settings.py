@@ -12,8 +12,6 @@ from typing import Any
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["OPTIONS", "Settings"]
-
 _SWITCHES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # option: (what 1 means, all values beside "no")
     "chunking": ("yes", ("yes",)),

@@ -19,8 +19,6 @@ from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment, make_sig
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Limited, UploadEntry
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 
-__all__ = ["ConflictError", "Store"]
-
 
 class ConflictError(Exception):
     """A file cannot be assembled as the client says; the message goes to the client."""

@@ -21,8 +21,6 @@ from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part, 
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
 
-__all__ = ["Known", "Uploader"]
-
 _MAGIC_BYTES = 16
 _IN_MEMORY_BYTES = 1 << 22
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from pytest_cloudbench.support.watching import GONE, FileMark, Inotify, mark_of
 
-__all__ = ["Watch"]
-
 # A folder that never rests is scanned all the same after this many times the time to rest.
 _RESTLESS = 10
 

@@ -323,18 +323,13 @@ def check_pure(module: str, source: str) -> list[str]:
 
 
 def check_all(module: str, source: str) -> list[str]:
-    """``__all__`` is there and exact; it may also re-export. Hooks and fixtures, found by pytest, may be left out."""
-    if module.rpartition(".")[2].startswith("_"):
-        return []
+    """``__all__`` stands only where a module shows names of others; it is exact there. All else is private."""
     listed: list[str] | None = None
     defined: set[str] = set()
     imported: set[str] = set()
-    for_pytest: set[str] = set()
     for statement in top_level(parse(source).body, typing_too=True):
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined.add(statement.name)
-            if any("fixture" in ast.unparse(decorator) for decorator in statement.decorator_list):
-                for_pytest.add(statement.name)
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             imported |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -345,9 +340,10 @@ def check_all(module: str, source: str) -> list[str]:
             else:
                 defined |= names
     if listed is None:
-        return ["1: __all__ is missing"]
-    public = {name for name in defined - for_pytest - {"TYPE_CHECKING"} if not name.startswith(("_", "pytest_"))}
-    findings = [f"1: {name} is public but not in __all__" for name in sorted(public - set(listed))]
+        return []
+    public = {name for name in defined - {"TYPE_CHECKING"} if not name.startswith("_")}
+    findings = [] if imported & set(listed) else ["1: __all__ shows no name of another module; nobody needs it"]
+    findings += [f"1: {name} is public but not in __all__" for name in sorted(public - set(listed))]
     findings += [
         f"1: __all__ names {name}, which is not defined here" for name in sorted(set(listed) - defined - imported)
     ]

@@ -35,6 +35,7 @@ from benchmarks.gate_sessions import (
     simulated_run,
     simulated_session,
 )
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.judge.significance import wilson
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, Numbers
 
@@ -311,8 +312,9 @@ def follow(course: Course, rule: str, seed: str) -> Ending | None:
         was_met_open |= was_open and is_met
         was_red |= is_red
         was_open |= any(each.is_open and not each.is_outlier for each in answers)  # else the run is not stored
-        if not any(each.is_outlier for each in answers):
-            former.append(dict(now) | ({FOLLOWED_ONLY: True} if is_red else {}))
+        is_outlier = any(each.is_outlier for each in answers)
+        barred = ONLY_AT_GATE if is_red else WAS_OUTLIER if is_outlier else ""
+        former.append(dict(now) | ({FOLLOWED_ONLY: barred} if barred else {}))
     return Ending(was_red, was_met, was_open, was_met_open)
 
 

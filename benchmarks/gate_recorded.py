@@ -105,7 +105,7 @@ _CONFTEST = f"""
     from pytest_cloudbench.judge.quiet import WaitSeries
     from pytest_cloudbench.load.merging import merge
 
-    summarize = merging.summarize
+    summarize = merge.summarize
 
     def with_sample(table, verification, beside=None):
         summary = summarize(table, verification, beside)
@@ -113,7 +113,7 @@ _CONFTEST = f"""
         chosen = random.Random(len(quiet_ns)).sample(quiet_ns, min({_SAMPLED}, len(quiet_ns)))
         return replace(summary, quiet=dict(summary.quiet) | {{"{SAMPLE}": [round(ns / 1000) for ns in chosen]}})
 
-    merging.summarize = with_sample
+    merge.summarize = with_sample
 
     def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: item.callspec.params["number"])  # a round after the other

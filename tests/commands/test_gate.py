@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge import changepoints, watched
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
+from pytest_cloudbench.judge.baseline import FOLLOWED
 from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, checks_of, needed_numbers
 from pytest_cloudbench.load.gate.text import ruling_text
@@ -134,13 +134,13 @@ def judged_one_by_one(folder: Path) -> list[str]:
     for test in index.tests():
         rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
         runs = [(point, {
-            "run": point.name, FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
+            "run": point.name, FOLLOWED_ONLY: point.fit if point.fit in FOLLOWED else "",
             **{name: number for name, number in row.items() if number is not None},
         }) for point, row in rows]  # fmt: skip
         for end, (now, numbers) in enumerate(runs):
             if end >= FEWEST_RUNS and "doubts" not in now.fit:
                 usable = [each for point, each in runs[:end]
-                          if point.fit in ("", ONLY_AT_GATE) and point.fingerprint == now.fingerprint]  # fmt: skip
+                          if point.fit in ("", *FOLLOWED) and point.fingerprint == now.fingerprint]  # fmt: skip
                 sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
     judged = suspects = red = 0
     lines = []

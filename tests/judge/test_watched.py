@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.judge.gate import Ruling, answer_of, judge
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, capabilities, checks_of, parse_margins
 from pytest_cloudbench.model import UsageError
@@ -220,7 +221,7 @@ def test_few_runs_after_an_improvement_are_compared_with_those_before_it() -> No
 @pytest.mark.parametrize("factor", [1.2, 3.0, 9.0])
 def test_a_lasting_change_for_the_worse_begins_no_baseline(factor: float) -> None:
     """Runs that only the gate has failed are no baseline, whatever their number."""
-    worse = [run | {FOLLOWED_ONLY: True} for run in runs_of(*[0.10] * 14, *[0.10 * factor] * 12)[14:]]
+    worse = [run | {FOLLOWED_ONLY: ONLY_AT_GATE} for run in runs_of(*[0.10] * 14, *[0.10 * factor] * 12)[14:]]
     ruling = ruling_on_p50(0.10 * factor, runs_of(*[0.10] * 14) + worse)
     assert (ruling.answer, len(ruling.check.baseline), ruling.check.since) == ("broken", 14, "")
 
@@ -236,12 +237,22 @@ def test_a_step_that_was_not_found_at_once_is_an_open_regression_and_never_met()
 
 
 def test_broken_runs_before_the_first_twenty_are_complete_are_not_among_them() -> None:
-    worse = [run | {FOLLOWED_ONLY: True} for run in runs_of(*[0.10] * 12, *[0.13] * 10)[12:]]
+    worse = [run | {FOLLOWED_ONLY: ONLY_AT_GATE} for run in runs_of(*[0.10] * 12, *[0.13] * 10)[12:]]
     runs = runs_of(*[0.10] * 12) + worse + runs_of(*[0.10] * 30)[22:]
     (check,) = [check for check in checks_of("t", RUN, (), runs, {}) if check.metric == "quiet_p50"]
     assert check.drift is not None
     assert len(check.drift) == 20
     assert not check.drift.after(log(0.10)).is_open
+
+
+def test_outliers_that_did_not_come_again_belong_to_the_course_and_are_no_baseline() -> None:
+    runs = runs_of(*[0.10] * 20, *[0.10, 0.10, 0.10, 0.10, 0.10, 0.30] * 2)
+    for run in runs[25::6]:
+        run[FOLLOWED_ONLY] = WAS_OUTLIER
+    (check,) = [check for check in checks_of("t", RUN, (), runs, {}) if check.metric == "quiet_p50"]
+    assert check.drift is not None
+    assert (len(check.drift), len(check.baseline)) == (32, 20)
+    assert not check.drift.after(log(0.10)).is_open, "they open nothing alone"
 
 
 def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:
@@ -250,7 +261,7 @@ def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:
     (worse,) = runs_of(*noisy, 0.125)[24:]
     still = 0.1025
     assert ruling_on_p50(still, runs_of(*noisy)).answer == "met"
-    ruling = ruling_on_p50(still, [*runs_of(*noisy), worse | {FOLLOWED_ONLY: True}])
+    ruling = ruling_on_p50(still, [*runs_of(*noisy), worse | {FOLLOWED_ONLY: ONLY_AT_GATE}])
     assert ruling.answer == "inconclusive"
     assert ruling.course is not None
     assert ruling.course.since == "0024"

@@ -37,6 +37,7 @@ def test_runs_say_for_what_they_count(tmp_path: Path) -> None:
     marks = {run["run"]: (bool(run.get(FOLLOWED_ONLY)), bool(run.get(TIMES_DOUBTED))) for run in former.numbers}
     assert marks == {
         "0001_run": (False, False), "0002_run": (False, True), "0003_run": (True, False), "0004_run": (True, True),
+        "0005_run": (True, False), "0006_run": (True, True),
     }  # fmt: skip
     assert former.remark == (
         "of 5 stored runs 2 failed only at the gate, 2 was an outlier that did not come again, 1 did not pass"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.commands.history import add_storage, open_index
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
+from pytest_cloudbench.judge.baseline import FOLLOWED
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
                     point,
                     {
                         "run": point.name,
-                        FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
+                        FOLLOWED_ONLY: point.fit if point.fit in FOLLOWED else "",
                         TIMES_DOUBTED: point.has_doubtful_times,
                         **{name: number for name, number in row.items() if number is not None},
                     },
@@ -184,7 +184,7 @@ def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> It
         fit[number] += [run.numbers] if run.point.is_comparable else []
     former, before = [Former(each) for each in fit], [0] * len(fit)
     for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
-        if place >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit in ("did not pass", WAS_OUTLIER)):
+        if place >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit == "did not pass"):
             earlier = former[number].before(before[number])
             yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=most)
         before[number] += run.point.is_comparable

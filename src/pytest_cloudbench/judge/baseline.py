@@ -29,6 +29,10 @@ HAD_DOUBTS = "had doubts"
 HAD_DOUBTFUL_TIMES = "had doubts about its times"
 """Why an entry is not a baseline for times; its counts are right."""
 WAS_OUTLIER = "was an outlier that did not come again"
+FOLLOWED = (ONLY_AT_GATE, WAS_OUTLIER)
+"""Such a run is no baseline, but belongs to a series that is followed for what adds up. Without its outliers, which lie
+on one side, a series would seem better than it is.
+"""
 """Why an entry is not a baseline if the regression gate has measured it again, and it was not as bad."""
 
 SATURATED = "engine saturated ("

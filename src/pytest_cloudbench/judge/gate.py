@@ -49,6 +49,7 @@ class Reading:
         starved: the share of the operations' time that threads waited for a CPU; None if it is not known.
         usual: of an exact number, what most operations had; None if that is not known.
         is_barred: it is no baseline, but followed.
+        was_broken: the gate has called its run broken, in this metric or another.
     """
 
     value: float | None
@@ -60,6 +61,7 @@ class Reading:
     starved: float | None = None
     usual: float | None = None
     is_barred: bool = False
+    was_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from math import log, log1p
 from statistics import median
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading
@@ -96,7 +96,7 @@ _LOOKED_AT = 3
 TIMES_DOUBTED = "times_doubted"
 """Among the numbers of a run whose times cannot be believed. Its counts can."""
 FOLLOWED_ONLY = "followed_only"
-"""Among the numbers of a run that the gate has failed: it belongs to a rise that adds up, but is no baseline."""
+"""Among the numbers of a run that is no baseline, but belongs to a rise that adds up: why (``baseline.FOLLOWED``)."""
 _TIME_UNITS = frozenset({"s", "bytes/s", "1/s", "bit/s"})
 _MOST_HANDSHAKE_BYTES = 8192
 """A handshake of TLS or SSH carries fewer bytes, in both directions together."""
@@ -181,7 +181,7 @@ class Former:
             return None
         readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
         first = next((index for index, reading in enumerate(readings) if reading is since), 0)
-        followed = _without_early_broken(readings[first:])
+        followed = _without_early_barred(readings[first:])
         anchor = followed[:ANCHOR_RUNS]
         if len(anchor) < ANCHOR_RUNS:
             return None
@@ -192,7 +192,7 @@ class Former:
             drift = self._drifts[metric, first] = SeriesDrift(log1p(margin), usual)
         sign = -1.0 if higher else 1.0
         for reading in followed[len(drift) :]:
-            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run, was_broken=reading.is_barred)
+            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run, was_broken=reading.was_broken)
         return drift.now()
 
     def _all(self, metric: str, watched: _Watched) -> list[Reading]:
@@ -251,8 +251,8 @@ def checks_of(
     return checks
 
 
-def _without_early_broken(readings: Sequence[Reading]) -> Sequence[Reading]:
-    """Returns a course without broken runs before its first runs are complete: they are no state to compare with."""
+def _without_early_barred(readings: Sequence[Reading]) -> Sequence[Reading]:
+    """Returns a course whose first runs are all good ones: others before these are complete are left out."""
     good = [index for index, reading in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
     return [readings[index] for index in good] + list(readings[good[-1] + 1 :] if len(good) == ANCHOR_RUNS else ())
 
@@ -325,7 +325,8 @@ def _margin_of(metric: str, watched: _Watched, margins: Margins) -> float | None
 
 
 def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
-    run, is_barred = str(numbers.get("run", "")), bool(numbers.get(FOLLOWED_ONLY))
+    run, barred = str(numbers.get("run", "")), numbers.get(FOLLOWED_ONLY)
+    is_barred, was_broken = bool(barred), barred == ONLY_AT_GATE
     if watched.is_time and numbers.get(TIMES_DOUBTED):
         return Reading(None)
     if watched.kind == "fact" and not watched.count:
@@ -345,7 +346,7 @@ def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
         value = value / by if by else None
     error, ops = _number(numbers, f"{metric}_error"), _number(numbers, "quiet_ops")
     return Reading(
-        value, error=error, ops=round(ops or 0), run=run, is_barred=is_barred,
+        value, error=error, ops=round(ops or 0), run=run, is_barred=is_barred, was_broken=was_broken,
         starved=_number(numbers, "starved_share") if watched.is_time else None,
         usual=_number(numbers, watched.usual) if watched.usual else None,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, ONLY_AT_GATE
+from pytest_cloudbench.judge.baseline import FOLLOWED, HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
 
 
 def name_of(place: str) -> str:
@@ -56,9 +56,10 @@ class Point:
     def is_comparable(self) -> bool:
         """Whether the regression gate compares later runs with it, at least in part.
 
-        If its times are doubtful, it does so in counts only; if it has failed the run, it only follows what adds up.
+        If its times are doubtful, it does so in counts only; if it has failed the run, or the run was an outlier, it
+        only follows what adds up.
         """
-        return self.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) and not self.is_superseded
+        return self.fit in ("", *FOLLOWED, HAD_DOUBTFUL_TIMES) and not self.is_superseded
 
     @property
     def counts(self) -> bool:
@@ -66,5 +67,5 @@ class Point:
 
         What the gate found is what a history is to show.
         """
-        is_fit = self.is_superseded or self.fit in ("", ONLY_AT_GATE)
+        is_fit = (self.is_superseded and WAS_OUTLIER not in self.faults) or self.fit in ("", ONLY_AT_GATE)
         return self.value is not None and is_fit and not self.has_doubtful_times

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, differing, told
+from pytest_cloudbench.judge.baseline import FOLLOWED, differing, told
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers, needed_numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
@@ -74,9 +74,9 @@ class GateHistory:
                 continue
             named = {**numbers_of, "run": point.name}
             named |= {TIMES_DOUBTED: True} if point.has_doubtful_times else {}
-            if point.fit == ONLY_AT_GATE:
-                usable.append({**named, FOLLOWED_ONLY: True})
-                reasons.append(ONLY_AT_GATE)
+            if point.fit in FOLLOWED:
+                usable.append({**named, FOLLOWED_ONLY: point.fit})
+                reasons.append(point.fit)
                 continue
             usable.append(named)
             commit = point.commit or commit

@@ -24,7 +24,7 @@ TESTS = """
     def test_several(experiment, payloads):
         for label in ("small", "large"):
             part = experiment.run(payloads.random(50), **SMALL, store=False)
-            experiment.conclude({"tue": 2.5, "native": None}, [1.0], stats_of="n", label=label)
+            experiment.conclude({"tue": 2.5, "recovery": None}, [1.0], stats_of="n", label=label)
 
     def test_other():
         pass
@@ -56,7 +56,7 @@ def test_junit_has_the_metrics_of_every_experiment(agents: list[str], lab: Lab) 
     assert found["test_broken"]["cloudbench.loss_rate"] == "0.0"
     several = found["test_several"]
     assert [several[f"cloudbench.{label}.tue"] for label in ("small", "large")] == ["2.5", "2.5"]
-    assert several["cloudbench.small.native"] == "unknown"
+    assert several["cloudbench.small.recovery"] == "unknown"
     assert found["test_other"] == {}
     text = (lab.folder / "junit.xml").read_text()
     assert not re.search(r'value="(nan|inf|-inf|None)"', text)

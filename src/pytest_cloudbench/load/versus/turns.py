@@ -49,6 +49,10 @@ def check_options(option: Any) -> None:
         raise UsageError("--cloudbench-fail judges single runs, --cloudbench-versus makes pairs: leave one out")
     from pytest_cloudbench.judge.paired import COMPARED
 
+    if not COMPARED.keys() >= {*option.cloudbench_versus_metric}:
+        from pytest_cloudbench.results.installed import learn_installed
+
+        learn_installed()  # it may be a conclusion of a suite
     for metric in option.cloudbench_versus_metric:
         if metric not in COMPARED:
             hint = did_you_mean(metric, COMPARED)

@@ -76,6 +76,7 @@ _LIGHTTPD = """
 server.bind = "127.0.0.1"
 server.port = {port}
 server.document-root = "{folder}/files"
+server.stat-cache-engine = "disable"
 server.upload-dirs = ( "{folder}/run" )
 server.modules = ( "mod_auth", "mod_authn_file", "mod_webdav" )
 auth.backend = "htpasswd"

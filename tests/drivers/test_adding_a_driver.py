@@ -26,7 +26,7 @@ TOOL = re.compile(r"python (tools/\S+)")
 MADE = {"docs/providers.md"}
 """What the page's tool writes."""
 
-ABOUT_ALL = re.compile(r"\bschemes\(\)|\bconformance_table\b|load_tool\(.make_provider_table")
+ABOUT_ALL = re.compile(r"\bschemes\(\)|\bconformance_table\b|load_tool\(.make_driver_tables")
 """The text by which a test file that examines all drivers of the package is found."""
 LONG = (
     "tests/drivers/test_driver_conformance.py",
@@ -175,7 +175,7 @@ def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping
         ("src/pytest_cloudbench/drivers/__init__.py", "test_driver_registry.py"),
         ("tests/drivers/conformance_table.py", "test_driver_registry.py"),
         ("tests/drivers/faults/rows.py", "faults/test_faults.py::test_every_driver_has_a_row"),
-        ("docs/providers.md", "test_provider_table.py"),
+        ("docs/providers.md", "test_driver_tables.py"),
     ],
 )
 def test_each_of_its_places_is_needed(

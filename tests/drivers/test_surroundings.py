@@ -19,7 +19,6 @@ from pytest_cloudbench.services.child import ChildService
 from pytest_cloudbench.services.command import load_recipe
 from tests.drivers.real import served
 from tests.drivers.recorder import Recorded, Recorder, Sender, recording
-from tests.tool import load_tool
 
 _NETRC = "default login cloudbench-hostile password cloudbench-hostile\n"
 _AWS = (
@@ -217,20 +216,6 @@ def test_a_bad_proxy_or_certificate_is_one_line(scheme: str, tmp_path: Path) -> 
             assert "\n" not in answer["told"]
     finally:
         sender.close()
-
-
-def test_the_page_is_what_the_table_says(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = load_tool("make_surroundings_table")
-    assert tool.main(["--check"]) == 0
-    page = tmp_path / "surroundings.md"
-    page.write_text(tool.PAGE.read_text("utf-8").replace("allow_agent=False", "magic"), "utf-8")
-    monkeypatch.setattr(tool, "PAGE", page)
-    assert tool.main(["--check"]) == 1
-    assert "python tools/make_surroundings_table.py" in capsys.readouterr().err
-    assert tool.main([]) == 0
-    assert tool.main(["--check"]) == 0
 
 
 class _Stranger:

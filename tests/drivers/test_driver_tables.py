@@ -1,0 +1,33 @@
+"""The tables of drivers in the documents are what the drivers declare, and what their libraries read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.tool import load_tool
+
+
+@pytest.mark.parametrize(("file", "told", "wrong"), [
+    ("providers.md", "| `folder` | os |", "| `folder` | magic |"), ("surroundings.md", "allow_agent=False", "magic"),
+])  # fmt: skip
+def test_a_table_is_what_the_drivers_say(
+    file: str,
+    told: str,
+    wrong: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = load_tool("make_driver_tables")
+    assert tool.main(["--check"]) == 0
+    for page in tool.MADE:
+        shutil.copy(tool.DOCS / page, tmp_path)
+    monkeypatch.setattr(tool, "DOCS", tmp_path)
+    (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(told, wrong), "utf-8")
+    assert tool.main(["--check"]) == 1
+    assert f"docs/{file} is out of date: run python tools/make_driver_tables.py" in capsys.readouterr().err
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0

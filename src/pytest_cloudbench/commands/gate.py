@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.commands.history import add_storage, open_index
-from pytest_cloudbench.judge.baseline import FOLLOWED
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -47,22 +46,14 @@ class _Run:
 
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
-    from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, needed_numbers
+    from pytest_cloudbench.judge.watched import needed_numbers
 
     index, found = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
             rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
             found[test] = [
-                _Run(
-                    point,
-                    {
-                        "run": point.name,
-                        FOLLOWED_ONLY: point.fit if point.fit in FOLLOWED else "",
-                        TIMES_DOUBTED: point.has_doubtful_times,
-                        **{name: number for name, number in row.items() if number is not None},
-                    },
-                )
+                _Run(point, point.judged({name: number for name, number in row.items() if number is not None}))
                 for point, row in rows
             ]
     if not found:

@@ -33,6 +33,8 @@ FOLLOWED = (ONLY_AT_GATE, WAS_OUTLIER)
 """Such a run is no baseline, but belongs to a series that is followed for what adds up. Without its outliers, which lie
 on one side, a series would seem better than it is.
 """
+COMPARABLE = ("", *FOLLOWED, HAD_DOUBTFUL_TIMES)
+"""What may be said of a run that the regression gate compares with, at least in part."""
 """Why an entry is not a baseline if the regression gate has measured it again, and it was not as bad."""
 
 SATURATED = "engine saturated ("

@@ -25,8 +25,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import (
+    COMPARABLE,
     CONDITIONS,
-    FOLLOWED,
     HAD_DOUBTFUL_TIMES,
     ONLY_AT_GATE,
     WAS_OUTLIER,
@@ -254,7 +254,7 @@ class Index:
         for row in self._plain(fullname):
             value = values[row]
             fit = self._unfit(row)
-            newer = self._superseded(row) if fit in ("", *FOLLOWED, HAD_DOUBTFUL_TIMES) else ""
+            newer = self._superseded(row) if fit in COMPARABLE else ""
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import FOLLOWED, HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
+from pytest_cloudbench.judge.baseline import COMPARABLE, FOLLOWED, HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
 
 
 def name_of(place: str) -> str:
@@ -59,7 +60,12 @@ class Point:
         If its times are doubtful, it does so in counts only; if it has failed the run, or the run was an outlier, it
         only follows what adds up.
         """
-        return self.fit in ("", *FOLLOWED, HAD_DOUBTFUL_TIMES) and not self.is_superseded
+        return self.fit in COMPARABLE and not self.is_superseded
+
+    def judged(self, numbers: Numbers) -> Numbers:
+        """Returns the run's numbers as the regression gate takes them, with its name and for what they count."""
+        followed = self.fit if self.fit in FOLLOWED else ""
+        return {**numbers, "run": self.name, FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times}
 
     @property
     def counts(self) -> bool:

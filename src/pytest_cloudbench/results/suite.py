@@ -279,12 +279,12 @@ def declared_in(found: Any) -> Declared | None:
     """
     if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
         return None
-    figures = [_figure(each) for each in _listed(found.get("figures"))]
-    columns = {name: title for name, title in _mapping(found.get("columns")).items() if isinstance(title, str)}
-    known = tuple(figure for figure in figures if figure is not None)
-    tables = [_table(each) for each in _listed(found.get("published"))]
-    published = tuple(table for table in tables if table is not None)
-    return Declared(found["name"], known, conclusions_in(found), columns, published)
+    figures = [_read(_KINDS.get(str(_mapping(each).get("kind"))), each) for each in _listed(found.get("figures"))]
+    tables = [_read(PublishedTable, each) for each in _listed(found.get("published"))]
+    return Declared(
+        found["name"], tuple(figure for figure in figures if figure is not None), conclusions_in(found),
+        _titles(found), tuple(table for table in tables if table is not None),
+    )  # fmt: skip
 
 
 def conclusions_in(found: Any) -> dict[str, Metric]:
@@ -296,8 +296,12 @@ def conclusions_in(found: Any) -> dict[str, Metric]:
 
 def titles_in(info: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the titles that an entry's suite has for columns, by metric or extra value."""
-    declared = declared_in(info.get("suite"))
-    return {} if declared is None else declared.columns
+    found = info.get("suite")
+    return _titles(found) if isinstance(found, Mapping) and isinstance(found.get("name"), str) else {}
+
+
+def _titles(found: Mapping[str, Any]) -> dict[str, str]:
+    return {name: title for name, title in _mapping(found.get("columns")).items() if isinstance(title, str)}
 
 
 def _matches(pattern: str, test: str) -> bool:
@@ -320,18 +324,10 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _figure(found: Any) -> SuiteFigure | None:
-    kind = _KINDS.get(str(found.get("kind"))) if isinstance(found, Mapping) else None
+def _read(kind: type[_T] | None, found: Any) -> _T | None:
+    """Build a named tuple from plain data. Returns None if that is not possible, or the kind is not known."""
     try:
-        figure: SuiteFigure | None = None if kind is None else _made(kind, found)
-    except (TypeError, ValueError):
-        return None
-    return figure
-
-
-def _table(found: Any) -> PublishedTable | None:
-    try:
-        return _made(PublishedTable, found) if isinstance(found, Mapping) else None
+        return _made(kind, found) if kind is not None and isinstance(found, Mapping) else None
     except (TypeError, ValueError):
         return None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import FOLLOWED, differing, told
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers, needed_numbers
+from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
@@ -72,14 +72,11 @@ class GateHistory:
             if reason := self._reason_against(point, info):
                 reasons.append(reason)
                 continue
-            named = {**numbers_of, "run": point.name}
-            named |= {TIMES_DOUBTED: True} if point.has_doubtful_times else {}
+            usable.append(point.judged(numbers_of))
             if point.fit in FOLLOWED:
-                usable.append({**named, FOLLOWED_ONLY: point.fit})
                 reasons.append(point.fit)
-                continue
-            usable.append(named)
-            commit = point.commit or commit
+            else:
+                commit = point.commit or commit
         remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
         return FormerRuns(usable, commit, remark)
 

@@ -53,7 +53,9 @@ def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
         if options.k in test:
             rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
             found[test] = [
-                _Run(point, point.judged({name: number for name, number in row.items() if number is not None}))
+                _Run(
+                    point, point.numbers_for_gate({name: number for name, number in row.items() if number is not None})
+                )
                 for point, row in rows
             ]
     if not found:

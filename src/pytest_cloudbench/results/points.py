@@ -62,7 +62,7 @@ class Point:
         """
         return self.fit in COMPARABLE and not self.is_superseded
 
-    def judged(self, numbers: Numbers) -> Numbers:
+    def numbers_for_gate(self, numbers: Numbers) -> Numbers:
         """Returns the run's numbers as the regression gate takes them, with its name and for what they count."""
         followed = self.fit if self.fit in FOLLOWED else ""
         return {**numbers, "run": self.name, FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times}

@@ -72,7 +72,7 @@ class GateHistory:
             if reason := self._reason_against(point, info):
                 reasons.append(reason)
                 continue
-            usable.append(point.judged(numbers_of))
+            usable.append(point.numbers_for_gate(numbers_of))
             if point.fit in FOLLOWED:
                 reasons.append(point.fit)
             else:

@@ -109,6 +109,32 @@ def test_it_has_all_that_ours_have(lab: Lab, spread: Spread) -> None:
     assert "higher is better" in exported
 
 
+def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: Lab) -> None:
+    project(lab)
+    by_path = lab.run("photos", *FOLDER)
+    elsewhere = lab.folder / "elsewhere"
+    elsewhere.mkdir()
+    installed = {"PYTHONPATH": str(lab.folder)}
+    by_name = lab.run("--rootdir=elsewhere", "--pyargs", "photos", *FOLDER, env=installed)
+    names = {"photos/test_photo.py::test_photo[folder:objects-1]", "photos/test_photo.py::test_photo[folder:objects-2]"}
+    for run in (by_path, by_name):
+        assert run.counts() == {"passed": 2}, run.text
+        assert {stored["fullname"] for stored in run.document["benchmarks"]} == names
+
+
+def test_papers_stand_beside_what_an_installed_suite_measured(lab: Lab) -> None:
+    """In a folder that contains neither a checkout nor the environment."""
+    named = ("--pyargs", "pytest_cloudbench.suites.iot", "-k", "test_table_4_2 and 10-1s", "--time-scale=50")
+    run = lab.run(*named, "--cloudbench-report=now.html", "-o", "testpaths=")
+    stored = [entry["fullname"] for entry in run.document["benchmarks"]]
+    assert stored == ["suites/iot/test_iot.py::test_table_4_2[10-1s-emulated:dropbox-2014]"], run.text
+    table = command(lab, "published", "thesis-2014-table-4.2", "--run", "out.json")
+    measured = [line for line in table.splitlines() if line.split()[:2] == ["10", "1"]]
+    assert len(measured) == 1
+    assert not measured[0].rstrip().endswith("-"), table
+    assert "Loss rate" in (lab.folder / "now.html").read_text("utf-8")
+
+
 def test_a_stranger_may_not_redefine_a_metric(lab: Lab) -> None:
     project(lab, DECLARED.replace("photo_cost", "loss_rate"))
     run = lab.run("photos", *FOLDER)

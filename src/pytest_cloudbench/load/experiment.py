@@ -170,6 +170,7 @@ class Experiment:
         turn: which block of a comparison of two sides this is; None for an ordinary test.
         margins: of the regression gate, by metric, from the item's marks.
         suite: what the item's suite declares about its entries, as plain data.
+        stored_name: under which the item's runs are stored; its node id, if empty.
     """
 
     agent: Agent
@@ -184,6 +185,7 @@ class Experiment:
     turn: Turn | None = None
     margins: Mapping[str, float | None] = field(default_factory=dict)
     suite: Mapping[str, Any] = field(default_factory=dict)
+    stored_name: str = ""
     _runs: int = 0
     _labels: Labels = field(default_factory=Labels)
     _kept: list[str] = field(default_factory=list)
@@ -545,7 +547,7 @@ class Experiment:
         return f"{self.nodeid}#{self._runs}{block}"
 
     def _subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
-        fullname, name = entry_names(self.nodeid, self.name, label)
+        fullname, name = entry_names(self.stored_name or self.nodeid, self.name, label)
         provider = self.provider
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,

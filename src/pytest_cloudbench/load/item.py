@@ -39,8 +39,17 @@ def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFact
     return Experiment(
         agent, provider, facts_of(item, facts), test, item.nodeid, item.name, params, unmet_gates(item),
         item.user_properties, item.stash.get(TURN, None), marked_margins(item) if facts.gated else {},
-        declared_by(item),
+        declared_by(item), stored_name(item),
     )  # fmt: skip
+
+
+def stored_name(item: pytest.Item) -> str:
+    """Return the name under which an item's runs are stored: of a suite's test the same, however it was called."""
+    if "pytest_cloudbench.results.suite" not in sys.modules:  # then nobody has made a Suite
+        return item.nodeid
+    from pytest_cloudbench.results.installed import stored_nodeid
+
+    return stored_nodeid(item.nodeid, _module_of(item))
 
 
 def declared_by(item: pytest.Item) -> dict[str, Any]:
@@ -53,12 +62,17 @@ def declared_by(item: pytest.Item) -> dict[str, Any]:
     from pytest_cloudbench.judge.metrics import declare
     from pytest_cloudbench.results.installed import suite_of
 
-    suite = suite_of(getattr(getattr(item, "module", None), "__name__", ""))
+    suite = suite_of(_module_of(item))
     if suite is None:
         return {}
     if taken := declare(suite.conclusions):
         raise UsageError(f"suite {suite.name}: {', '.join(taken)}: another metric has that name")
     return suite.about(getattr(item, "originalname", item.name)).plain()
+
+
+def _module_of(item: pytest.Item) -> str:
+    """Return the name of an item's module; empty for a test that is no Python function."""
+    return str(getattr(getattr(item, "module", None), "__name__", ""))
 
 
 def params_of(item: pytest.Item, *without: str) -> dict[str, Any]:

@@ -29,21 +29,25 @@ class Labels:
         return label
 
 
-def entry_names(nodeid: str, name: str, label: str) -> tuple[str, str]:
-    """Returns an entry's full name and its name, from pytest's names for the item.
+def entry_names(stored_name: str, name: str, label: str) -> tuple[str, str]:
+    """Return an entry's full name and its name, from the item's name in stored runs and pytest's name for it.
 
     The full name is what stored runs are found by. In the name, the label belongs to the function, so that
     ``pytest-benchmark compare --group-by=func`` tells the entries of a test apart.
     """
     if not label:
-        return nodeid, name
+        return stored_name, name
     function, mark, params = name.partition("[")
-    return f"{nodeid}#{label}", f"{function}#{label}{mark}{params}"
+    return f"{stored_name}#{label}", f"{function}#{label}{mark}{params}"
 
 
 def label_of(nodeid: str, fullname: str) -> str:
-    """Returns an entry's label from its full name; empty if it has none."""
-    return fullname.removeprefix(nodeid).removeprefix("#")
+    """Return an entry's label from its full name. It is empty if the entry has none.
+
+    The file's path is not compared: a suite's test is stored under another path than pytest may have in the node id.
+    """
+    (_, mark, test), (_, _, named) = nodeid.partition("::"), fullname.partition("::")
+    return (named.removeprefix(test) if mark else fullname.removeprefix(nodeid)).removeprefix("#")
 
 
 @dataclass(frozen=True, slots=True)

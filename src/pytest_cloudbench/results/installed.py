@@ -89,6 +89,19 @@ def learn_declared(found: Any) -> None:
         metrics.declare(conclusions_in(found))
 
 
+def stored_nodeid(nodeid: str, module: str) -> str:
+    """Return the name under which runs of a test are stored.
+
+    A suite's tests have the same name however pytest is called: by path, by ``--pyargs``, or from another folder, where
+    pytest's own node id has another path. It is made from the name of the test's ``module``. Other tests keep their
+    node id, and so do those of a module that is in no package, whose name says nothing of its folder.
+    """
+    if "." not in module or suite_of(module) is None:
+        return nodeid
+    path = module.removeprefix(_SHIPPED.partition(".")[0] + ".").replace(".", "/")
+    return f"{path}.py::{nodeid.partition('::')[2]}"
+
+
 def suite_of(module: str) -> Suite | None:
     """Return the suite of a test's module: the module's own, or that of the nearest package around it."""
     while module:

@@ -34,7 +34,7 @@ from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, Transfer, 
 from pytest_cloudbench.load.experiment import Result, result_of
 from pytest_cloudbench.load.gate.settings import marked_margins
 from pytest_cloudbench.load.gate.verdicts import failing_gates, properties, unmet_gates
-from pytest_cloudbench.load.item import declared_by, params_of
+from pytest_cloudbench.load.item import declared_by, params_of, stored_name
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.model import ClientError, Content, UsageError
@@ -294,7 +294,7 @@ class LabItem:
         """
         self._entries += 1
         label = self._labels.new(label)
-        fullname, _ = entry_names(self.nodeid, self._item.name, label)
+        fullname, _ = entry_names(stored_name(self._item), self._item.name, label)
         test = getattr(self._item, "originalname", self._item.name)
         own = params_of(self._item, "lab", "_client")
         ids = self._item.name.partition("[")[2].removesuffix("]")

@@ -123,7 +123,7 @@ class GateHistory:
     def _is_there(self, name: str, here: Collection[str]) -> bool:
         """Returns whether a test still exists: in this session, or in its file, which may not have been selected."""
         test = name.partition("[")[0]
-        if any(nodeid.partition("[")[0] == test for nodeid in here):
+        if any(_are_same(nodeid.partition("[")[0], test) for nodeid in here):
             return True
         file, *parts = test.split("::")
         try:
@@ -131,3 +131,8 @@ class GateHistory:
         except (OSError, ValueError):
             return False
         return all(re.search(rf"\b{re.escape(part)}\b", text) for part in parts)
+
+
+def _are_same(nodeid: str, test: str) -> bool:
+    """Return whether a node id is that of a stored test, whose path may be longer or shorter (``stored_nodeid``)."""
+    return f"/{nodeid}".endswith(f"/{test}") or f"/{test}".endswith(f"/{nodeid}")

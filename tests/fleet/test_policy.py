@@ -16,9 +16,9 @@ SUITE = Path("/checkout/suites")
 def config(*args: str, worker: bool = False, ini: Path | None = None, **option: Any) -> Any:
     """The part of pytest's configuration that the policy reads."""
     given = {
-        "cloudbench_expectations": None, "cloudbench_results": "results", "collectonly": False, "pyargs": False,
+        "cloudbench_expectations": None, "cloudbench_results": None, "collectonly": False, "pyargs": False,
         "benchmark_storage": "file://./.benchmarks", "benchmark_compare": None, "benchmark_quiet": False,
-        "benchmark_verbose": False, **option,
+        "benchmark_verbose": False, "benchmark_columns": None, **option,
     }  # fmt: skip
     made = SimpleNamespace(
         option=SimpleNamespace(**given),

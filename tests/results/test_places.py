@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.places import USUAL, configured, in_order, make_results_folder
+from pytest_cloudbench.results.places import configured, in_order, make_results_folder, project_folder, results_in
 from tests.results.stored_runs import store_series
 
+USUAL = (Path("results"), Path(".benchmarks"))
 OPTION = "--benchmark-storage=file://stored"
 FILES = {
     "pytest.ini": f"[pytest]\naddopts = -q {OPTION}\n",
@@ -54,6 +56,84 @@ def test_pytest_stores_there_and_the_command_finds_it(folder: Path, capfd: pytes
     assert len(list((folder / "stored").rglob("0001_*.json"))) == 1
     assert cli.main(["baseline", "list"]) == 0
     assert "0001_" in capfd.readouterr().out
+
+
+def run_pytest(*options: str, cwd: Path) -> str:
+    """Run the experiment below ``cwd`` on a folder there. Returns what pytest printed."""
+    (cwd / "f").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider=folder:f", *options]
+    # pytest-benchmark measures nothing in a process that seems to be a worker, as the test's own may be.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=cwd, env=env, check=True, capture_output=True, timeout=120, text=True)
+    return done.stdout + done.stderr
+
+
+def stored_files(folder: Path) -> list[str]:
+    return sorted(path.name.partition("_")[0] for path in folder.rglob("0*.json"))
+
+
+def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (inner := folder / "inner").mkdir()
+    for where in (folder, inner):
+        (where / "test_speed.py").write_text(TEST, "utf-8")
+    first = run_pytest("--benchmark-autosave", "test_speed.py", cwd=folder)
+    second = run_pytest("--benchmark-autosave", "--benchmark-compare", cwd=inner)
+    assert stored_files(folder / "results") == ["0001", "0002"]
+    assert stored_files(folder / ".benchmarks") == []
+    assert not (inner / "results").exists()
+    assert "benchmark: 1 tests" not in first, "pytest-benchmark's own table is off by default"
+    assert "Comparing against benchmarks from" in second
+    assert "Can't compare" not in second
+    monkeypatch.chdir(inner)
+    assert cli.main(["show", "last"]) == 0
+    assert "0002_" in capfd.readouterr().out
+
+
+def test_stock_benchmarks_stay_where_pytest_benchmark_stores_them(folder: Path) -> None:
+    (folder / "test_stock.py").write_text("def test_stock(benchmark):\n    benchmark(int)\n", "utf-8")
+    run_pytest("--benchmark-autosave", "--benchmark-columns=min", cwd=folder)
+    compared = run_pytest("--benchmark-autosave", "--benchmark-compare=0001", cwd=folder)
+    assert stored_files(folder / ".benchmarks") == ["0001", "0002"]
+    assert "Comparing against benchmarks from" in compared
+    assert "0001_" in compared
+
+
+def test_the_last_run_is_the_last_of_all_folders(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_speed.py").write_text(TEST, "utf-8")
+    run_pytest("--benchmark-autosave", cwd=folder)
+    run_pytest("--benchmark-autosave", "--benchmark-storage=.benchmarks", "--cloudbench-seed=later", cwd=folder)
+    assert stored_files(folder / "results") == stored_files(folder / ".benchmarks") == ["0001"]
+    assert cli.main(["baseline", "list"]) == 0
+    listed = [line for line in capfd.readouterr().out.splitlines() if "0001_" in line]
+    assert len(listed) == 2
+    assert cli.main(["show", "last"]) == 0
+    (latest,) = (folder / ".benchmarks").rglob("0001_*.json")
+    assert latest.name in capfd.readouterr().out
+
+
+def test_a_results_folder_starts_where_it_was_named(folder: Path) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (inner := folder / "inner").mkdir()
+    assert results_in(inner, None, ()) == folder / "results"
+    assert results_in(inner, "out", ["--cloudbench-results=out"]) == inner / "out"
+    assert results_in(inner, "out", []) == folder / "out", "it is named in the configuration"
+
+
+@pytest.mark.parametrize("sign", [".git", "setup.py", "pyproject.toml"])
+def test_a_project_begins_where_its_signs_are(sign: str, folder: Path) -> None:
+    (inner := folder / "a" / "b").mkdir(parents=True)
+    assert project_folder(inner) == inner
+    (folder / sign).touch()
+    assert project_folder(inner) == folder
+
+
+def test_stored_runs_make_a_folder_a_project(folder: Path) -> None:
+    (inner := folder / "a").mkdir()
+    store_series(folder / "results", [0.1])
+    assert project_folder(inner) == folder
 
 
 def test_what_is_imported_goes_where_the_gate_looks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

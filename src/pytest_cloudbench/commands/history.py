@@ -74,15 +74,15 @@ def _command(
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the runs are stored; ``open_index`` reads it."""
     parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-                        "(default: the folder that pytest's configuration names with --benchmark-storage, "
-                        f"{' or '.join(map(str, places.USUAL))}, the first with a run)")  # fmt: skip
+                        "(default: all of: the folder that pytest's configuration names with "
+                        "--benchmark-storage, the project's results, and its .benchmarks)")  # fmt: skip
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the operations are; ``places.record_folders`` reads it."""
     parser.add_argument("--records", metavar="DIR", type=Path, help="where the records are, if not beside the runs: "
                         "the folder that --cloudbench-results named (default: the one that pytest's configuration "
-                        f"names so, or {places.USUAL[0]})")  # fmt: skip
+                        f"names so, or the project's {places.RESULTS})")  # fmt: skip
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -168,6 +168,10 @@ def open_index(options: argparse.Namespace) -> Index:
         where = " or ".join(map(str, places.in_order()))
         raise UsageError(f"there are no stored runs in {where}; {_killed() or 'name their folder with --storage'}")
     index = Index.open(storage)
+    if options.storage is None:
+        for other in places.in_order():
+            if other.resolve() != storage.resolve():
+                index.take_storage(other)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
     if runs := index.runs():
@@ -373,7 +377,7 @@ def _import(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or places.configured() or places.find_storage() or places.USUAL[0]
+    storage = options.storage or places.configured() or places.find_storage() or places.results_folder()
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")

@@ -11,7 +11,6 @@ import datetime
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -21,6 +20,7 @@ from pytest_cloudbench.fleet.envelope import FROM_AGENT, ToAgent, pack, unpack
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.results.owner import owner_text
+from pytest_cloudbench.results.places import results_of
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
@@ -260,7 +260,6 @@ def _run_facts(config: pytest.Config) -> RunFacts:
     option = config.option
     unique = os.urandom(2).hex()
     run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}-{unique}"
-    root = Path(config.invocation_params.dir) / option.cloudbench_results
     return RunFacts(
         run_id=run_id,
         seed=option.cloudbench_seed or run_id,
@@ -268,7 +267,7 @@ def _run_facts(config: pytest.Config) -> RunFacts:
         max_ops=option.cloudbench_max_ops,
         max_bytes=option.cloudbench_max_bytes,
         max_lateness_s=option.cloudbench_max_lateness,
-        results=str(root / _machine_id() / run_id),
+        results=str(results_of(config) / _machine_id() / run_id),
         host=host_id(),
         owner=owner_text(),
         gated=option.cloudbench_gate or option.cloudbench_gate_strict,

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.results.places import given_options, is_storage_named, results_of
+
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
 """Plugins that a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
@@ -43,9 +45,9 @@ def _store(config: pytest.Config, folder: Path) -> None:
         return
     if hasattr(config, "workerinput"):  # only the controller compares; otherwise each worker would say that it does
         option.benchmark_compare = None
-    if "--benchmark-storage" not in _given(config):
-        option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)
-    if not (option.benchmark_compare or option.benchmark_verbose):
+    if not is_storage_named(config):
+        option.benchmark_storage = f"file://{results_of(config)}"
+    if not (option.benchmark_compare or option.benchmark_verbose or option.benchmark_columns):
         option.benchmark_quiet = True
 
 
@@ -69,19 +71,11 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
         return
     plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
     # A key of a plugin's in the configuration file would be unknown to workers without it.
-    given = f"{_given(config)} {_keys(config.inipath)}"
+    given = f"{' '.join(given_options(config))} {_keys(config.inipath)}"
     blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
     options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
     for spec in specs:
         spec.env.setdefault("PYTEST_ADDOPTS", options.strip())
-
-
-def _given(config: pytest.Config) -> str:
-    """Returns all options the user gave: command line, environment, configuration file."""
-    addopts = config.getini("addopts")
-    return " ".join(
-        [*map(str, config.invocation_params.args), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, addopts)]
-    )
 
 
 def _keys(configuration: Path | None) -> str:

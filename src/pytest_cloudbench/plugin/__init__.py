@@ -110,6 +110,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cloudbench.load import policy
 
         policy.adopt_files(config)
+    if getattr(config.option, "benchmark_compare", None) and not hasattr(config, "workerinput"):
+        from pytest_cloudbench.results.benchmarks import compare_later
+
+        compare_later(config)
     if (_is_asked_for(config) or config.option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
         _session(config)  # bad input is reported before anything starts
 
@@ -228,6 +232,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     ours = session.config.stash.get(_SESSION, None)
     if ours is not None:
         ours.finish(session)
+    if "pytest_cloudbench.results.benchmarks" in sys.modules:
+        from pytest_cloudbench.results.benchmarks import compare_now
+
+        compare_now(session.config)
     yield
 
 

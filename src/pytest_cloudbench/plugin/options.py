@@ -138,8 +138,8 @@ _OPTIONS: tuple[Option, ...] = (
         "help": "add a summary in Markdown to this file, such as \"$GITHUB_STEP_SUMMARY\"",
     }),
     Option("--cloudbench-results", {
-        "metavar": "DIR", "default": "results",
-        "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
+        "metavar": "DIR",
+        "help": "where records and stored runs go (default: results, in the project's folder)",
     }),
     Option("--cloudbench-report", {
         "metavar": "FILE.html", "help": "at the end, write one page about this run that needs no network",

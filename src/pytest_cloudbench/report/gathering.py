@@ -17,7 +17,7 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.installed import suite_problems
-from pytest_cloudbench.results.places import USUAL
+from pytest_cloudbench.results.places import RESULTS
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
@@ -180,7 +180,7 @@ def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
             found.left_out.append(str(error))
             continue
         run = RunSeen(path.name, stored_ms, commit_text(commit))
-        beside = path.parent.parent.parent / USUAL[0] / path.parent.name  # runs in .benchmarks, records in results
+        beside = path.parent.parent.parent / RESULTS / path.parent.name  # runs in .benchmarks, records in results
         folders = [path.parent, path.parent.parent, *records, beside]
         mine = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
         for entry in mine:

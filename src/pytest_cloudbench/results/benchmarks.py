@@ -26,7 +26,12 @@ import pytest
 from pytest_cloudbench.judge.baseline import Stored
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.results.places import is_storage_named, results_of
 
+_COMPARED: pytest.StashKey[Any] = pytest.StashKey()
+"""What ``--benchmark-compare`` names, until it is known where the runs are."""
+_STORES_RESULTS: pytest.StashKey[bool] = pytest.StashKey()
+"""Whether pytest-benchmark stores this session in the results."""
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""
 
@@ -64,9 +69,47 @@ def is_loaded(config: pytest.Config) -> bool:
 
 
 def storage(config: pytest.Config) -> Path | None:
-    """Returns the folder where pytest-benchmark keeps its files, if its storage is a folder."""
+    """Return the folder where this session's entries are stored. None if pytest-benchmark's storage is no folder."""
     session = _session(config)
-    return getattr(session.storage, "path", None) if session else None
+    return getattr(_store_results(config, session).storage, "path", None) if session else None
+
+
+def compare_later(config: pytest.Config) -> None:
+    """Keep ``--benchmark-compare`` from looking for runs before it is known where this session's are stored.
+
+    That depends on whether it has experiments, and pytest-benchmark would say that there is nothing to compare with.
+    """
+    option = config.option
+    if getattr(option, "benchmark_compare", None) and not is_storage_named(config):
+        config.stash[_COMPARED], option.benchmark_compare = option.benchmark_compare, None
+
+
+def compare_now(config: pytest.Config) -> None:
+    """Load what ``--benchmark-compare`` names from the storage of this session, if that was put off."""
+    session, compared = _session(config), config.stash.get(_COMPARED, None)
+    if session is not None and compared is not None:
+        del config.stash[_COMPARED]
+        session.compare = compared
+        session.handle_loading()
+
+
+def _store_results(config: pytest.Config, session: Any) -> Any:
+    """Store a session that has experiments in the project's results, unless the user named a storage.
+
+    A session of stock benchmarks alone stays where pytest-benchmark stores it. Returns pytest-benchmark's session.
+    """
+    if not config.stash.get(_STORES_RESULTS, False):
+        config.stash[_STORES_RESULTS] = True
+        if not is_storage_named(config):
+            from pytest_benchmark.utils import load_storage
+
+            folder = f"file://{results_of(config)}"
+            machine = session.machine_id
+            session.storage = load_storage(folder, logger=session.logger, default_machine_id=machine, netrc=None)
+            option = config.option
+            session.quiet = session.quiet or not (session.compare or session.verbose or option.benchmark_columns)
+        compare_now(config)
+    return session
 
 
 def add_entry(
@@ -173,9 +216,11 @@ def save(config: pytest.Config, default_name: str | None) -> bool:
     session = _session(config)
     if session is None or not session.benchmarks:
         return False
+    if any("schema" in entry.extra_info for entry in session.benchmarks if entry):  # an experiment's entry
+        _store_results(config, session)
     if default_name is not None and not (session.save or session.autosave):
         session.save = default_name
-    query, folder = getattr(session.storage, "query", list), storage(config)
+    query, folder = getattr(session.storage, "query", list), getattr(session.storage, "path", None)
     is_stored = bool(session.save or session.autosave)
     # pytest-benchmark counts the files that are there, and two sessions of one name and second would be one file
     with nullcontext() if folder is None else stored.alone(folder):
@@ -203,6 +248,7 @@ def stored_runs(config: pytest.Config) -> Runs:
     session = _session(config)
     if session is None:
         return Runs()
+    _store_results(config, session)
     named = session.compare if isinstance(session.compare, str) else ""
     if not hasattr(session.storage, "path"):  # Elasticsearch
         loaded = list(session.storage.load(named) if named else session.storage.load())

@@ -193,12 +193,23 @@ class Index:
         for run in self.runs():
             if whole == (self.storage / run.place).resolve():
                 return run
-        place = whole.as_posix()
+        place = self._take(whole)
+        return self._run(place, self._rows(place, "run"))
+
+    def take_storage(self, storage: Path) -> None:
+        """Take in all runs of another storage, until this object goes. Files without an experiment are left out."""
+        for file in stored.find(storage):
+            with contextlib.suppress(ResultsError):
+                self._take(file.path.resolve())
+
+    def _take(self, path: Path) -> str:
+        """Take in a run's file from elsewhere. Returns the run's place. Raises ResultsError."""
+        place = path.as_posix()
         commit, stored_ms, entries = stored.read(path)
         if not entries:
             raise ResultsError(f"{path}: has no entry of an experiment")
-        status = whole.stat()
-        file = stored.RunFile(whole, place, place, status.st_size, status.st_mtime_ns)
+        status = path.stat()
+        file = stored.RunFile(path, place, place, status.st_size, status.st_mtime_ns)
         try:
             self._append([self._row(file, commit, stored_ms, entry) for entry in entries])
         except (TypeError, ValueError, RecursionError) as error:
@@ -207,7 +218,7 @@ class Index:
             known.clear()
         self._order = None
         self._sort()
-        return self._run(place, self._rows(place, "run"))
+        return place
 
     def write(self) -> bool:
         """Write the file, so that other programs see every run in it. Returns whether that was possible."""

@@ -13,13 +13,18 @@ import tomllib
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 
-USUAL = (Path("results"), Path(".benchmarks"))
-"""Where runs are stored unless pytest is told another place: runs of suites, and others."""
+if TYPE_CHECKING:
+    import pytest
+
+RESULTS = "results"
+"""The folder of a project that holds records and stored runs, unless pytest is given another one."""
+_STOCK = ".benchmarks"
+"""The folder in which pytest-benchmark stores sessions that have no experiment."""
 
 _OPTION, _RESULTS_OPTION = "--benchmark-storage", "--cloudbench-results"
 _FOLDER = "file://"
@@ -28,12 +33,76 @@ _SECTIONS = {
     "pyproject.toml": "tool.pytest", "tox.ini": "pytest", "setup.cfg": "tool:pytest",
 }  # fmt: skip
 """Configuration files in pytest's order, and the section of each that is pytest's."""
+_OF_PROJECTS = (".git", "pyproject.toml", "setup.py")
+"""Names that only the uppermost folder of a project has."""
+
+
+def project_folder(start: Path) -> Path:
+    """Return the folder of the project that a folder is in.
+
+    It is the nearest one, from ``start`` upwards, that has a configuration of pytest, stored runs, or one of the names
+    that projects begin with. Outside any project it is ``start``.
+    """
+    folders = (start, *start.parents)
+    configured_at = next(filter(_is_configured, folders), None)
+    return configured_at or next(filter(_begins_project, folders), start)
+
+
+def _is_configured(folder: Path) -> bool:
+    """Return whether a folder has a configuration of pytest, be it one that cannot be read."""
+    try:
+        return _configuration(folder) is not None
+    except (OSError, ValueError, configparser.Error):
+        return True
+
+
+def _begins_project(folder: Path) -> bool:
+    names = any((folder / name).exists() for name in _OF_PROJECTS)
+    try:
+        return names or any(stored.find(folder / RESULTS))
+    except ResultsError:  # a folder of that name which cannot be listed is not ours
+        return False
+
+
+def results_of(config: pytest.Config) -> Path:
+    """Return the folder that a session of pytest writes records and entries into."""
+    invocation = config.invocation_params
+    return results_in(invocation.dir, config.option.cloudbench_results, [*map(str, invocation.args)])
+
+
+def is_storage_named(config: pytest.Config) -> bool:
+    """Return whether the user says where pytest-benchmark stores runs."""
+    return _OPTION in " ".join(given_options(config))
+
+
+def given_options(config: pytest.Config) -> list[str]:
+    """Return all options that the user gave: on the command line, in the environment, in the configuration."""
+    typed, configured = config.invocation_params.args, config.getini("addopts")
+    return [*map(str, typed), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, configured)]
+
+
+def results_in(folder: Path, named: str | None, arguments: Sequence[str]) -> Path:
+    """Return the folder that a session in ``folder`` writes records and entries into.
+
+    Args:
+        folder: where pytest was started.
+        named: the value of ``--cloudbench-results``, if the user gave one.
+        arguments: those of the command line. A relative path among them starts from ``folder``, one in the
+            configuration from the project.
+    """
+    if named is None:
+        return project_folder(folder) / RESULTS
+    is_typed = _last([*arguments, *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))], _RESULTS_OPTION) is not None
+    return (folder if is_typed else project_folder(folder)) / named
 
 
 def in_order() -> list[Path]:
-    """Returns the folders to look in: the one that pytest is told of, then the usual ones. They need not exist."""
-    told = configured()
-    return [*([told] if told is not None else []), *USUAL]
+    """Return the folders in which runs may be stored, as paths from here. They need not exist.
+
+    The first one is that of pytest's configuration. Then come the project's results, and pytest-benchmark's own folder.
+    """
+    stock = Path(os.path.relpath(project_folder(Path.cwd()) / _STOCK))
+    return [*dict.fromkeys(folder for folder in (configured(), results_folder(), stock) if folder is not None)]
 
 
 def find_storage() -> Path | None:
@@ -51,8 +120,9 @@ def find_storage() -> Path | None:
 
 
 def results_folder() -> Path:
-    """Returns the folder that pytest is told to write records into, or the usual one. It need not exist."""
-    return Path(_given(_RESULTS_OPTION) or USUAL[0])
+    """Return the folder that pytest writes records into by its configuration. It need not exist."""
+    value = _given(_RESULTS_OPTION)
+    return Path(os.path.relpath(results_in(Path.cwd(), value, ())))
 
 
 def where_killed_runs_are(storage: Path | None = None) -> list[Path]:
@@ -115,14 +185,17 @@ def _last(given: Sequence[str], option: str) -> str | None:
 
 
 def _addopts(folder: Path) -> list[str]:
-    """Returns the options in the nearest configuration file of pytest, from this folder upwards."""
-    for place in (folder, *folder.parents):
-        for name, section in _SECTIONS.items():
-            found = _section(place / name, section)
-            if found is not None:
-                options = found.get("addopts", [])
-                return shlex.split(options, comments=True) if isinstance(options, str) else list(map(str, options))
-    return []
+    """Return the options in the nearest configuration file of pytest, from this folder upwards."""
+    configurations = map(_configuration, (folder, *folder.parents))
+    nearest = next((options for options in configurations if options is not None), {})
+    options = nearest.get("addopts", [])
+    return shlex.split(options, comments=True) if isinstance(options, str) else list(map(str, options))
+
+
+def _configuration(folder: Path) -> dict[str, Any] | None:
+    """Return pytest's own section of a folder's configuration file. None if the folder has no such file."""
+    sections = (_section(folder / name, section) for name, section in _SECTIONS.items())
+    return next((section for section in sections if section is not None), None)
 
 
 def _section(path: Path, section: str) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
-"""The commands that a client sends in lists to one address, each with its answer.
+"""One function for each command of the API, which answers it.
 
-What may live here: one function per command. What the server cannot read (names, keys) passes through as it came.
+Clients send lists of commands to one address. Names and keys are encrypted by the client: the server cannot read them,
+and passes them on unchanged.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ from typing import Any, cast
 
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import User, decode
-from pytest_cloudbench.emulators.mega.state import AccountState, PendingContent, Secret, is_seen, secret_of
+from pytest_cloudbench.emulators.mega.state import AccountState, ClientFields, PendingUpload, client_fields, is_visible
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 
 _UNLIMITED_BYTES = 2**50
 _EXPORTED = "EXP"
-_NEARLY_FULL = 9000  # hundredths of a percent: from here on the service warns
+_NEARLY_FULL = 9000  # hundredths of a percent of the space: the service warns above this
 
 _Command = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a list of commands applies to.
+class CommandContext:
+    """The account, client and time that a list of commands applies to.
 
     Attributes:
-        state: the account's content.
+        state: the content of the account.
         account: the user.
-        now_s: the time.
-        base_url: the address that the client used, for addresses in answers.
-        public: the link to the public folder that handles refer to; empty: to the account's own nodes.
-        session: the client's session.
+        now_s: when the request arrived.
+        base_url: the address that the client used, to begin the addresses in answers with.
+        public: the link of the public folder that handles refer to. If empty, they refer to the account's own nodes.
+        session: the session of the client, empty without a login.
     """
 
     state: AccountState
@@ -41,44 +42,44 @@ class Asked:
     public: str = ""
     session: str = ""
 
-    def node(self, handle: object) -> Node:
-        """Returns the node of a handle: anywhere in the account, or in the public folder. Raises Failure."""
-        found = self.state.read(handle, self.now_s)
+    def find_node(self, handle: object) -> Node:
+        """Return the node with this handle in the account, or in the public folder. Raises Failure if there is none."""
+        node = self.state.find_readable_node(handle, self.now_s)
         if self.public:
-            top = self.state.linked(self.public, self.now_s)
-            place = found if isinstance(found, Folder) else found.parent
-            if found is not top and (place is None or not self.state.store.holds(top, place)):
+            top = self.state.find_linked_node(self.public, self.now_s)
+            folder = node if isinstance(node, Folder) else node.parent
+            if node is not top and (folder is None or not self.state.store.holds(top, folder)):
                 raise Failure(Code.ENOENT)
-        return found
+        return node
 
 
 # ---------------------------------------------------------------- the user
 
 
-def _prelogin(asked: Asked, command: _Command) -> Any:
-    return asked.account.prelogin(command.get("user"))
+def _prelogin(context: CommandContext, command: _Command) -> Any:
+    return context.account.prelogin(command.get("user"))
 
 
-def _login(asked: Asked, command: _Command) -> Any:
-    return asked.account.login(command.get("user"), command.get("uh"), command.get("sek"))
+def _login(context: CommandContext, command: _Command) -> Any:
+    return context.account.login(command.get("user"), command.get("uh"), command.get("sek"))
 
 
-def _logout(asked: Asked, command: _Command) -> Any:
-    asked.account.end(asked.session)
+def _logout(context: CommandContext, command: _Command) -> Any:
+    context.account.end_session(context.session)
     return 0
 
 
-def _user(asked: Asked, command: _Command) -> Any:
-    account = asked.account
+def _describe_user(context: CommandContext, command: _Command) -> Any:
+    account = context.account
     return {
         "u": account.user, "s": 1, "since": 1_577_836_800, "ipcc": "NZ", "email": account.email,
         "emails": [account.email], "pemails": [], "name": "Emulated User", "c": 1, "ts": "", "aav": account.version,
-        "pubk": account.public_key(), **account.keys(),
+        "pubk": account.public_key(), **account.encrypted_keys(),
     }  # fmt: skip
 
 
-def _quota(asked: Asked, command: _Command) -> Any:
-    state = asked.state
+def _describe_quota(context: CommandContext, command: _Command) -> Any:
+    state = context.state
     counts = {}
     for top in (state.root, state.inbox, state.trash):
         files = [node for node in top.below() if isinstance(node, File)]
@@ -95,117 +96,117 @@ def _quota(asked: Asked, command: _Command) -> Any:
 # ---------------------------------------------------------------- reading
 
 
-def _fetch(asked: Asked, command: _Command) -> Any:
-    """All nodes of the account, of a public folder, or the one of a public link."""
-    state, now_s = asked.state, asked.now_s
+def _list_nodes(context: CommandContext, command: _Command) -> Any:
+    """List the nodes of the account or of a public folder, or the one node of a public link."""
+    state, now_s = context.state, context.now_s
     if "p" in command:
-        return {"f": [state.plain(state.linked(command["p"], now_s))]}
-    if asked.public:
-        top = state.linked(asked.public, now_s)
+        return {"f": [state.describe_node(state.find_linked_node(command["p"], now_s))]}
+    if context.public:
+        top = state.find_linked_node(context.public, now_s)
         if not isinstance(top, Folder):
             raise Failure(Code.ENOENT)
-        nodes = [state.plain(node, top.id) for node in state.below(top, now_s)]
+        nodes = [state.describe_node(node, top.id) for node in state.walk_visible(top, now_s)]
         nodes[0]["p"] = ""
-        return {"f": nodes, "ok": [], "s": [], "noc": 1, "sn": state.place(now_s)}
+        return {"f": nodes, "ok": [], "s": [], "noc": 1, "sn": state.current_cursor(now_s)}
     tops = [state.root, state.inbox, state.trash]
     if command.get("part"):
-        tops = [state.folder(command.get("n"), now_s)]
-    seen = [node for top in tops for node in state.below(top, now_s)]
-    seen += state.store.fading(tops[0] if command.get("part") else None, now_s)
-    shares = {handle: share for handle, share in state.shares.items() if _lives(asked, handle)}
+        tops = [state.find_folder(command.get("n"), now_s)]
+    visible = [node for top in tops for node in state.walk_visible(top, now_s)]
+    visible += state.store.fading(tops[0] if command.get("part") else None, now_s)
+    shares = {handle: share for handle, share in state.shares.items() if _is_live(context, handle)}
     return {
-        "f": [state.plain(node) for node in seen],
+        "f": [state.describe_node(node) for node in visible],
         "ok": [{"h": handle, "ha": share["ha"], "k": share["ok"]} for handle, share in shares.items()],
         "s": [{"h": handle, "u": _EXPORTED, "r": 0, "ts": int(float(share["ts"]))} for handle, share in shares.items()],
-        "ph": [{"h": handle, "ph": link} for link, handle in state.links.items() if _lives(asked, handle)],
-        "u": [{"u": state.user, "c": 2, "m": asked.account.email}],
-        "sn": state.place(now_s),
+        "ph": [{"h": handle, "ph": link} for link, handle in state.links.items() if _is_live(context, handle)],
+        "u": [{"u": state.user, "c": 2, "m": context.account.email}],
+        "sn": state.current_cursor(now_s),
         "noc": 1,
     }
 
 
-def _lives(asked: Asked, handle: str) -> bool:
-    found = asked.state.store.by_id(handle)
-    return found is not None and found.deleted_s is None and is_seen(found, asked.now_s)
+def _is_live(context: CommandContext, handle: str) -> bool:
+    node = context.state.store.by_id(handle)
+    return node is not None and node.deleted_s is None and is_visible(node, context.now_s)
 
 
-def _get(asked: Asked, command: _Command) -> Any:
-    """Where a file can be read."""
-    state, now_s = asked.state, asked.now_s
-    node = state.linked(command["p"], now_s) if "p" in command else asked.node(command.get("n"))
+def _locate_content(context: CommandContext, command: _Command) -> Any:
+    """Answer with the address from which the content of a file can be read."""
+    state, now_s = context.state, context.now_s
+    node = state.find_linked_node(command["p"], now_s) if "p" in command else context.find_node(command.get("n"))
     if not isinstance(node, File):
         raise Failure(Code.ENOENT)
     version = node.versions[-1]
-    secret = secret_of(node)
-    answer = {"s": version.blob.size_bytes, "at": secret.attributes, "msd": 1, "tl": 0}
-    if secret.file_attributes:
-        answer["fa"] = secret.file_attributes
+    client_data = client_fields(node)
+    answer = {"s": version.blob.size_bytes, "at": client_data.attributes, "msd": 1, "tl": 0}
+    if client_data.file_attributes:
+        answer["fa"] = client_data.file_attributes
     if command.get("g"):
-        answer["g"] = f"{asked.base_url}/dl/{version.rev}"
+        answer["g"] = f"{context.base_url}/dl/{version.rev}"
     return answer
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _upload(asked: Asked, command: _Command) -> Any:
-    """Where content can be sent."""
-    size_bytes, state = command.get("s"), asked.state
+def _start_upload(context: CommandContext, command: _Command) -> Any:
+    """Start an upload, and answer with the address for its content."""
+    size_bytes, state = command.get("s"), context.state
     if not isinstance(size_bytes, int) or isinstance(size_bytes, bool) or size_bytes < 0:
         raise Failure(Code.EARGS)
-    _require_space(asked, size_bytes)
+    _require_space(context, size_bytes)
     version = command.get("v", 0)
     name = state.tokens.next("", 48)
-    state.uploads[name] = PendingContent(size_bytes, isinstance(version, int) and version >= 2)
-    return {"p": f"{asked.base_url}/ul/{name}"}
+    state.uploads[name] = PendingUpload(size_bytes, isinstance(version, int) and version >= 2)
+    return {"p": f"{context.base_url}/ul/{name}"}
 
 
-def _require_space(asked: Asked, size_bytes: int) -> None:
+def _require_space(context: CommandContext, size_bytes: int) -> None:
     try:
-        asked.state.store.require_space(size_bytes)
+        context.state.store.require_space(size_bytes)
     except StoreError:
         raise Failure(Code.EOVERQUOTA) from None
 
 
-def _put(asked: Asked, command: _Command) -> Any:
-    """New nodes: folders, uploaded content, copies of nodes and of what public links show. All of them or none."""
-    state, now_s = asked.state, asked.now_s
-    target, wanted = state.folder(command.get("t"), now_s), command.get("n")
-    if not isinstance(wanted, list) or not wanted or not all(isinstance(entry, dict) for entry in wanted):
+def _add_nodes(context: CommandContext, command: _Command) -> Any:
+    """Add nodes: folders, uploaded content, and copies of own or publicly linked nodes. Add all or none."""
+    state, now_s = context.state, context.now_s
+    target, entries = state.find_folder(command.get("t"), now_s), command.get("n")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise Failure(Code.EARGS)
-    sources = [_source(asked, entry) for entry in wanted]
-    _require_space(asked, sum(source.size_bytes for source in sources if source is not None))
-    made: dict[str, Folder] = {}
-    for entry in wanted:
-        if "p" in entry and entry["p"] not in {other.get("h") for other in wanted if other.get("t") == 1}:
+    sources = [_resolve_source(context, entry) for entry in entries]
+    _require_space(context, sum(source.size_bytes for source in sources if source is not None))
+    folders: dict[str, Folder] = {}
+    for entry in entries:
+        if "p" in entry and entry["p"] not in {other.get("h") for other in entries if other.get("t") == 1}:
             raise Failure(Code.ENOENT)
     nodes: list[Node] = []
-    for entry, source in zip(wanted, sources, strict=True):
-        parent = made.get(entry["p"]) if "p" in entry else target
+    for entry, source in zip(entries, sources, strict=True):
+        parent = folders.get(entry["p"]) if "p" in entry else target
         if parent is None:
-            raise Failure(Code.EARGS)  # a folder comes before what is in it
+            raise Failure(Code.EARGS)  # clients must list a folder before its content
         node: Node
         if source is None:
-            node = made[str(entry.get("h"))] = state.store.add_folder(parent, state.new_name(), now_s)
+            node = folders[str(entry.get("h"))] = state.store.add_folder(parent, state.new_name(), now_s)
         else:
             node = state.store.add_file(parent, state.new_name(), source, now_s)
             state.downloads[node.versions[-1].rev] = node.id
             state.finished.pop(str(entry.get("h")), None)
-        node.extra = Secret(entry["t"], entry["a"], entry["k"], now_s, str(entry.get("fa", "")))
+        node.extra = ClientFields(entry["t"], entry["a"], entry["k"], now_s, str(entry.get("fa", "")))
         nodes.append(node)
-    by_handle = {str(entry.get("h")): node for entry, node in zip(wanted, nodes, strict=True)}
-    _keep_share_keys(asked, command.get("cr"), by_handle)
-    for entry in wanted:
-        if "ov" in entry and _lives(asked, str(entry["ov"])):
-            _remove(asked, state.own_node(entry["ov"], now_s), command)
-    plain = [state.plain(node) for node in nodes]
+    by_handle = {str(entry.get("h")): node for entry, node in zip(entries, nodes, strict=True)}
+    _store_share_keys(context, command.get("cr"), by_handle)
+    for entry in entries:
+        if "ov" in entry and _is_live(context, str(entry["ov"])):
+            _remove_node(context, state.find_own_node(entry["ov"], now_s), command)
+    descriptions = [state.describe_node(node) for node in nodes]
     visible_s = max((node.versions[-1].visible_s for node in nodes if isinstance(node, File)), default=0.0)
-    state.tell(now_s, command.get("i"), {"a": "t", "t": {"f": plain}, "ou": state.user}, visible_s)
-    return {"f": plain}
+    state.log_event(now_s, command.get("i"), {"a": "t", "t": {"f": descriptions}, "ou": state.user}, visible_s)
+    return {"f": descriptions}
 
 
-def _source(asked: Asked, entry: _Command) -> Any:
-    """Returns the content of a new file; None for a folder. Raises Failure."""
+def _resolve_source(context: CommandContext, entry: _Command) -> Any:
+    """Return the content of a new file, or None for a new folder. Raises Failure if the entry is invalid."""
     kind = entry.get("t")
     if kind not in (0, 1) or isinstance(kind, bool):
         raise Failure(Code.EARGS)
@@ -215,78 +216,82 @@ def _source(asked: Asked, entry: _Command) -> Any:
     if kind == 1:
         return None
     handle = entry.get("h")
-    if isinstance(handle, str) and handle in asked.state.finished:
-        return asked.state.finished[handle]
-    node = asked.state.linked(entry["ph"], asked.now_s) if "ph" in entry else asked.state.node(handle, asked.now_s)
+    if isinstance(handle, str) and handle in context.state.finished:
+        return context.state.finished[handle]
+    state, now_s = context.state, context.now_s
+    node = state.find_linked_node(entry["ph"], now_s) if "ph" in entry else state.find_node(handle, now_s)
     if not isinstance(node, File):
         raise Failure(Code.ENOENT)
     return node.versions[-1].blob
 
 
-def _attributes(asked: Asked, command: _Command) -> Any:
-    """A node's new attributes, such as its name. The key that some clients add cannot differ, and is ignored."""
-    node = asked.state.own_node(command.get("n"), asked.now_s)
+def _set_attributes(context: CommandContext, command: _Command) -> Any:
+    """Replace the attributes of a node, such as its name.
+
+    Some clients send the key of the node too. It cannot have changed, and is ignored.
+    """
+    node = context.state.find_own_node(command.get("n"), context.now_s)
     attributes = command.get("at", command.get("attr"))
     decode(attributes)
-    secret = secret_of(node)
-    secret.attributes = str(attributes)
-    event = {"a": "u", "n": node.id, "u": asked.state.user, "at": attributes, "ts": int(secret.made_s)}
-    asked.state.tell(asked.now_s, command.get("i"), event)
+    client_data = client_fields(node)
+    client_data.attributes = str(attributes)
+    event = {"a": "u", "n": node.id, "u": context.state.user, "at": attributes, "ts": int(client_data.made_s)}
+    context.state.log_event(context.now_s, command.get("i"), event)
     return 0
 
 
-def _move(asked: Asked, command: _Command) -> Any:
-    state, now_s = asked.state, asked.now_s
-    node, target = state.own_node(command.get("n"), now_s), state.folder(command.get("t"), now_s)
+def _move_node(context: CommandContext, command: _Command) -> Any:
+    state, now_s = context.state, context.now_s
+    node, target = state.find_own_node(command.get("n"), now_s), state.find_folder(command.get("t"), now_s)
     if state.store.holds(node, target):
         raise Failure(Code.ECIRCULAR)
     state.store.move(node, target, node.name, now_s)
-    _keep_share_keys(asked, command.get("cr"), {})
+    _store_share_keys(context, command.get("cr"), {})
     origin = command.get("i")
-    state.tell(now_s, origin, {"a": "d", "n": node.id, "m": 1})
-    plain = [state.plain(each) for each in state.below(node, now_s)]
-    state.tell(now_s, origin, {"a": "t", "t": {"f": plain}, "ou": state.user})
+    state.log_event(now_s, origin, {"a": "d", "n": node.id, "m": 1})
+    descriptions = [state.describe_node(entry) for entry in state.walk_visible(node, now_s)]
+    state.log_event(now_s, origin, {"a": "t", "t": {"f": descriptions}, "ou": state.user})
     return 0
 
 
-def _delete(asked: Asked, command: _Command) -> Any:
-    _remove(asked, asked.state.own_node(command.get("n"), asked.now_s), command)
+def _delete_node(context: CommandContext, command: _Command) -> Any:
+    _remove_node(context, context.state.find_own_node(command.get("n"), context.now_s), command)
     return 0
 
 
-def _remove(asked: Asked, node: Node, command: _Command) -> None:
-    store = asked.state.store
-    store.remove(node, asked.now_s)
-    asked.state.tell(asked.now_s, command.get("i"), {"a": "d", "n": node.id}, store.fading_until_s(node))
+def _remove_node(context: CommandContext, node: Node, command: _Command) -> None:
+    store = context.state.store
+    store.remove(node, context.now_s)
+    context.state.log_event(context.now_s, command.get("i"), {"a": "d", "n": node.id}, store.fading_until_s(node))
 
 
 # ---------------------------------------------------------------- sharing
 
 
-def _link(asked: Asked, command: _Command) -> Any:
-    """A public link: returns the existing one, makes one, or removes it."""
-    state = asked.state
-    node = state.own_node(command.get("n"), asked.now_s)
-    found = next((link for link, handle in state.links.items() if handle == node.id), None)
+def _change_link(context: CommandContext, command: _Command) -> Any:
+    """Answer with the public link of a node, which is made if there is none, or remove it."""
+    state = context.state
+    node = state.find_own_node(command.get("n"), context.now_s)
+    link = next((candidate for candidate, handle in state.links.items() if handle == node.id), None)
     if command.get("d"):
-        if found is None:
+        if link is None:
             raise Failure(Code.ENOENT)
-        del state.links[found]
-        state.tell(asked.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": found, "d": 1})
+        del state.links[link]
+        state.log_event(context.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": link, "d": 1})
         return 0
     if isinstance(node, Folder) and node.id not in state.shares:
         raise Failure(Code.EACCESS)
-    if found is None:
-        found = state.tokens.next("", 8)
-        state.links[found] = node.id
-        state.tell(asked.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": found})
-    return found
+    if link is None:
+        link = state.tokens.next("", 8)
+        state.links[link] = node.id
+        state.log_event(context.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": link})
+    return link
 
 
-def _share(asked: Asked, command: _Command) -> Any:
-    """Make a folder readable for holders of its link, or stop that. There is nobody else to share with."""
-    state = asked.state
-    node = state.own_node(command.get("n"), asked.now_s)
+def _change_share(context: CommandContext, command: _Command) -> Any:
+    """Let the holders of its link read a folder, or stop that. The account has nobody else to share with."""
+    state = context.state
+    node = state.find_own_node(command.get("n"), context.now_s)
     targets = command.get("s")
     if not isinstance(node, Folder) or not isinstance(targets, list) or not targets:
         raise Failure(Code.EARGS)
@@ -296,44 +301,48 @@ def _share(asked: Asked, command: _Command) -> Any:
         if target.get("r") in (0, "0"):
             for name in ("ok", "ha"):
                 decode(command.get(name))
-            state.shares[node.id] = {"ok": command["ok"], "ha": command["ha"], "ts": str(asked.now_s)}
-            _keep_share_keys(asked, command.get("cr"), {})
+            state.shares[node.id] = {"ok": command["ok"], "ha": command["ha"], "ts": str(context.now_s)}
+            _store_share_keys(context, command.get("cr"), {})
         else:
             state.shares.pop(node.id, None)
-            for each in state.below(node, asked.now_s):
-                secret_of(each).share_keys.pop(node.id, None)
+            for entry in state.walk_visible(node, context.now_s):
+                client_fields(entry).share_keys.pop(node.id, None)
     return {"r": [0] * len(targets)}
 
 
-def _keep_share_keys(asked: Asked, request: object, new: Mapping[str, Node]) -> None:
-    """Keep the keys of nodes for shares: shares, nodes, and triples of two places and a key."""
+def _store_share_keys(context: CommandContext, request: object, new_nodes: Mapping[str, Node]) -> None:
+    """Store the keys of nodes in shares.
+
+    ``request`` holds shares, handles of nodes, and a flat list of triples: an index of each, and the key.
+    """
     if request is None:
         return
     try:
         shares, handles, triples = cast("Any", request)
-        for place in range(0, len(triples), 3):
-            share, handle, key = shares[triples[place]], handles[triples[place + 1]], triples[place + 2]
+        for offset in range(0, len(triples), 3):
+            share, handle, key = shares[triples[offset]], handles[triples[offset + 1]], triples[offset + 2]
             decode(key)
-            secret_of(new.get(handle) or asked.state.node(handle, asked.now_s)).share_keys[share] = key
+            node = new_nodes.get(handle) or context.state.find_node(handle, context.now_s)
+            client_fields(node).share_keys[share] = key
     except (TypeError, ValueError, IndexError, KeyError):
         raise Failure(Code.EARGS) from None
 
 
-COMMANDS: Mapping[str, Callable[[Asked, _Command], Any]] = {
+COMMANDS: Mapping[str, Callable[[CommandContext, _Command], Any]] = {
     "us0": _prelogin,
     "us": _login,
     "sml": _logout,
-    "ug": _user,
-    "uq": _quota,
-    "f": _fetch,
-    "g": _get,
-    "u": _upload,
-    "p": _put,
-    "a": _attributes,
-    "m": _move,
-    "d": _delete,
-    "l": _link,
-    "s2": _share,
+    "ug": _describe_user,
+    "uq": _describe_quota,
+    "f": _list_nodes,
+    "g": _locate_content,
+    "u": _start_upload,
+    "p": _add_nodes,
+    "a": _set_attributes,
+    "m": _move_node,
+    "d": _delete_node,
+    "l": _change_link,
+    "s2": _change_share,
 }
-OPEN = frozenset({"us0", "us"})
-"""Commands for which a client needs no session; ``f`` and ``g`` need none for public links."""
+SESSIONLESS = frozenset({"us0", "us"})
+"""Commands that need no session. Neither do ``f`` and ``g`` for public links."""

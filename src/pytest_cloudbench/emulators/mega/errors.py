@@ -1,6 +1,6 @@
-"""MEGA's errors: numbers in place of an answer.
+"""The numbers that MEGA answers instead of a result when a command fails.
 
-What may live here: the numbers, as the header of MEGA's own SDK lists them (include/mega/types.h, read in April 2026).
+They are listed in the header of MEGA's own SDK (include/mega/types.h, read in April 2026).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """The numbers that the emulator uses."""
+    """The error numbers that the emulator uses."""
 
     EARGS = -2
     EAGAIN = -3
@@ -26,7 +26,7 @@ class Code(IntEnum):
 
 
 class Failure(Exception):
-    """A command fails: its answer is the number."""
+    """A command failed and is answered with the number ``code``."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)

@@ -1,7 +1,6 @@
-"""What the emulated account holds: nodes with what only clients can read, links, shares, uploads and the log of events.
+"""The content of the emulated account: nodes with their encrypted fields, links, shares, uploads and the log of events.
 
-What may live here: the state, and how a node looks in answers. The store's own names mean nothing here, because MEGA's
-names are encrypted: the store gets a unique name for each node.
+MEGA's names are encrypted, so the names in the store mean nothing: each node gets a unique one.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _FIRST_CHUNK_BYTES, _LARGEST_CHUNK_BYTES = 128 * 1024, 1024 * 1024
 
 
 @dataclass(slots=True)
-class Secret:
-    """What a node says in answers besides its place: attributes and key, both encrypted by the client."""
+class ClientFields:
+    """The fields of a node that the client supplies. It encrypts the attributes and the key."""
 
     type: int
     attributes: str
@@ -35,15 +34,15 @@ class Secret:
 
 
 @dataclass(slots=True)
-class PendingContent:
-    """Content on its way: pieces by offset. ``is_raw``: the client takes the handle as bytes."""
+class PendingUpload:
+    """An unfinished upload: its pieces by offset. ``is_raw`` means that the client expects the handle as bytes."""
 
     size_bytes: int
     is_raw: bool
     pieces: dict[int, BytePieces] = field(default_factory=dict)
 
     def add(self, offset: int, data: BytePieces) -> None:
-        """Take one piece, which begins and ends where a chunk does. Raises Failure."""
+        """Add one piece. Raises Failure unless it begins and ends at the boundary of a chunk."""
         end = offset + len(data)
         if end > self.size_bytes or not _is_boundary(offset):
             raise Failure(Code.ERANGE)
@@ -52,36 +51,36 @@ class PendingContent:
         self.pieces[offset] = data
 
     def content(self) -> BytePieces | None:
-        """Returns all of it; None as long as a piece is missing."""
-        place, pieces = 0, []
+        """Return the whole content, or None while a piece is missing."""
+        offset, pieces = 0, []
         if self.size_bytes == 0 and not self.pieces:
             return None
-        while place < self.size_bytes:
-            piece = self.pieces.get(place)
+        while offset < self.size_bytes:
+            piece = self.pieces.get(offset)
             if not piece:
                 return None
             pieces.append(piece)
-            place += len(piece)
+            offset += len(piece)
         return BytePieces.join(pieces)
 
 
 def _is_boundary(offset: int) -> bool:
-    """Returns whether a chunk begins there: they grow by 128 KiB up to 1 MiB."""
-    place, size = 0, _FIRST_CHUNK_BYTES
-    while place < offset and size < _LARGEST_CHUNK_BYTES:
-        place, size = place + size, size + _FIRST_CHUNK_BYTES
-    return place == offset or (place < offset and (offset - place) % _LARGEST_CHUNK_BYTES == 0)
+    """Return whether a chunk begins at this offset. The first has 128 KiB, and each 128 KiB more up to 1 MiB."""
+    start, chunk_bytes = 0, _FIRST_CHUNK_BYTES
+    while start < offset and chunk_bytes < _LARGEST_CHUNK_BYTES:
+        start, chunk_bytes = start + chunk_bytes, chunk_bytes + _FIRST_CHUNK_BYTES
+    return start == offset or (start < offset and (offset - start) % _LARGEST_CHUNK_BYTES == 0)
 
 
 class AccountState:
-    """One account."""
+    """The content of one account."""
 
     def __init__(self, tokens: Tokens, user: str) -> None:
         self.tokens, self.user = tokens, user
         self._names = itertools.count()
         self.store = NodeStore(lambda: tokens.next("", 8), lambda: tokens.next("", 32))
-        self.root, self.inbox, self.trash = (self._top(number) for number in (2, 3, 4))
-        self.uploads: dict[str, PendingContent] = {}
+        self.root, self.inbox, self.trash = (self._add_top_folder(number) for number in (2, 3, 4))
+        self.uploads: dict[str, PendingUpload] = {}
         self.finished: dict[str, Blob] = {}
         self.downloads: dict[str, str] = {}
         self.links: dict[str, str] = {}
@@ -89,107 +88,107 @@ class AccountState:
         self.log: ChangeLog[dict[str, Any]] = ChangeLog()
         self._start = next(_STARTS)
 
-    def _top(self, number: int) -> Folder:
+    def _add_top_folder(self, number: int) -> Folder:
         folder = self.store.add_folder(self.store.root, self.new_name(), 0.0)
-        folder.extra = Secret(number, "", "", 0.0)
+        folder.extra = ClientFields(number, "", "", 0.0)
         return folder
 
     def new_name(self) -> str:
-        """Returns a name that no node has, for the store."""
+        """Return a name that no node has, for the store."""
         return str(next(self._names))
 
     # ---------------------------------------------------------------- nodes
 
-    def node(self, handle: object, now_s: float) -> Node:
-        """Returns a node that reads see. Raises Failure."""
-        found = self.store.by_id(handle) if isinstance(handle, str) else None
-        if found is None or found.deleted_s is not None or found is self.store.root or not is_seen(found, now_s):
+    def find_node(self, handle: object, now_s: float) -> Node:
+        """Return the node with this handle. Raises Failure unless reads see it."""
+        node = self.store.by_id(handle) if isinstance(handle, str) else None
+        if node is None or node.deleted_s is not None or node is self.store.root or not is_visible(node, now_s):
             raise Failure(Code.ENOENT)
-        return found
+        return node
 
-    def is_gone(self, node: Node, now_s: float) -> bool:
-        """Returns whether reads see that a node was removed."""
+    def is_removed(self, node: Node, now_s: float) -> bool:
+        """Return whether a node was removed and reads no longer see it."""
         return node.deleted_s is not None and self.store.fading_until_s(node) <= now_s
 
-    def read(self, handle: object, now_s: float) -> Node:
-        """Like ``node``, for reads: they may still see a removed file. Raises Failure."""
-        found = self.store.by_id(handle) if isinstance(handle, str) else None
-        is_fading = isinstance(found, File) and now_s < self.store.fading_until_s(found) and is_seen(found, now_s)
-        return found if found is not None and is_fading else self.node(handle, now_s)
+    def find_readable_node(self, handle: object, now_s: float) -> Node:
+        """Return the node with this handle, which may be a removed file that reads still see. Raises Failure."""
+        node = self.store.by_id(handle) if isinstance(handle, str) else None
+        is_fading = isinstance(node, File) and now_s < self.store.fading_until_s(node) and is_visible(node, now_s)
+        return node if node is not None and is_fading else self.find_node(handle, now_s)
 
-    def own_node(self, handle: object, now_s: float) -> Node:
-        """Returns a file or folder that can be changed. Raises Failure."""
-        found = self.node(handle, now_s)
-        if found.parent is self.store.root:
+    def find_own_node(self, handle: object, now_s: float) -> Node:
+        """Return a file or folder that clients may change. Raises Failure for the three top folders."""
+        node = self.find_node(handle, now_s)
+        if node.parent is self.store.root:
             raise Failure(Code.EACCESS)
-        return found
+        return node
 
-    def folder(self, handle: object, now_s: float) -> Folder:
-        """Returns a folder that something is to be put into. Raises Failure."""
-        found = self.node(handle, now_s)
-        if not isinstance(found, Folder):
+    def find_folder(self, handle: object, now_s: float) -> Folder:
+        """Return the folder with this handle. Raises Failure if there is none or it is a file."""
+        folder = self.find_node(handle, now_s)
+        if not isinstance(folder, Folder):
             raise Failure(Code.EARGS)
-        return found
+        return folder
 
-    def linked(self, link: object, now_s: float) -> Node:
-        """Returns the node of a public link. Raises Failure."""
+    def find_linked_node(self, link: object, now_s: float) -> Node:
+        """Return the node of a public link. Raises Failure if there is none."""
         handle = self.links.get(link) if isinstance(link, str) else None
-        return self.node(handle, now_s)
+        return self.find_node(handle, now_s)
 
-    def below(self, top: Node, now_s: float) -> Iterator[Node]:
-        """Yields a node and all below it that reads see, parents first."""
+    def walk_visible(self, top: Node, now_s: float) -> Iterator[Node]:
+        """Yield a node, then all nodes below it that reads see, parents before children."""
         yield top
         if isinstance(top, Folder):
-            yield from (node for node in top.below() if is_seen(node, now_s))
+            yield from (node for node in top.below() if is_visible(node, now_s))
 
-    def plain(self, node: Node, share: str = "") -> dict[str, Any]:
-        """Returns a node as answers show it; in a public folder, as holders of its link see it."""
-        secret = secret_of(node)
+    def describe_node(self, node: Node, share: str = "") -> dict[str, Any]:
+        """Return the fields of a node in answers. With ``share``, return those that the holders of its link see."""
+        client_data = client_fields(node)
         parent = "" if node.parent is None or node.parent is self.store.root else node.parent.id
-        shown: dict[str, Any] = {
-            "h": node.id, "p": parent, "u": self.user, "t": secret.type, "a": secret.attributes,
+        fields: dict[str, Any] = {
+            "h": node.id, "p": parent, "u": self.user, "t": client_data.type, "a": client_data.attributes,
         }  # fmt: skip
-        keys = [f"{self.user}:{secret.key}"] if secret.key and not share else []
-        keys += [f"{handle}:{key}" for handle, key in secret.share_keys.items() if share in ("", handle)]
-        shown["k"] = "/".join(keys)
+        keys = [f"{self.user}:{client_data.key}"] if client_data.key and not share else []
+        keys += [f"{handle}:{key}" for handle, key in client_data.share_keys.items() if share in ("", handle)]
+        fields["k"] = "/".join(keys)
         if isinstance(node, File):
-            shown["s"] = node.versions[-1].blob.size_bytes
-            if secret.file_attributes:
-                shown["fa"] = secret.file_attributes
-        shown["ts"] = int(secret.made_s)
-        return shown
+            fields["s"] = node.versions[-1].blob.size_bytes
+            if client_data.file_attributes:
+                fields["fa"] = client_data.file_attributes
+        fields["ts"] = int(client_data.made_s)
+        return fields
 
     # ---------------------------------------------------------------- events
 
-    def tell(self, now_s: float, origin: object, event: dict[str, Any], visible_s: float = 0.0) -> None:
-        """Log an event for all clients, from when reads see it; the client that caused it knows it by ``origin``."""
+    def log_event(self, now_s: float, origin: object, event: dict[str, Any], visible_s: float = 0.0) -> None:
+        """Log an event for all clients, once reads see the change. By ``origin`` a client recognises its own event."""
         self.log.add(event | ({"i": origin} if isinstance(origin, str) else {}), now_s, visible_s)
 
-    def place(self, now_s: float) -> str:
-        """Returns the present end of the log, as clients know it."""
-        return self._place(self.log.end(now_s))
+    def current_cursor(self, now_s: float) -> str:
+        """Return the cursor of the present end of the log, in the format of the API."""
+        return self._format_cursor(self.log.end(now_s))
 
-    def _place(self, count: int) -> str:
+    def _format_cursor(self, count: int) -> str:
         return encode(struct.pack(">IQ", self._start, count)[1:])
 
-    def since(self, place: str, now_s: float) -> tuple[Sequence[dict[str, Any]], str]:
-        """Returns the events after a place, and the new place. Raises Failure if the client must start again."""
+    def events_since(self, cursor: str, now_s: float) -> tuple[Sequence[dict[str, Any]], str]:
+        """Return the events after a cursor, and the new cursor. Raises Failure if the client must start again."""
         try:
-            start, count = struct.unpack(">IQ", b"\0" + decode(place))
+            start, count = struct.unpack(">IQ", b"\0" + decode(cursor))
         except (Failure, struct.error):
             raise Failure(Code.EARGS) from None
         end = self.log.end(now_s)
         if start != self._start & 0xFFFFFF or count > end:
             raise Failure(Code.ETOOMANY)
-        return self.log.keys[count:end], self._place(end)
+        return self.log.keys[count:end], self._format_cursor(end)
 
 
-def secret_of(node: Node) -> Secret:
-    """Returns what only clients can read."""
-    assert isinstance(node.extra, Secret)
+def client_fields(node: Node) -> ClientFields:
+    """Return the fields of a node that its client supplied."""
+    assert isinstance(node.extra, ClientFields)
     return node.extra
 
 
-def is_seen(node: Node, now_s: float) -> bool:
-    """Returns whether reads see a node; folders are seen at once."""
+def is_visible(node: Node, now_s: float) -> bool:
+    """Return whether reads see a node. They see a folder as soon as it is made."""
     return not isinstance(node, File) or node.seen(now_s) is not None

@@ -1,6 +1,6 @@
-"""The Google Drive emulator: what other processes need from it without importing it.
+"""The Google Drive emulator: the words that its profiles may use, and ``create``.
 
-What may live here: the words that a profile of this API may use, and ``create``, which makes the skin.
+Other processes read this module, so it imports nothing heavy: ``create`` imports the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readine
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:
-    """Returns the skin of a new, empty account."""
+    """Return the skin of a new, empty account."""
     from pytest_cloudbench.emulators.gdrive.skin import GoogleDrive
 
     return GoogleDrive(profile, clock, seed)

@@ -1,7 +1,4 @@
-"""How Google speaks OAuth: tokens for codes, refresh tokens and service accounts, and their revocation.
-
-What may live here: Google's words on the routes of ``emulators.oauth``.
-"""
+"""Google's dialect of OAuth: tokens for codes, refresh tokens and service accounts, and their revocation."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call
 
 _ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _SCOPE = "https://www.googleapis.com/auth/drive"
-_WORDS: Mapping[str, tuple[int, str]] = {
+_REFUSALS: Mapping[str, tuple[int, str]] = {
     "invalid_client": (401, "The OAuth client was not found."),
     "invalid_grant": (400, "Bad Request"),
     "invalid_token": (400, "Token expired or revoked"),
@@ -28,7 +25,7 @@ _WORDS: Mapping[str, tuple[int, str]] = {
 }
 
 
-def _granted(grant: Grant) -> Answer:
+def _format_grant(grant: Grant) -> Answer:
     answer: dict[str, Any] = {"access_token": grant.access_token, "expires_in": max(1, grant.expires_s - 1)}
     if grant.refresh_token:
         answer["refresh_token"] = grant.refresh_token
@@ -37,60 +34,60 @@ def _granted(grant: Grant) -> Answer:
     return answer_json({**answer, "token_type": "Bearer"})
 
 
-def _refused(error: str, form: Mapping[str, str]) -> Answer:
-    status, words = _WORDS.get(error, (400, "Bad Request"))
+def _format_refusal(error: str, form: Mapping[str, str]) -> Answer:
+    status, message = _REFUSALS.get(error, (400, "Bad Request"))
     if error == "invalid_client" and is_plausible("client", form.get("client_id", "")):
-        words = "Unauthorized"
+        message = "Unauthorized"
     if error == "unsupported_grant_type":
-        words = f"Invalid grant_type: {form.get('grant_type', '')}"
+        message = f"Invalid grant_type: {form.get('grant_type', '')}"
     if error == "invalid_grant" and form.get("grant_type") == "refresh_token":
-        words = "Token has been expired or revoked."
+        message = "Token has been expired or revoked."
     if error == "invalid_grant" and form.get("grant_type") == _ASSERTION:
-        words = "Invalid JWT Signature."
+        message = "Invalid JWT Signature."
     if "redirect_uri" in form and "grant_type" not in form:
         return answer_page(400, f"Error 400: {error}")
-    answer = answer_json({"error": error, "error_description": words})
+    answer = answer_json({"error": error, "error_description": message})
     answer.status = status
     return answer
 
 
-def _accepts(kind: str, proof: str) -> bool:
-    """Whether an assertion says who signed it, for what, and for which token route; its signature is not checked."""
+def _accepts_proof(kind: str, proof: str) -> bool:
+    """Return whether an assertion names its issuer, its token route and its period. The signature is not checked."""
     if kind != _ASSERTION:
         return is_plausible(kind, proof)
-    found, signature = _claims(proof), proof.rpartition(".")[2]
+    claims, signature = _read_claims(proof), proof.rpartition(".")[2]
     try:
-        return bool(signature and found["iss"] and found["aud"] and found["exp"] > found["iat"])
+        return bool(signature and claims["iss"] and claims["aud"] and claims["exp"] > claims["iat"])
     except (KeyError, TypeError):
         return False
 
 
-def _claims(assertion: str) -> Mapping[str, Any]:
-    """Returns what an assertion claims; empty if it cannot be read."""
-    claims = assertion.partition(".")[2].partition(".")[0]
+def _read_claims(assertion: str) -> Mapping[str, Any]:
+    """Return the claims of an assertion, or an empty mapping if it cannot be read."""
+    payload = assertion.partition(".")[2].partition(".")[0]
     try:
-        found = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 DIALECT = Dialect(
-    granted=_granted,
-    refused=_refused,
+    granted=_format_grant,
+    refused=_format_refusal,
     access=("ya29.emulated-", 64),
     refresh=("1//emulated-", 60),
     code=("4/0emulated-", 40),
     proofs={"refresh_token": "refresh_token", "authorization_code": "code", _ASSERTION: "assertion"},
     clientless=frozenset({_ASSERTION}),
-    accepts=_accepts,
+    accepts=_accepts_proof,
     is_scope=is_scope,
-    asserted_scopes=lambda kind, proof: str(_claims(proof).get("scope", "")) if kind == _ASSERTION else "",
+    asserted_scopes=lambda kind, proof: str(_read_claims(proof).get("scope", "")) if kind == _ASSERTION else "",
 )
-"""How Google speaks OAuth."""
+"""Google's dialect of OAuth."""
 
 
-def revoke(oauth: OAuth, call: Call) -> Answer:
-    """The revocation route: the token is in the form or in the query."""
+def revoke_token(oauth: OAuth, call: Call) -> Answer:
+    """Revoke the token that is in the form or in the query."""
     token = (fields(call.body) | fields(call.query)).get("token", "")
-    return answer_json({}) if oauth.revoke(token) else _refused("invalid_token", {})
+    return answer_json({}) if oauth.revoke(token) else _format_refusal("invalid_token", {})

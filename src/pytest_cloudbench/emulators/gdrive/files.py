@@ -1,7 +1,4 @@
-"""Files and folders: create, get, update, copy, delete, list, and the trash.
-
-What may live here: ``files`` of the API, without uploads.
-"""
+"""``files`` of the API without uploads: create, get, update, copy, delete and list files and folders."""
 
 from __future__ import annotations
 
@@ -13,25 +10,26 @@ from pytest_cloudbench.emulators.blob import Blob, hashed
 from pytest_cloudbench.emulators.gdrive.answers import (
     DriveError,
     answer_json,
-    invalid,
-    no_content,
-    not_found,
-    read_time,
+    answer_no_content,
+    file_not_found,
+    invalid_parameter,
+    parse_time,
 )
-from pytest_cloudbench.emulators.gdrive.metadata import EXPORTS, FILE_DEFAULT, FileView, file_resource
-from pytest_cloudbench.emulators.gdrive.query import Search, read_query
+from pytest_cloudbench.emulators.gdrive.metadata import EXPORTS, FILE_DEFAULT, FileView, describe_file
+from pytest_cloudbench.emulators.gdrive.query import Search, parse_query
 from pytest_cloudbench.emulators.gdrive.requests import (
-    about_file,
-    body_of,
-    flag,
-    page_size,
-    page_token,
-    params_of,
-    selection,
-    spaces_of,
+    answer_file,
+    answer_selected,
+    query_params,
+    read_flag,
+    read_json_body,
+    read_page_size,
+    read_page_start,
+    read_selection,
+    read_spaces,
 )
-from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick, within
-from pytest_cloudbench.emulators.gdrive.state import APP_DATA, FOLDER, SHORTCUT, DriveMeta, DriveState, meta_of
+from pytest_cloudbench.emulators.gdrive.selection import Selection, selection_within
+from pytest_cloudbench.emulators.gdrive.state import APP_DATA, FOLDER, SHORTCUT, DriveMeta, DriveState, drive_meta
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -39,8 +37,8 @@ from pytest_cloudbench.emulators.skin import Answer, Call
 EMPTY = hashed(b"", hashlib.md5(usedforsecurity=False))
 """The content of a file that was created without any."""
 
-_PAGE, _MOST = 100, 1000
-_GIVEN: Mapping[str, tuple[type[Any], ...]] = {
+_DEFAULT_PAGE, _LARGEST_PAGE = 100, 1000
+_CLIENT_PROPERTIES: Mapping[str, tuple[type[Any], ...]] = {
     "description": (str,),
     "starred": (bool,),
     "properties": (dict,),
@@ -54,15 +52,15 @@ _GIVEN: Mapping[str, tuple[type[Any], ...]] = {
     "inheritedPermissionsDisabled": (bool,),
     "shortcutDetails": (dict,),
 }
-"""Properties that clients set and nothing acts on."""
+"""Properties that clients set and the emulator merely returns."""
 
 _READ_ONLY = frozenset(
     "size md5Checksum sha1Checksum sha256Checksum version webViewLink webContentLink owners permissions permissionIds "
     "headRevisionId capabilities shared ownedByMe spaces iconLink thumbnailLink quotaBytesUsed fileExtension "
     "fullFileExtension driveId exportLinks lastModifyingUser isAppAuthorized".split()
 )
-_DEFAULT_LIST: Chosen = {"kind": None, "nextPageToken": None, "incompleteSearch": None, "files": FILE_DEFAULT}
-_LISTED = frozenset({"kind", "nextPageToken", "incompleteSearch", "files", "*"})
+_DEFAULT_LIST_FIELDS: Selection = {"kind": None, "nextPageToken": None, "incompleteSearch": None, "files": FILE_DEFAULT}
+_LIST_FIELDS = frozenset({"kind", "nextPageToken", "incompleteSearch", "files", "*"})
 _SORT_KEYS: Mapping[str, Callable[[FileView], Any]] = {
     "createdTime": lambda view: view.meta.created_s,
     "modifiedTime": lambda view: view.meta.modified_s,
@@ -72,199 +70,205 @@ _SORT_KEYS: Mapping[str, Callable[[FileView], Any]] = {
     "recency": lambda view: view.meta.modified_s,
     "folder": lambda view: view.meta.mime != FOLDER,
     "name": lambda view: view.node.name.casefold(),
-    "name_natural": lambda view: _natural(view.node.name.casefold()),
+    "name_natural": lambda view: _natural_sort_key(view.node.name.casefold()),
     "quotaBytesUsed": lambda view: 0 if view.version is None else view.version.blob.size_bytes,
-    "starred": lambda view: bool(view.meta.given.get("starred")),
+    "starred": lambda view: bool(view.meta.client_properties.get("starred")),
 }
 
 
 # ---------------------------------------------------------------- writes
 
 
-def make(state: DriveState, given: Mapping[str, Any], blob: Blob | None, mime: str, now_s: float) -> Node:
-    """Create a file from what a client gives: its metadata, content if there is any, and the content's type."""
-    _check_writable(given)
-    wanted = str(given.get("mimeType") or mime or "application/octet-stream")
-    parents = given.get("parents") or ["root"]
-    if not isinstance(parents, list) or not all(isinstance(each, str) for each in parents):
-        raise invalid("parents")
+def make_file(
+    state: DriveState, metadata: Mapping[str, Any], blob: Blob | None, content_mime: str, now_s: float
+) -> Node:
+    """Create a file from the metadata of a client, its content if there is any, and the type of the content."""
+    _check_writable(metadata)
+    mime_type = str(metadata.get("mimeType") or content_mime or "application/octet-stream")
+    parents = metadata.get("parents") or ["root"]
+    if not isinstance(parents, list) or not all(isinstance(parent_id, str) for parent_id in parents):
+        raise invalid_parameter("parents")
     if len(parents) > 1:
         raise DriveError(400, "invalid", "A file can be created in one folder only.", "parents")
-    parent = state.folder(parents[0], now_s)
-    file_id = given.get("id") or ""
+    parent = state.find_folder(parents[0], now_s)
+    file_id = metadata.get("id") or ""
     if file_id and (state.store.by_id(file_id) is not None or file_id not in state.free_ids):
         if state.store.by_id(file_id) is None:
             raise DriveError(400, "invalid", "The provided file ID is not usable.", "id")
         raise DriveError(409, "fileIdInUse", "A file already exists with the provided ID.", "id")
-    if wanted == SHORTCUT:
-        _check_shortcut(state, given, now_s)
-    meta = state.meta(wanted, now_s)
-    name = _change_meta(meta, given, now_s, "Untitled")
-    if "createdTime" in given:
-        meta.created_s = read_time(given["createdTime"], "createdTime")
-    return state.add(parent, name, meta, None if wanted == FOLDER else blob or EMPTY, now_s, file_id=str(file_id))
+    if mime_type == SHORTCUT:
+        _check_shortcut(state, metadata, now_s)
+    meta = state.new_meta(mime_type, now_s)
+    name = _change_metadata(meta, metadata, now_s, "Untitled")
+    if "createdTime" in metadata:
+        meta.created_s = parse_time(metadata["createdTime"], "createdTime")
+    content = None if mime_type == FOLDER else blob or EMPTY
+    return state.add_node(parent, name, meta, content, now_s, file_id=str(file_id))
 
 
-def change(state: DriveState, node: Node, given: Mapping[str, Any], params: Mapping[str, str], now_s: float) -> None:
-    """Change what is known of a file: name, times, parents, trash."""
-    _check_writable(given)
-    if "parents" in given:
-        words = (
+def change_file(
+    state: DriveState, node: Node, metadata: Mapping[str, Any], params: Mapping[str, str], now_s: float
+) -> None:
+    """Change the metadata of a file: name, times, parent, and whether it is in the trash."""
+    _check_writable(metadata)
+    if "parents" in metadata:
+        message = (
             "The parents field is not directly writable in update requests. "
             "Use the addParents and removeParents parameters instead."
         )
-        raise DriveError(403, "fieldNotWritable", words)
-    meta = meta_of(node)
-    if state.parent(node) is None and given.keys() - {"starred", "description", "folderColorRgb"}:
+        raise DriveError(403, "fieldNotWritable", message)
+    meta = drive_meta(node)
+    if state.parent_of(node) is None and metadata.keys() - {"starred", "description", "folderColorRgb"}:
         raise DriveError(403, "insufficientFilePermissions", "The root folder cannot be changed.", "fileId")
     parent = _new_parent(state, node, params, now_s)
-    if given.get("id") not in (None, node.id):
+    if metadata.get("id") not in (None, node.id):
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
-    name = _change_meta(meta, given, now_s, node.name)
-    if "trashed" in given:
-        meta.trashed_s = (meta.trashed_s or now_s) if given["trashed"] else None
+    name = _change_metadata(meta, metadata, now_s, node.name)
+    if "trashed" in metadata:
+        meta.trashed_s = (meta.trashed_s or now_s) if metadata["trashed"] else None
     if parent is not None or name != node.name:
-        above = parent or node.parent
-        assert above is not None
+        target = parent or node.parent
+        assert target is not None
         try:
-            state.store.move(node, above, name, now_s)
+            state.store.move(node, target, name, now_s)
         except StoreError:
             raise DriveError(403, "cannotAddParent", "A folder cannot be added to itself or to one below it.") from None
         meta.version += 1
     else:
-        state.changed(node, now_s)
+        state.log_change(node, now_s)
 
 
-def _check_writable(given: Mapping[str, Any]) -> None:
-    if not _READ_ONLY.isdisjoint(given):
+def _check_writable(metadata: Mapping[str, Any]) -> None:
+    if not _READ_ONLY.isdisjoint(metadata):
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
 
 
-def _check_shortcut(state: DriveState, given: Mapping[str, Any], now_s: float) -> None:
-    details = given.get("shortcutDetails")
+def _check_shortcut(state: DriveState, metadata: Mapping[str, Any], now_s: float) -> None:
+    details = metadata.get("shortcutDetails")
     if not isinstance(details, dict) or not isinstance(details.get("targetId"), str):
         raise DriveError(400, "invalid", "A shortcut needs a target.", "shortcutDetails.targetId")
-    target = state.find(details["targetId"], now_s)
-    details["targetMimeType"] = meta_of(target).mime
+    target = state.find_node(details["targetId"], now_s)
+    details["targetMimeType"] = drive_meta(target).mime
 
 
-def _change_meta(meta: DriveMeta, given: Mapping[str, Any], now_s: float, name: str) -> str:
-    """Take over what a client gives; returns the name."""
-    for key, value in given.items():
-        kinds = _GIVEN.get(key)
+def _change_metadata(meta: DriveMeta, metadata: Mapping[str, Any], now_s: float, name: str) -> str:
+    """Apply the metadata of a client to ``meta``. Return its name, or ``name`` if the client gives none."""
+    for key, value in metadata.items():
+        kinds = _CLIENT_PROPERTIES.get(key)
         if kinds is None:
             continue
         if value is None:
-            meta.given.pop(key, None)
+            meta.client_properties.pop(key, None)
         elif not isinstance(value, kinds):
-            raise invalid(key)
+            raise invalid_parameter(key)
         elif isinstance(value, dict) and key != "shortcutDetails":
-            merged = {**meta.given.get(key, {}), **value}
-            meta.given[key] = {each: text for each, text in merged.items() if text is not None}
+            merged = {**meta.client_properties.get(key, {}), **value}
+            meta.client_properties[key] = {label: text for label, text in merged.items() if text is not None}
         else:
-            meta.given[key] = value
-    if given.get("mimeType"):
-        meta.mime = str(given["mimeType"])
-    if given.get("modifiedTime"):
-        meta.modified_s = read_time(given["modifiedTime"], "modifiedTime")
-    elif given.keys() - {"trashed", "viewedByMeTime", "starred"}:
+            meta.client_properties[key] = value
+    if metadata.get("mimeType"):
+        meta.mime = str(metadata["mimeType"])
+    if metadata.get("modifiedTime"):
+        meta.modified_s = parse_time(metadata["modifiedTime"], "modifiedTime")
+    elif metadata.keys() - {"trashed", "viewedByMeTime", "starred"}:
         meta.modified_s = now_s
-    wanted = given.get("name")
-    if wanted is None or wanted == "":
+    new_name = metadata.get("name")
+    if new_name is None or new_name == "":
         return name
-    if not isinstance(wanted, str):
-        raise invalid("name")
-    return wanted
+    if not isinstance(new_name, str):
+        raise invalid_parameter("name")
+    return new_name
 
 
 def _new_parent(state: DriveState, node: Node, params: Mapping[str, str], now_s: float) -> Folder | None:
-    """Returns the folder that an update moves a file to; None if it stays."""
-    added = [each for each in params.get("addParents", "").split(",") if each]
-    removed = [each for each in params.get("removeParents", "").split(",") if each]
-    current = state.parent(node)
-    parents = {state.folder(each, now_s).id for each in removed}
+    """Return the folder that an update moves a file to, or None if the file stays."""
+    added = [folder_id for folder_id in params.get("addParents", "").split(",") if folder_id]
+    removed = [folder_id for folder_id in params.get("removeParents", "").split(",") if folder_id]
+    current = state.parent_of(node)
+    parents = {state.find_folder(folder_id, now_s).id for folder_id in removed}
     if len(added) > 1:
         raise DriveError(403, "cannotAddParent", "Increasing the number of parents is not allowed")
     if not added:
         if current is not None and current.id in parents:
             raise DriveError(403, "cannotRemoveParent", "A file must have at least one parent.")
         return None
-    target = state.folder(added[0], now_s)
+    target = state.find_folder(added[0], now_s)
     if current is None:
         raise DriveError(403, "cannotAddParent", "The root folder cannot be moved.")
-    if state.space(target) != state.space(current):
+    if state.space_of(target) != state.space_of(current):
         raise DriveError(403, "cannotAddParent", "A file cannot be moved to another space.")
     return None if target is current else target
 
 
-def create(state: DriveState, call: Call) -> Answer:
-    """``files.create`` without content: folders, shortcuts, Google's own documents, empty files."""
-    params = params_of(call)
-    return about_file(state, make(state, body_of(call), None, "", call.now_s), call, params)
+def create_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.create`` without content, for folders, shortcuts, Google's own documents and empty files."""
+    params = query_params(call)
+    return answer_file(state, make_file(state, read_json_body(call), None, "", call.now_s), call, params)
 
 
-def update(state: DriveState, call: Call) -> Answer:
-    """``files.update`` without content."""
-    params, node = params_of(call), state.find(call.parameters["id"], call.now_s)
-    change(state, node, body_of(call), params, call.now_s)
-    return about_file(state, node, call, params)
+def update_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.update`` without content."""
+    params, node = query_params(call), state.find_node(call.parameters["id"], call.now_s)
+    change_file(state, node, read_json_body(call), params, call.now_s)
+    return answer_file(state, node, call, params)
 
 
-def copy(state: DriveState, call: Call) -> Answer:
-    """``files.copy``: the file's newest content under another name; folders cannot be copied."""
-    params, given, now_s = params_of(call), body_of(call), call.now_s
-    node = state.find(call.parameters["id"], now_s)
+def copy_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.copy``, which copies the newest content of a file to another name. Folders cannot be copied."""
+    params, changes, now_s = query_params(call), read_json_body(call), call.now_s
+    node = state.find_node(call.parameters["id"], now_s)
     version = node.seen(now_s) if isinstance(node, File) else None
     if version is None:
         raise DriveError(403, "cannotCopyFile", "This file cannot be copied by the user.")
-    meta, parent = meta_of(node), state.parent(node)
-    whole = {"name": f"Copy of {node.name}", "mimeType": meta.mime, "parents": [parent.id] if parent else None}
-    kept = {key: value for key, value in meta.given.items() if key not in ("starred", "viewedByMeTime")}
-    chosen = {key: value for key, value in given.items() if value is not None}
-    return about_file(state, make(state, {**kept, **whole, **chosen}, version.blob, meta.mime, now_s), call, params)
+    meta, parent = drive_meta(node), state.parent_of(node)
+    defaults = {"name": f"Copy of {node.name}", "mimeType": meta.mime, "parents": [parent.id] if parent else None}
+    copied = {key: value for key, value in meta.client_properties.items() if key not in ("starred", "viewedByMeTime")}
+    overrides = {key: value for key, value in changes.items() if value is not None}
+    twin = make_file(state, {**copied, **defaults, **overrides}, version.blob, meta.mime, now_s)
+    return answer_file(state, twin, call, params)
 
 
-def delete(state: DriveState, call: Call) -> Answer:
-    """``files.delete``: for good, past the trash."""
-    state.remove(state.find(call.parameters["id"], call.now_s), call.now_s)
-    return no_content()
+def delete_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.delete``, which deletes for good and bypasses the trash."""
+    state.remove_node(state.find_node(call.parameters["id"], call.now_s), call.now_s)
+    return answer_no_content()
 
 
 def empty_trash(state: DriveState, call: Call) -> Answer:
-    """``files.emptyTrash``."""
-    for node in [
-        each for each in state.nodes(params_of(call).get("driveId", "")) if meta_of(each).trashed_s is not None
-    ]:
+    """Answer ``files.emptyTrash``."""
+    nodes = state.list_nodes(query_params(call).get("driveId", ""))
+    for node in [node for node in nodes if drive_meta(node).trashed_s is not None]:
         if node.deleted_s is None:
-            state.remove(node, call.now_s)
-    return no_content()
+            state.remove_node(node, call.now_s)
+    return answer_no_content()
 
 
 def generate_ids(state: DriveState, call: Call) -> Answer:
-    """``files.generateIds``."""
-    params = params_of(call)
-    count = page_size({"pageSize": params.get("count", "")}, 10, 1000)
-    value = {"kind": "drive#generatedIds", "space": params.get("space", "drive")}
-    return answer_json(pick({**value, "ids": [state.new_id() for _ in range(count)]}, selection(params, None)))
+    """Answer ``files.generateIds``."""
+    params = query_params(call)
+    count = read_page_size({"pageSize": params.get("count", "")}, 10, 1000)
+    ids = [state.reserve_id() for _ in range(count)]
+    value = {"kind": "drive#generatedIds", "space": params.get("space", "drive"), "ids": ids}
+    return answer_selected(value, params, None)
 
 
 # ---------------------------------------------------------------- reads
 
 
-def get(state: DriveState, call: Call) -> Answer:
-    """``files.get``: what is known of a file, or its content."""
-    params, node = params_of(call), state.read(call.parameters["id"], call.now_s)
+def get_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.get`` with the metadata of a file, or with its content."""
+    params, node = query_params(call), state.find_readable_node(call.parameters["id"], call.now_s)
     if params.get("alt") != "media":
-        return about_file(state, node, call, params)
-    return content_answer(FileView(state, node, call.now_s), call)
+        return answer_file(state, node, call, params)
+    return answer_content(FileView(state, node, call.now_s), call)
 
 
-def content_answer(view: FileView, call: Call) -> Answer:
-    """Returns a file's content, or the range of it that was asked for. Raises DriveError."""
+def answer_content(view: FileView, call: Call) -> Answer:
+    """Answer with the content of a file, or the requested range of it. Raises DriveError."""
     version = view.blob_version
     if version is None:
-        words = "Only files with binary content can be downloaded. Use Export with Docs Editors files."
-        raise DriveError(403, "fileNotDownloadable", words, "alt")
+        message = "Only files with binary content can be downloaded. Use Export with Docs Editors files."
+        raise DriveError(403, "fileNotDownloadable", message, "alt")
     size = version.blob.size_bytes
     kind = view.meta.mime.encode("latin-1", "replace").replace(b"\r", b"").replace(b"\n", b"")
     headers = [(b"content-type", kind), (b"accept-ranges", b"bytes"), (b"content-disposition", b"attachment")]
@@ -281,94 +285,98 @@ def content_answer(view: FileView, call: Call) -> Answer:
     return Answer(206, headers, version.blob.part(start, end))
 
 
-def export(state: DriveState, call: Call) -> Answer:
-    """``files.export``: a document of Google's own in another form; here, the bytes that it was made of."""
-    params, node = params_of(call), state.find(call.parameters["id"], call.now_s)
-    view, wanted = FileView(state, node, call.now_s), params.get("mimeType", "")
-    if not wanted:
+def export_file(state: DriveState, call: Call) -> Answer:
+    """Answer ``files.export``, which converts a document of Google's own.
+
+    This emulator converts nothing, and answers with the bytes from which the document was made.
+    """
+    params, node = query_params(call), state.find_node(call.parameters["id"], call.now_s)
+    view, target_mime = FileView(state, node, call.now_s), params.get("mimeType", "")
+    if not target_mime:
         raise DriveError(400, "required", "Required parameter: mimeType", "mimeType")
-    return _exported(view, wanted)
+    return _answer_export(view, target_mime)
 
 
-def export_link(state: DriveState, call: Call) -> Answer:
-    """What a file's ``exportLinks`` lead to."""
-    params = params_of(call)
-    view = FileView(state, state.find(params.get("id", ""), call.now_s), call.now_s)
+def follow_export_link(state: DriveState, call: Call) -> Answer:
+    """Answer a request to one of the ``exportLinks`` of a file."""
+    params = query_params(call)
+    view = FileView(state, state.find_node(params.get("id", ""), call.now_s), call.now_s)
     endings = EXPORTS.get(view.meta.mime, {}).items()
-    return _exported(view, next((kind for kind, ending in endings if ending == params.get("exportFormat")), ""))
+    return _answer_export(view, next((kind for kind, ending in endings if ending == params.get("exportFormat")), ""))
 
 
-def _exported(view: FileView, wanted: str) -> Answer:
+def _answer_export(view: FileView, target_mime: str) -> Answer:
     if view.meta.mime not in EXPORTS or view.version is None:
         raise DriveError(403, "fileNotExportable", "Export only supports Docs Editors files.", "alt")
-    if wanted not in EXPORTS[view.meta.mime]:
+    if target_mime not in EXPORTS[view.meta.mime]:
         raise DriveError(400, "badRequest", "The requested conversion is not supported.", "convertTo")
-    headers = [(b"content-type", wanted.encode("latin-1", "replace")), (b"content-disposition", b"attachment")]
+    headers = [(b"content-type", target_mime.encode("latin-1", "replace")), (b"content-disposition", b"attachment")]
     return Answer(200, headers, view.version.blob)
 
 
 def list_files(state: DriveState, call: Call) -> Answer:
-    """``files.list``: all that a query matches, page by page."""
-    params, now_s = params_of(call), call.now_s
-    search, size, start = read_query(params.get("q", "")), page_size(params, _PAGE, _MOST), page_token(params)
-    tree = selection(params, _DEFAULT_LIST) or {"*": None}
-    if unknown := tree.keys() - _LISTED:
+    """Answer ``files.list`` with one page of the files that match a query."""
+    params, now_s = query_params(call), call.now_s
+    search, start = parse_query(params.get("q", "")), read_page_start(params)
+    size = read_page_size(params, _DEFAULT_PAGE, _LARGEST_PAGE)
+    tree = read_selection(params, _DEFAULT_LIST_FIELDS) or {"*": None}
+    if unknown := tree.keys() - _LIST_FIELDS:
         raise DriveError(400, "invalidParameter", f"Invalid field selection {min(unknown)}", "fields")
-    found = _found(state, search, params, now_s)
-    page = found[start : start + size]
-    whole: dict[str, Any] = {"kind": "drive#fileList", "incompleteSearch": False}
-    if len(found) > start + size:
-        whole["nextPageToken"] = f"~!!~{start + size}"
-    answer = {name: value for name, value in whole.items() if name in tree or "*" in tree}
-    of_file = within(tree, "files")
-    if of_file is None or of_file:
-        answer["files"] = [file_resource(view, of_file) for view in page]
+    matches = _search_files(state, search, params, now_s)
+    page = matches[start : start + size]
+    envelope: dict[str, Any] = {"kind": "drive#fileList", "incompleteSearch": False}
+    if len(matches) > start + size:
+        envelope["nextPageToken"] = f"~!!~{start + size}"
+    answer = {name: value for name, value in envelope.items() if name in tree or "*" in tree}
+    file_selection = selection_within(tree, "files")
+    if file_selection is None or file_selection:
+        answer["files"] = [describe_file(view, file_selection) for view in page]
     return answer_json(answer)
 
 
-def _found(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> list[FileView]:
-    """Returns all files that a search finds, in its order. Raises DriveError."""
-    spaces = spaces_of(params)
+def _search_files(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> list[FileView]:
+    """Return all files that match a search, in the order that the request asks for. Raises DriveError."""
+    spaces = read_spaces(params)
     views = [
         view
-        for node in _candidates(state, search, params, now_s)
+        for node in _search_candidates(state, search, params, now_s)
         if (view := FileView(state, node, now_s, is_listed=True)).version is not None or isinstance(node, Folder)
-        if search.matches(view) and state.space(node) in spaces
+        if search.matches(view) and state.space_of(node) in spaces
     ]
-    views.sort(key=lambda view: view.meta.seq, reverse=True)
-    keys = [each.split() for each in params.get("orderBy", "").split(",") if each.strip()]
+    views.sort(key=lambda view: view.meta.sequence, reverse=True)
+    keys = [part.split() for part in params.get("orderBy", "").split(",") if part.strip()]
     for key in reversed(keys):
         if key[0] not in _SORT_KEYS or key[1:] not in ([], ["desc"], ["asc"]):
-            raise invalid("orderBy")
+            raise invalid_parameter("orderBy")
         views.sort(key=_SORT_KEYS[key[0]], reverse=key[1:] == ["desc"])
     return views
 
 
-def _candidates(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> Iterable[Node]:
-    """Returns the files among which a search looks."""
-    if search.parent is None and APP_DATA in spaces_of(params):
-        return (*state.app_data.below(), *state.nodes(), *state.store.fading(None, now_s))
+def _search_candidates(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> Iterable[Node]:
+    """Return the files that a search has to look at."""
+    if search.parent is None and APP_DATA in read_spaces(params):
+        return (*state.app_data.below(), *state.list_nodes(), *state.store.fading(None, now_s))
     if search.parent is None:
         drive_id, corpora = params.get("driveId", ""), params.get("corpora", "user")
         if corpora == "drive" or drive_id:
             if drive_id not in state.drives:
                 raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
-        elif corpora == "allDrives" or flag(params, "includeItemsFromAllDrives"):
-            return (*state.nodes(None), *state.store.fading(None, now_s))
-        fading = (node for node in state.store.fading(None, now_s) if state.drive_id(node) == drive_id)
-        return (*state.nodes(drive_id), *fading)
+        elif corpora == "allDrives" or read_flag(params, "includeItemsFromAllDrives"):
+            return (*state.list_nodes(None), *state.store.fading(None, now_s))
+        fading = (node for node in state.store.fading(None, now_s) if state.drive_id_of(node) == drive_id)
+        return (*state.list_nodes(drive_id), *fading)
     try:
-        folder = state.find(search.parent, now_s)
+        folder = state.find_node(search.parent, now_s)
     except DriveError:
-        raise not_found("") from None
+        raise file_not_found("") from None
     if not isinstance(folder, Folder):
         return ()
-    there = folder.nodes() if search.name is None else state.store.named(folder, search.name)
-    return (*there, *state.store.fading(folder, now_s, search.name))
+    children = folder.nodes() if search.name is None else state.store.named(folder, search.name)
+    return (*children, *state.store.fading(folder, now_s, search.name))
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Returns a sort key by which 2 comes before 12."""
+def _natural_sort_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key for which 2 comes before 12."""
     parts: list[tuple[int, int, str]] = []
     for character in name:
         digit = character.isascii() and character.isdigit()

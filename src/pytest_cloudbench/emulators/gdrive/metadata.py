@@ -1,7 +1,4 @@
-"""What the API says of one file: each property as a function, so that an answer computes only what was asked for.
-
-What may live here: the ``File`` resource, and the view that searches have of a file. No routes.
-"""
+"""The ``File`` resource: each property is a function, so that an answer computes only the selected ones."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.blob import hashed
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, timestamp
-from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, format_time
+from pytest_cloudbench.emulators.gdrive.selection import Selection, pick_selected
 from pytest_cloudbench.emulators.gdrive.state import (
     APP_DATA,
     APPS,
@@ -19,14 +16,14 @@ from pytest_cloudbench.emulators.gdrive.state import (
     USER,
     DriveMeta,
     DriveState,
+    drive_meta,
     is_document,
-    meta_of,
 )
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 
 _OFFICE, _OPEN = "application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument."
 _INDEXED_BYTES = 128 * 1024
-"""So much of a text is found by a search (developers.google.com/drive, "Indexable text": 128 KB)."""
+"""A search finds only text in the first 128 KB of a file (developers.google.com/drive, "Indexable text")."""
 _PDF = {"application/pdf": "pdf"}
 _TEXT = {"text/plain": "txt"}
 _ZIP = {"application/zip": "zip"}
@@ -51,7 +48,7 @@ EXPORTS: Mapping[str, Mapping[str, str]] = {
     f"{APPS}mail-layout": _TEXT,
     f"{APPS}vid": {"video/mp4": "mp4"},
 }  # fmt: skip
-"""Google's own types, what their files can be exported as, and how links to exports name that."""
+"""The export formats of Google's own types, each with its name in export links."""
 
 IMPORTS: Mapping[str, list[str]] = {
     **{
@@ -77,7 +74,7 @@ IMPORTS: Mapping[str, list[str]] = {
     },
     "application/vnd.google-apps.script+json": [f"{APPS}script"],
 }  # fmt: skip
-"""What Google's own types can be made of."""
+"""The types that can be converted to Google's own."""
 
 EXPORT_PATHS: Mapping[str, str] = {
     "document": "/feeds/download/documents/export/Export",
@@ -85,7 +82,7 @@ EXPORT_PATHS: Mapping[str, str] = {
     "presentation": "/feeds/download/presentations/Export",
     "drawing": "/feeds/download/drawings/Export",
 }
-"""Where links to exports lead, on ``docs.google.com``; those of other types lead where documents' do."""
+"""The paths of export links on ``docs.google.com``. Types that are missing here use the path of documents."""
 
 _EDITORS = {"document": "document", "spreadsheet": "spreadsheets", "presentation": "presentation"}
 _CAN = (
@@ -105,13 +102,13 @@ _CHILDREN = frozenset(name for name in _CAN if "Children" in name)
 
 
 class FileView:
-    """One file as answers and searches see it."""
+    """A view of one file for answers and searches."""
 
     __slots__ = ("meta", "node", "now_s", "state", "version")
 
     def __init__(self, state: DriveState, node: Node, now_s: float, *, is_listed: bool = False) -> None:
         self.state, self.node, self.now_s = state, node, now_s
-        self.meta: DriveMeta = meta_of(node)
+        self.meta: DriveMeta = drive_meta(node)
         self.version: Version | None = None
         if isinstance(node, File):
             self.version = node.listed(now_s) if is_listed else node.seen(now_s)
@@ -127,11 +124,11 @@ class FileView:
         if name == "id":
             return self.node.id
         if name == "fullText":
-            return f"{self.node.name}\n{self.meta.given.get('description', '')}\n{self._indexed_text()}"
+            return f"{self.node.name}\n{self.meta.client_properties.get('description', '')}\n{self._indexed_text()}"
         if name == "shortcutDetails.targetId":
-            return str(self.meta.given.get("shortcutDetails", {}).get("targetId", ""))
-        is_open = any(each["type"] == "anyone" for each in self.meta.permissions.values())
-        return "anyoneWithLink" if is_open else "limited"
+            return str(self.meta.client_properties.get("shortcutDetails", {}).get("targetId", ""))
+        is_public = any(permission["type"] == "anyone" for permission in self.meta.permissions.values())
+        return "anyoneWithLink" if is_public else "limited"
 
     def _indexed_text(self) -> str:
         if self.version is None or not self.meta.mime.startswith("text/"):
@@ -142,7 +139,7 @@ class FileView:
         """See ``query.View``."""
         if name == "trashed":
             return self.state.is_trashed(self.node, self.now_s)
-        return bool(self.meta.given.get("starred")) if name == "starred" else False
+        return bool(self.meta.client_properties.get("starred")) if name == "starred" else False
 
     def time_s(self, name: str) -> float:
         """See ``query.View``."""
@@ -151,7 +148,7 @@ class FileView:
     def names(self, name: str) -> Collection[str]:
         """See ``query.View``."""
         if name == "parents":
-            parent = self.state.parent(self.node)
+            parent = self.state.parent_of(self.node)
             if parent is None:
                 return ()
             names = {self.state.root.id: "root", self.state.app_data.id: APP_DATA}
@@ -159,59 +156,63 @@ class FileView:
         roles = {"owners": ("owner",), "writers": ("owner", "writer")}.get(
             name, ("owner", "writer", "commenter", "reader")
         )
-        found = {each.get("emailAddress", "") for each in self.meta.permissions.values() if each["role"] in roles}
-        return found | {"me"} if USER["emailAddress"] in found else found
+        addresses = {
+            permission.get("emailAddress", "")
+            for permission in self.meta.permissions.values()
+            if permission["role"] in roles
+        }
+        return addresses | {"me"} if USER["emailAddress"] in addresses else addresses
 
     def pairs(self, name: str) -> Mapping[str, str]:
         """See ``query.View``."""
-        found: Mapping[str, str] = self.meta.given.get(name, {})
-        return found
+        properties: Mapping[str, str] = self.meta.client_properties.get(name, {})
+        return properties
 
     # ---------------------------------------------------------------- for answers
 
     @property
     def blob_version(self) -> Version | None:
-        """The content that reads see; None if the file has no content of its own."""
+        """The content that reads see, or None if the file has no content of its own."""
         return None if self.meta.mime.startswith(APPS) else self.version
 
     @property
     def is_shared(self) -> bool:
-        """Whether anybody else may see it."""
+        """Whether anybody but the owner may see the file."""
         return len(self.meta.permissions) > 1
 
 
 _Property = Callable[[FileView], Any]
 
 
-def _given(name: str, default: Any = None) -> _Property:
-    return lambda view: view.meta.given.get(name, default)
+def _client_property(name: str, default: Any = None) -> _Property:
+    return lambda view: view.meta.client_properties.get(name, default)
 
 
-def _ending(view: FileView) -> str | None:
+def _file_extension(view: FileView) -> str | None:
     if view.blob_version is None:
         return None
     _, dot, ending = view.node.name.rpartition(".")
     return ending if dot else ""
 
 
-def _hash(name: str) -> _Property:
+def _content_hash(name: str) -> _Property:
     return lambda view: (
         None if view.blob_version is None else hashed(view.blob_version.blob, hashlib.new(name)).hash_hex
     )
 
 
-def _size(view: FileView) -> str | None:
+def _content_size(view: FileView) -> str | None:
     if view.version is None or view.meta.mime == SHORTCUT:
         return None
     return str(view.version.blob.size_bytes or (1 if is_document(view.meta.mime) else 0))
 
 
-def _parents(view: FileView) -> list[str] | None:
-    parent = view.state.parent(view.node)
+def _parent_ids(view: FileView) -> list[str] | None:
+    parent = view.state.parent_of(view.node)
     return None if parent is None else [parent.id]
 
 
-def _web_view(view: FileView) -> str:
+def _web_view_link(view: FileView) -> str:
     kind = view.meta.mime.removeprefix(APPS)
     if isinstance(view.node, Folder):
         return f"https://drive.google.com/drive/folders/{view.node.id}"
@@ -220,15 +221,15 @@ def _web_view(view: FileView) -> str:
     return f"https://drive.google.com/file/d/{view.node.id}/view?usp=drivesdk"
 
 
-def _web_content(view: FileView) -> str | None:
+def _web_content_link(view: FileView) -> str | None:
     return None if view.blob_version is None else f"https://drive.google.com/uc?id={view.node.id}&export=download"
 
 
-def _thumbnail(view: FileView) -> str | None:
+def _thumbnail_link(view: FileView) -> str | None:
     return f"https://docs.google.com/feeds/vt?gd=true&id={view.node.id}&v=1" if is_document(view.meta.mime) else None
 
 
-def _exports(view: FileView) -> dict[str, str] | None:
+def _export_links(view: FileView) -> dict[str, str] | None:
     kinds = EXPORTS.get(view.meta.mime)
     path = EXPORT_PATHS.get(view.meta.mime.removeprefix(APPS), EXPORT_PATHS["document"])
     link = f"https://docs.google.com{path}?id={view.node.id}&exportFormat="
@@ -242,9 +243,9 @@ def _capabilities(view: FileView) -> dict[str, bool]:
     return can | {"canDownload": view.blob_version is not None, "canUntrash": is_trashed, "canCopy": not is_folder}
 
 
-def _of_drive(wanted: bool, value: _Property) -> _Property:
-    """A property that only files in a shared drive have, or only the others."""
-    return lambda view: value(view) if bool(view.state.drive_id(view.node)) is wanted else None
+def _in_shared_drive(is_in_drive: bool, value: _Property) -> _Property:
+    """Restrict a property to files in a shared drive, or to all other files."""
+    return lambda view: value(view) if bool(view.state.drive_id_of(view.node)) is is_in_drive else None
 
 
 _PROPERTIES: Mapping[str, _Property] = {
@@ -252,90 +253,92 @@ _PROPERTIES: Mapping[str, _Property] = {
     "id": lambda view: view.node.id,
     "name": lambda view: view.node.name,
     "mimeType": lambda view: view.meta.mime,
-    "description": _given("description"),
-    "starred": _given("starred", False),
+    "description": _client_property("description"),
+    "starred": _client_property("starred", False),
     "trashed": lambda view: view.state.is_trashed(view.node, view.now_s),
     "explicitlyTrashed": lambda view: view.meta.trashed_s is not None,
-    "trashedTime": lambda view: None if view.meta.trashed_s is None else timestamp(view.meta.trashed_s),
-    "trashingUser": _of_drive(True, lambda view: None if view.meta.trashed_s is None else USER),
-    "parents": _parents,
-    "properties": _given("properties"),
-    "appProperties": _given("appProperties"),
-    "spaces": lambda view: [view.state.space(view.node)],
+    "trashedTime": lambda view: None if view.meta.trashed_s is None else format_time(view.meta.trashed_s),
+    "trashingUser": _in_shared_drive(True, lambda view: None if view.meta.trashed_s is None else USER),
+    "parents": _parent_ids,
+    "properties": _client_property("properties"),
+    "appProperties": _client_property("appProperties"),
+    "spaces": lambda view: [view.state.space_of(view.node)],
     "version": lambda view: str(view.meta.version),
-    "webContentLink": _web_content,
-    "webViewLink": _web_view,
+    "webContentLink": _web_content_link,
+    "webViewLink": _web_view_link,
     "iconLink": lambda view: f"https://drive-thirdparty.googleusercontent.com/16/type/{view.meta.mime}",
     "hasThumbnail": lambda view: is_document(view.meta.mime),
-    "thumbnailLink": _thumbnail,
+    "thumbnailLink": _thumbnail_link,
     "thumbnailVersion": lambda view: "1" if is_document(view.meta.mime) else "0",
     "viewedByMe": lambda view: True,
-    "viewedByMeTime": lambda view: view.meta.given.get("viewedByMeTime", timestamp(view.meta.modified_s)),
-    "createdTime": lambda view: timestamp(view.meta.created_s),
-    "modifiedTime": lambda view: timestamp(view.meta.modified_s),
-    "modifiedByMeTime": lambda view: timestamp(view.meta.modified_s),
+    "viewedByMeTime": lambda view: view.meta.client_properties.get("viewedByMeTime", format_time(view.meta.modified_s)),
+    "createdTime": lambda view: format_time(view.meta.created_s),
+    "modifiedTime": lambda view: format_time(view.meta.modified_s),
+    "modifiedByMeTime": lambda view: format_time(view.meta.modified_s),
     "modifiedByMe": lambda view: True,
     "sharedWithMeTime": lambda view: None,
     "sharingUser": lambda view: None,
-    "owners": _of_drive(False, lambda view: [USER]),
-    "teamDriveId": lambda view: view.state.drive_id(view.node) or None,
-    "driveId": lambda view: view.state.drive_id(view.node) or None,
+    "owners": _in_shared_drive(False, lambda view: [USER]),
+    "teamDriveId": lambda view: view.state.drive_id_of(view.node) or None,
+    "driveId": lambda view: view.state.drive_id_of(view.node) or None,
     "lastModifyingUser": lambda view: USER,
     "shared": lambda view: view.is_shared,
-    "ownedByMe": _of_drive(False, lambda view: True),
+    "ownedByMe": _in_shared_drive(False, lambda view: True),
     "capabilities": _capabilities,
-    "viewersCanCopyContent": lambda view: not view.meta.given.get("copyRequiresWriterPermission", False),
-    "copyRequiresWriterPermission": _given("copyRequiresWriterPermission", False),
-    "writersCanShare": _of_drive(False, _given("writersCanShare", True)),
+    "viewersCanCopyContent": lambda view: not view.meta.client_properties.get("copyRequiresWriterPermission", False),
+    "copyRequiresWriterPermission": _client_property("copyRequiresWriterPermission", False),
+    "writersCanShare": _in_shared_drive(False, _client_property("writersCanShare", True)),
     "permissions": lambda view: list(view.meta.permissions.values()),
     "permissionIds": lambda view: list(view.meta.permissions),
-    "hasAugmentedPermissions": _of_drive(True, lambda view: False),
-    "folderColorRgb": lambda view: view.meta.given.get("folderColorRgb", "#8f8f8f") if view.version is None else None,
-    "originalFilename": lambda view: (
-        None if view.blob_version is None else view.meta.given.get("originalFilename", view.node.name)
+    "hasAugmentedPermissions": _in_shared_drive(True, lambda view: False),
+    "folderColorRgb": lambda view: (
+        view.meta.client_properties.get("folderColorRgb", "#8f8f8f") if view.version is None else None
     ),
-    "fullFileExtension": _ending,
-    "fileExtension": _ending,
+    "originalFilename": lambda view: (
+        None if view.blob_version is None else view.meta.client_properties.get("originalFilename", view.node.name)
+    ),
+    "fullFileExtension": _file_extension,
+    "fileExtension": _file_extension,
     "md5Checksum": lambda view: None if view.blob_version is None else view.blob_version.blob.hash_hex,
-    "sha1Checksum": _hash("sha1"),
-    "sha256Checksum": _hash("sha256"),
-    "size": _size,
-    "quotaBytesUsed": lambda view: _size(view) or "0",
+    "sha1Checksum": _content_hash("sha1"),
+    "sha256Checksum": _content_hash("sha256"),
+    "size": _content_size,
+    "quotaBytesUsed": lambda view: _content_size(view) or "0",
     "headRevisionId": lambda view: None if view.blob_version is None else view.blob_version.rev,
     "contentHints": lambda view: None,
     "imageMediaMetadata": lambda view: None,
     "videoMediaMetadata": lambda view: None,
     "isAppAuthorized": lambda view: True,
-    "exportLinks": _exports,
-    "shortcutDetails": _given("shortcutDetails"),
-    "contentRestrictions": _given("contentRestrictions"),
+    "exportLinks": _export_links,
+    "shortcutDetails": _client_property("shortcutDetails"),
+    "contentRestrictions": _client_property("contentRestrictions"),
     "labelInfo": lambda view: None,
     "resourceKey": lambda view: None,
     "linkShareMetadata": lambda view: {"securityUpdateEligible": False, "securityUpdateEnabled": True},
-    "inheritedPermissionsDisabled": _given("inheritedPermissionsDisabled", False),
+    "inheritedPermissionsDisabled": _client_property("inheritedPermissionsDisabled", False),
     "downloadRestrictions": lambda view: {
         "itemDownloadRestriction": {"restrictedForReaders": False, "restrictedForWriters": False},
         "effectiveDownloadRestrictionWithContext": {"restrictedForReaders": False, "restrictedForWriters": False},
     },
     "clientEncryptionDetails": lambda view: None,
 }
-FILE_DEFAULT: Chosen = {"kind": None, "id": None, "name": None, "mimeType": None}
-"""What an answer says of a file if the request does not choose."""
+FILE_DEFAULT: Selection = {"kind": None, "id": None, "name": None, "mimeType": None}
+"""The properties of a file in an answer if the request selects none."""
 
 
-def file_resource(view: FileView, tree: Chosen | None) -> dict[str, Any]:
-    """Returns the chosen properties of a file; None: all. Raises DriveError for a property that does not exist."""
-    found = {}
+def describe_file(view: FileView, tree: Selection | None) -> dict[str, Any]:
+    """Return the selected properties of a file, all if ``tree`` is None. Raises DriveError for an unknown property."""
+    properties = {}
     if tree is None or "*" in tree:
         for name, value_of in _PROPERTIES.items():
             if (value := value_of(view)) is not None:
-                found[name] = value
-        chosen: dict[str, Any] = pick(found, tree)
-        return chosen
+                properties[name] = value
+        selected: dict[str, Any] = pick_selected(properties, tree)
+        return selected
     for name, inner in tree.items():
         value_of_name = _PROPERTIES.get(name)
         if value_of_name is None:
             raise DriveError(400, "invalidParameter", f"Invalid field selection {name}", "fields")
         if (value := value_of_name(view)) is not None:
-            found[name] = value if inner is None else pick(value, inner)
-    return found
+            properties[name] = value if inner is None else pick_selected(value, inner)
+    return properties

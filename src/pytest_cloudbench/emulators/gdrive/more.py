@@ -1,125 +1,132 @@
-"""What there is besides files: revisions, comments and replies, shared drives.
-
-What may live here: ``revisions``, ``comments``, ``replies`` and ``drives`` of the API.
-"""
+"""``revisions``, ``comments``, ``replies`` and ``drives`` (shared drives) of the API."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import Any
 
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, no_content, timestamp
-from pytest_cloudbench.emulators.gdrive.requests import about_value, body_of, flag, page_size, page_token, params_of
-from pytest_cloudbench.emulators.gdrive.selection import Chosen
-from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, SharedDrive, is_document, meta_of
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_content, format_time
+from pytest_cloudbench.emulators.gdrive.requests import (
+    answer_selected,
+    query_params,
+    read_flag,
+    read_json_body,
+    read_page_size,
+    read_page_start,
+)
+from pytest_cloudbench.emulators.gdrive.selection import Selection
+from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, SharedDrive, drive_meta, is_document
 from pytest_cloudbench.emulators.nodes import File, Version
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-_REVISION: Chosen = {"kind": None, "id": None, "mimeType": None, "modifiedTime": None}
-_REVISIONS: Chosen = {"kind": None, "nextPageToken": None, "revisions": _REVISION}
-_DRIVE: Chosen = {"kind": None, "id": None, "name": None}
-_DRIVES: Chosen = {"kind": None, "nextPageToken": None, "drives": _DRIVE}
+_REVISION: Selection = {"kind": None, "id": None, "mimeType": None, "modifiedTime": None}
+_REVISIONS: Selection = {"kind": None, "nextPageToken": None, "revisions": _REVISION}
+_DRIVE: Selection = {"kind": None, "id": None, "name": None}
+_DRIVES: Selection = {"kind": None, "nextPageToken": None, "drives": _DRIVE}
 _AUTHOR = {name: USER[name] for name in ("kind", "displayName", "me", "photoLink")}
 
 
-def _page(call: Call, name: str, found: list[dict[str, Any]], kind: str, default: Chosen | None) -> Answer:
-    """Returns one page of a list."""
-    params = params_of(call)
-    start, size = page_token(params), page_size(params, 100, 1000)
-    value: dict[str, Any] = {"kind": kind, name: found[start : start + size]}
-    if len(found) > start + size:
+def _answer_list_page(
+    call: Call, name: str, items: list[dict[str, Any]], kind: str, default: Selection | None
+) -> Answer:
+    """Answer with one page of a list."""
+    params = query_params(call)
+    start, size = read_page_start(params), read_page_size(params, 100, 1000)
+    value: dict[str, Any] = {"kind": kind, name: items[start : start + size]}
+    if len(items) > start + size:
         value["nextPageToken"] = f"~!!~{start + size}"
-    return about_value(value, params, default)
+    return answer_selected(value, params, default)
 
 
 def _require_fields(call: Call) -> None:
-    if not params_of(call).get("fields"):
+    if not query_params(call).get("fields"):
         raise DriveError(400, "required", "The 'fields' parameter is required for this method.", "fields")
 
 
 # ---------------------------------------------------------------- revisions
 
 
-def _versions(state: DriveState, call: Call) -> tuple[File, list[tuple[str, Version]]]:
-    """Returns a file and its revisions by id; those of Google's own documents are numbered."""
-    node = state.find(call.parameters["id"], call.now_s)
+def _list_visible_revisions(state: DriveState, call: Call) -> tuple[File, list[tuple[str, Version]]]:
+    """Return a file and its visible revisions with their ids, which are numbers for Google's own documents."""
+    node = state.find_node(call.parameters["id"], call.now_s)
     if not isinstance(node, File):
         raise DriveError(403, "revisionsNotSupported", "The file does not support revisions.")
-    seen = [version for version in node.versions if version.visible_s <= call.now_s]
-    if is_document(meta_of(node).mime):
-        return node, [(str(number), version) for number, version in enumerate(seen, 1)]
-    return node, [(version.rev, version) for version in seen]
+    visible = [version for version in node.versions if version.visible_s <= call.now_s]
+    if is_document(drive_meta(node).mime):
+        return node, [(str(number), version) for number, version in enumerate(visible, 1)]
+    return node, [(version.rev, version) for version in visible]
 
 
-def _revision(state: DriveState, call: Call) -> tuple[File, str, Version]:
-    node, versions = _versions(state, call)
-    wanted = call.parameters["revision"]
+def _find_revision(state: DriveState, call: Call) -> tuple[File, str, Version]:
+    node, versions = _list_visible_revisions(state, call)
+    requested_id = call.parameters["revision"]
     for revision_id, version in versions:
-        if wanted in (revision_id, "head") and (wanted != "head" or version is versions[-1][1]):
+        if requested_id in (revision_id, "head") and (requested_id != "head" or version is versions[-1][1]):
             return node, revision_id, version
-    raise DriveError(404, "notFound", f"Revision not found: {wanted}.", "revisionId")
+    raise DriveError(404, "notFound", f"Revision not found: {requested_id}.", "revisionId")
 
 
-def _revision_value(node: File, revision_id: str, version: Version) -> dict[str, Any]:
-    meta = meta_of(node)
+def _describe_revision(node: File, revision_id: str, version: Version) -> dict[str, Any]:
+    meta = drive_meta(node)
     value: dict[str, Any] = {
-        "kind": "drive#revision", "id": revision_id, "mimeType": meta.mime, "modifiedTime": timestamp(version.client_s),
-        "keepForever": revision_id in meta.kept, "published": False, "lastModifyingUser": USER,
+        "kind": "drive#revision", "id": revision_id, "mimeType": meta.mime,
+        "modifiedTime": format_time(version.client_s), "keepForever": revision_id in meta.kept_revisions,
+        "published": False, "lastModifyingUser": USER,
     }  # fmt: skip
     if not meta.mime.startswith(APPS):
         value |= {"size": str(version.blob.size_bytes), "md5Checksum": version.blob.hash_hex}
-        value["originalFilename"] = meta.given.get("originalFilename", node.name)
+        value["originalFilename"] = meta.client_properties.get("originalFilename", node.name)
     return value
 
 
 def list_revisions(state: DriveState, call: Call) -> Answer:
-    """``revisions.list``: oldest first."""
-    node, versions = _versions(state, call)
-    found = [_revision_value(node, revision_id, version) for revision_id, version in versions]
-    return _page(call, "revisions", found, "drive#revisionList", _REVISIONS)
+    """Answer ``revisions.list``, the oldest first."""
+    node, versions = _list_visible_revisions(state, call)
+    items = [_describe_revision(node, revision_id, version) for revision_id, version in versions]
+    return _answer_list_page(call, "revisions", items, "drive#revisionList", _REVISIONS)
 
 
 def get_revision(state: DriveState, call: Call) -> Answer:
-    """``revisions.get``: what is known of a revision, or its content."""
-    node, revision_id, version = _revision(state, call)
-    params = params_of(call)
+    """Answer ``revisions.get`` with the metadata of a revision, or with its content."""
+    node, revision_id, version = _find_revision(state, call)
+    params = query_params(call)
     if params.get("alt") == "media":
-        if meta_of(node).mime.startswith(APPS):
+        if drive_meta(node).mime.startswith(APPS):
             raise DriveError(403, "fileNotDownloadable", "Only files with binary content can be downloaded.", "alt")
-        return Answer(200, [(b"content-type", meta_of(node).mime.encode("latin-1", "replace"))], version.blob)
-    return about_value(_revision_value(node, revision_id, version), params, _REVISION)
+        return Answer(200, [(b"content-type", drive_meta(node).mime.encode("latin-1", "replace"))], version.blob)
+    return answer_selected(_describe_revision(node, revision_id, version), params, _REVISION)
 
 
 def update_revision(state: DriveState, call: Call) -> Answer:
-    """``revisions.update``: keep it forever."""
-    node, revision_id, version = _revision(state, call)
-    if body_of(call).get("keepForever"):
-        meta_of(node).kept.add(revision_id)
+    """Answer ``revisions.update``, which can keep a revision forever."""
+    node, revision_id, version = _find_revision(state, call)
+    if read_json_body(call).get("keepForever"):
+        drive_meta(node).kept_revisions.add(revision_id)
     else:
-        meta_of(node).kept.discard(revision_id)
-    return about_value(_revision_value(node, revision_id, version), params_of(call), _REVISION)
+        drive_meta(node).kept_revisions.discard(revision_id)
+    return answer_selected(_describe_revision(node, revision_id, version), query_params(call), _REVISION)
 
 
 def delete_revision(state: DriveState, call: Call) -> Answer:
-    """``revisions.delete``; the last one stays."""
-    node, _, version = _revision(state, call)
-    if len(node.versions) == 1 or is_document(meta_of(node).mime):
+    """Answer ``revisions.delete``. The only revision of a file cannot be deleted."""
+    node, _, version = _find_revision(state, call)
+    if len(node.versions) == 1 or is_document(drive_meta(node).mime):
         raise DriveError(403, "cannotDeleteOnlyRevision", "The revision cannot be deleted.", "revisionId")
     if version is node.versions[-1]:
         state.store.used_bytes += node.versions[-2].blob.size_bytes - version.blob.size_bytes
     node.versions.remove(version)
-    state.changed(node, call.now_s)
-    return no_content()
+    state.log_change(node, call.now_s)
+    return answer_no_content()
 
 
 # ---------------------------------------------------------------- comments and replies
 
 
 def _new_note(state: DriveState, call: Call, kind: str) -> dict[str, Any]:
-    """Returns a new comment or reply."""
-    given, now = body_of(call), timestamp(call.now_s)
-    content = given.get("content")
-    if not isinstance(content, str) and not given.get("action"):
+    """Return a new comment or reply."""
+    body, now = read_json_body(call), format_time(call.now_s)
+    content = body.get("content")
+    if not isinstance(content, str) and not body.get("action"):
         raise DriveError(400, "required", "The content field is required.", f"{kind}.content")
     note: dict[str, Any] = {
         "kind": f"drive#{kind}", "id": state.tokens.next("AAAA", 9), "createdTime": now, "modifiedTime": now,
@@ -127,190 +134,190 @@ def _new_note(state: DriveState, call: Call, kind: str) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(content, str):
         note |= {"content": content, "htmlContent": escape(content, quote=False)}
-    return note | {name: given[name] for name in ("anchor", "quotedFileContent", "action") if name in given}
+    return note | {name: body[name] for name in ("anchor", "quotedFileContent", "action") if name in body}
 
 
 def _change_note(note: dict[str, Any], call: Call) -> None:
-    content = body_of(call).get("content")
+    content = read_json_body(call).get("content")
     if isinstance(content, str):
         note |= {"content": content, "htmlContent": escape(content, quote=False)}
-    note["modifiedTime"] = timestamp(call.now_s)
+    note["modifiedTime"] = format_time(call.now_s)
 
 
 def _remove_note(note: dict[str, Any], call: Call) -> None:
-    note |= {"deleted": True, "modifiedTime": timestamp(call.now_s)}
+    note |= {"deleted": True, "modifiedTime": format_time(call.now_s)}
     for name in ("content", "htmlContent", "author"):
         note.pop(name, None)
 
 
-def _comment(state: DriveState, call: Call, *, deleted_too: bool = False) -> dict[str, Any]:
-    node, wanted = state.find(call.parameters["id"], call.now_s), call.parameters["comment"]
-    comment = meta_of(node).comments.get(wanted)
-    if comment is None or (comment["deleted"] and not deleted_too):
-        raise DriveError(404, "notFound", f"Comment not found: {wanted}.", "commentId")
+def _find_comment(state: DriveState, call: Call, *, includes_deleted: bool = False) -> dict[str, Any]:
+    node, comment_id = state.find_node(call.parameters["id"], call.now_s), call.parameters["comment"]
+    comment = drive_meta(node).comments.get(comment_id)
+    if comment is None or (comment["deleted"] and not includes_deleted):
+        raise DriveError(404, "notFound", f"Comment not found: {comment_id}.", "commentId")
     return comment
 
 
 def list_comments(state: DriveState, call: Call) -> Answer:
-    """``comments.list``: newest first."""
+    """Answer ``comments.list``, the newest first."""
     _require_fields(call)
-    notes = meta_of(state.find(call.parameters["id"], call.now_s)).comments.values()
-    deleted_too = flag(params_of(call), "includeDeleted")
-    found = [note for note in reversed(notes) if deleted_too or not note["deleted"]]
-    return _page(call, "comments", found, "drive#commentList", None)
+    notes = drive_meta(state.find_node(call.parameters["id"], call.now_s)).comments.values()
+    includes_deleted = read_flag(query_params(call), "includeDeleted")
+    items = [note for note in reversed(notes) if includes_deleted or not note["deleted"]]
+    return _answer_list_page(call, "comments", items, "drive#commentList", None)
 
 
 def create_comment(state: DriveState, call: Call) -> Answer:
-    """``comments.create``."""
+    """Answer ``comments.create``."""
     _require_fields(call)
-    node = state.find(call.parameters["id"], call.now_s)
+    node = state.find_node(call.parameters["id"], call.now_s)
     note = _new_note(state, call, "comment") | {"replies": []}
-    meta_of(node).comments[note["id"]] = note
-    return about_value(note, params_of(call), None)
+    drive_meta(node).comments[note["id"]] = note
+    return answer_selected(note, query_params(call), None)
 
 
 def get_comment(state: DriveState, call: Call) -> Answer:
-    """``comments.get``."""
+    """Answer ``comments.get``."""
     _require_fields(call)
-    deleted_too = flag(params_of(call), "includeDeleted")
-    return about_value(_comment(state, call, deleted_too=deleted_too), params_of(call), None)
+    includes_deleted = read_flag(query_params(call), "includeDeleted")
+    return answer_selected(_find_comment(state, call, includes_deleted=includes_deleted), query_params(call), None)
 
 
 def update_comment(state: DriveState, call: Call) -> Answer:
-    """``comments.update``."""
+    """Answer ``comments.update``."""
     _require_fields(call)
-    note = _comment(state, call)
+    note = _find_comment(state, call)
     _change_note(note, call)
-    return about_value(note, params_of(call), None)
+    return answer_selected(note, query_params(call), None)
 
 
 def delete_comment(state: DriveState, call: Call) -> Answer:
-    """``comments.delete``."""
-    _remove_note(_comment(state, call), call)
-    return no_content()
+    """Answer ``comments.delete``."""
+    _remove_note(_find_comment(state, call), call)
+    return answer_no_content()
 
 
-def _reply(state: DriveState, call: Call) -> dict[str, Any]:
-    wanted = call.parameters["reply"]
-    for reply in _comment(state, call)["replies"]:
-        if reply["id"] == wanted and not reply["deleted"]:
-            found: dict[str, Any] = reply
-            return found
-    raise DriveError(404, "notFound", f"Reply not found: {wanted}.", "replyId")
+def _find_reply(state: DriveState, call: Call) -> dict[str, Any]:
+    reply_id = call.parameters["reply"]
+    for reply in _find_comment(state, call)["replies"]:
+        if reply["id"] == reply_id and not reply["deleted"]:
+            match: dict[str, Any] = reply
+            return match
+    raise DriveError(404, "notFound", f"Reply not found: {reply_id}.", "replyId")
 
 
 def list_replies(state: DriveState, call: Call) -> Answer:
-    """``replies.list``."""
+    """Answer ``replies.list``."""
     _require_fields(call)
-    found = [reply for reply in _comment(state, call)["replies"] if not reply["deleted"]]
-    return _page(call, "replies", found, "drive#replyList", None)
+    items = [reply for reply in _find_comment(state, call)["replies"] if not reply["deleted"]]
+    return _answer_list_page(call, "replies", items, "drive#replyList", None)
 
 
 def create_reply(state: DriveState, call: Call) -> Answer:
-    """``replies.create``; it can resolve and reopen a comment."""
+    """Answer ``replies.create``, which can also resolve or reopen a comment."""
     _require_fields(call)
-    comment, reply = _comment(state, call), _new_note(state, call, "reply")
+    comment, reply = _find_comment(state, call), _new_note(state, call, "reply")
     if reply.get("action") in ("resolve", "reopen"):
         comment["resolved"] = reply["action"] == "resolve"
     comment["replies"].append(reply)
-    return about_value(reply, params_of(call), None)
+    return answer_selected(reply, query_params(call), None)
 
 
 def get_reply(state: DriveState, call: Call) -> Answer:
-    """``replies.get``."""
+    """Answer ``replies.get``."""
     _require_fields(call)
-    return about_value(_reply(state, call), params_of(call), None)
+    return answer_selected(_find_reply(state, call), query_params(call), None)
 
 
 def update_reply(state: DriveState, call: Call) -> Answer:
-    """``replies.update``."""
+    """Answer ``replies.update``."""
     _require_fields(call)
-    reply = _reply(state, call)
+    reply = _find_reply(state, call)
     _change_note(reply, call)
-    return about_value(reply, params_of(call), None)
+    return answer_selected(reply, query_params(call), None)
 
 
 def delete_reply(state: DriveState, call: Call) -> Answer:
-    """``replies.delete``."""
-    _remove_note(_reply(state, call), call)
-    return no_content()
+    """Answer ``replies.delete``."""
+    _remove_note(_find_reply(state, call), call)
+    return answer_no_content()
 
 
 # ---------------------------------------------------------------- shared drives
 
 
-def _drive(state: DriveState, call: Call) -> SharedDrive:
-    wanted = call.parameters["drive"]
-    if wanted not in state.drives:
-        raise DriveError(404, "notFound", f"Shared drive not found: {wanted}", "driveId")
-    return state.drives[wanted]
+def _find_drive(state: DriveState, call: Call) -> SharedDrive:
+    drive_id = call.parameters["drive"]
+    if drive_id not in state.drives:
+        raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
+    return state.drives[drive_id]
 
 
-def _drive_value(drive: SharedDrive) -> dict[str, Any]:
-    more = {"createdTime": timestamp(drive.created_s), "hidden": False, "colorRgb": "#ea6100"}
-    return {"kind": "drive#drive", "id": drive.root.id, "name": drive.root.name, **more, **drive.given}
+def _describe_drive(drive: SharedDrive) -> dict[str, Any]:
+    details = {"createdTime": format_time(drive.created_s), "hidden": False, "colorRgb": "#ea6100"}
+    return {"kind": "drive#drive", "id": drive.root.id, "name": drive.root.name, **details, **drive.properties}
 
 
 def list_drives(state: DriveState, call: Call) -> Answer:
-    """``drives.list``."""
-    params = params_of(call)
-    start, size = page_token(params), page_size(params, 10, 100)
-    found = [_drive_value(drive) for drive in state.drives.values()]
-    value: dict[str, Any] = {"kind": "drive#driveList", "drives": found[start : start + size]}
-    if len(found) > start + size:
+    """Answer ``drives.list``."""
+    params = query_params(call)
+    start, size = read_page_start(params), read_page_size(params, 10, 100)
+    items = [_describe_drive(drive) for drive in state.drives.values()]
+    value: dict[str, Any] = {"kind": "drive#driveList", "drives": items[start : start + size]}
+    if len(items) > start + size:
         value["nextPageToken"] = f"~!!~{start + size}"
-    return about_value(value, params, _DRIVES)
+    return answer_selected(value, params, _DRIVES)
 
 
 def create_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.create``; because of the request's id, repeating a request makes no second drive."""
-    given, request_id = body_of(call), params_of(call).get("requestId", "")
+    """Answer ``drives.create``. A repeated request has the same id, and is refused instead of making a second drive."""
+    body, request_id = read_json_body(call), query_params(call).get("requestId", "")
     if not request_id:
         raise DriveError(400, "required", "Required parameter: requestId", "requestId")
-    if not isinstance(given.get("name"), str) or not given["name"]:
+    if not isinstance(body.get("name"), str) or not body["name"]:
         raise DriveError(400, "required", "The shared drive name field is required.", "drive.name")
-    for known in state.drives.values():
-        if known.request_id == request_id:
+    for drive in state.drives.values():
+        if drive.request_id == request_id:
             raise DriveError(409, "duplicate", "A shared drive with this request id exists already.", "requestId")
-    drive = state.add_drive(_drive_given(given), request_id, call.now_s)
-    return about_value(_drive_value(drive), params_of(call), _DRIVE)
+    drive = state.add_drive(_pick_drive_properties(body), request_id, call.now_s)
+    return answer_selected(_describe_drive(drive), query_params(call), _DRIVE)
 
 
-def _drive_given(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("name", "colorRgb", "hidden", "themeId", "restrictions") if name in given}
+def _pick_drive_properties(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("name", "colorRgb", "hidden", "themeId", "restrictions") if name in body}
 
 
 def get_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.get``."""
-    return about_value(_drive_value(_drive(state, call)), params_of(call), _DRIVE)
+    """Answer ``drives.get``."""
+    return answer_selected(_describe_drive(_find_drive(state, call)), query_params(call), _DRIVE)
 
 
 def update_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.update``."""
-    drive = _drive(state, call)
-    drive.given |= _drive_given(body_of(call))
+    """Answer ``drives.update``."""
+    drive = _find_drive(state, call)
+    drive.properties |= _pick_drive_properties(read_json_body(call))
     assert drive.root.parent is not None
-    state.store.move(drive.root, drive.root.parent, drive.given["name"], call.now_s)
+    state.store.move(drive.root, drive.root.parent, drive.properties["name"], call.now_s)
     return get_drive(state, call)
 
 
 def hide_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.hide``."""
-    _drive(state, call).given["hidden"] = True
+    """Answer ``drives.hide``."""
+    _find_drive(state, call).properties["hidden"] = True
     return get_drive(state, call)
 
 
 def unhide_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.unhide``."""
-    _drive(state, call).given["hidden"] = False
+    """Answer ``drives.unhide``."""
+    _find_drive(state, call).properties["hidden"] = False
     return get_drive(state, call)
 
 
 def delete_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.delete``; only an empty drive can be deleted."""
-    drive = _drive(state, call)
-    if drive.root.children and not flag(params_of(call), "allowItemDeletion"):
+    """Answer ``drives.delete``. A drive that is not empty is deleted only if the request allows it."""
+    drive = _find_drive(state, call)
+    if drive.root.children and not read_flag(query_params(call), "allowItemDeletion"):
         raise DriveError(403, "teamDriveNotEmpty", "The shared drive is not empty.", "driveId")
-    state.remove(drive.root, call.now_s)
+    state.remove_node(drive.root, call.now_s)
     del state.drives[drive.root.id]
-    return no_content()
+    return answer_no_content()

@@ -1,7 +1,7 @@
-"""Multipart uploads: metadata and content in one body, taken apart while it arrives.
+"""A reader of multipart uploads, which hold metadata and content in one body, while they arrive.
 
-What may live here: reading ``multipart/related`` as clients write it, however it is labelled. Google's own client for
-Python ends lines by a line feed alone.
+It accepts ``multipart/related`` in all forms that clients write, and under other multipart labels. Google's own client
+for Python ends lines with a line feed alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class MultipartReader:
     Attributes:
         metadata: the first part.
         headers: the headers of the second part, by name in lower case.
-        blob: the content; None as long as the body is not complete, or if it is malformed.
+        blob: the content, or None while the body is incomplete and if it is malformed.
     """
 
     def __init__(self, content_type: bytes) -> None:
-        found = _BOUNDARY.search(content_type)
-        self._mark = b"--" + (found[1] or found[2]) if found else b""
-        self._is_malformed = found is None or not content_type.lower().startswith(b"multipart/")
-        self._held = b""
+        match = _BOUNDARY.search(content_type)
+        self._delimiter = b"--" + (match[1] or match[2]) if match else b""
+        self._is_malformed = match is None or not content_type.lower().startswith(b"multipart/")
+        self._buffer = b""
         self._line_end = b""
         self._writer: BlobWriter | None = None
         self.metadata = b""
@@ -43,58 +43,58 @@ class MultipartReader:
         """Add the next piece."""
         if self._is_malformed or self.blob is not None:
             return
-        self._held += piece
+        self._buffer += piece
         if self._writer is None:
             self._read_head()
         if self._writer is not None:
             self._read_content(self._writer)
 
     def finish(self) -> MultipartReader:
-        """Returns this object, which holds what has been read."""
+        """Return this object, which holds the parts of the body."""
         return self
 
     def _read_head(self) -> None:
-        """Read everything before the content, as soon as all of it has arrived."""
-        held, mark = self._held, self._mark
-        first = 0 if held.startswith(mark) else held.find(b"\n" + mark) + 1
-        second = held.find(b"\n" + mark, first + len(mark)) + 1
-        begin = second + len(mark)
-        gap = _GAP.search(held, begin) if second else None
-        if gap is None or (first == 0 and not held.startswith(mark)):
-            self._is_malformed = len(held) > _MOST_HEAD_BYTES
+        """Read everything before the content once all of it has arrived."""
+        buffer, delimiter = self._buffer, self._delimiter
+        first = 0 if buffer.startswith(delimiter) else buffer.find(b"\n" + delimiter) + 1
+        second = buffer.find(b"\n" + delimiter, first + len(delimiter)) + 1
+        content_start = second + len(delimiter)
+        gap = _GAP.search(buffer, content_start) if second else None
+        if gap is None or (first == 0 and not buffer.startswith(delimiter)):
+            self._is_malformed = len(buffer) > _MOST_HEAD_BYTES
             return
-        self._line_end = b"\r\n" if held.startswith(b"\r\n", begin) else b"\n"
-        part = _GAP.split(held[first + len(mark) : second], maxsplit=1)
+        self._line_end = b"\r\n" if buffer.startswith(b"\r\n", content_start) else b"\n"
+        part = _GAP.split(buffer[first + len(delimiter) : second], maxsplit=1)
         if len(part) < 2:
             self._is_malformed = True
             return
         self.metadata = part[1]
-        self.headers = _headers(held[begin : gap.start()])
+        self.headers = _parse_headers(buffer[content_start : gap.start()])
         self._writer = BlobWriter(hashlib.md5(usedforsecurity=False))
-        self._held = held[gap.end() :]
+        self._buffer = buffer[gap.end() :]
 
     def _read_content(self, writer: BlobWriter) -> None:
-        """Pass on what cannot belong to the closing boundary.
+        """Write the bytes that cannot belong to the closing boundary.
 
-        The line end before that boundary is the client's own, as it stands after the boundaries: content that ends
-        with a carriage return keeps it.
+        Only the kind of line end that the client writes after its boundaries is cut off before the closing one, so
+        content that ends with a carriage return keeps it.
         """
-        held, mark = self._held, self._mark
-        is_empty = writer.size_bytes == 0 and held.startswith(mark)
-        end = 0 if is_empty else held.find(b"\n" + mark) + 1
+        buffer, delimiter = self._buffer, self._delimiter
+        is_empty = writer.size_bytes == 0 and buffer.startswith(delimiter)
+        end = 0 if is_empty else buffer.find(b"\n" + delimiter) + 1
         if not end and not is_empty:
-            certain = max(0, len(held) - len(mark) - len(b"\r\n"))
-            writer.feed(held[:certain])
-            self._held = held[certain:]
-        elif len(held) >= end + len(mark) + len(b"--"):
-            self._is_malformed = not held.startswith(b"--", end + len(mark))
-            writer.feed(held[:end].removesuffix(self._line_end))
+            certain = max(0, len(buffer) - len(delimiter) - len(b"\r\n"))
+            writer.feed(buffer[:certain])
+            self._buffer = buffer[certain:]
+        elif len(buffer) >= end + len(delimiter) + len(b"--"):
+            self._is_malformed = not buffer.startswith(b"--", end + len(delimiter))
+            writer.feed(buffer[:end].removesuffix(self._line_end))
             self.blob = None if self._is_malformed else writer.finish()
-            self._held = b""
+            self._buffer = b""
 
 
 @lru_cache(maxsize=64)
-def _headers(head: bytes) -> Mapping[str, str]:
-    """Returns the headers of a part, which clients repeat word for word."""
+def _parse_headers(head: bytes) -> Mapping[str, str]:
+    """Return the headers of a part. They are cached, since clients repeat them word for word."""
     lines = [line.partition(":") for line in head.decode("latin-1").replace("\r", "").split("\n")]
     return MappingProxyType({name.strip().lower(): value.strip() for name, colon, value in lines if colon})

@@ -1,12 +1,12 @@
-"""The search language of ``files.list``: ``'ID' in parents and name = 'a' and trashed = false``.
+"""The search language of ``files.list``, such as ``'ID' in parents and name = 'a' and trashed = false``.
 
-What may live here: its grammar, and what its terms mean for one file. A query becomes a function of a ``View``, and two
-hints that spare a search most files: a parent and a name that every match must have.
+A query becomes a function of a ``View``, and two hints that spare a search most files: a parent and a name that every
+match must have.
 
 ==============  =======================================================================
 operator        for
 ==============  =======================================================================
-``=`` ``!=``    all but lists; names and types without regard to case
+``=`` ``!=``    everything but lists, with names and types compared regardless of case
 ``contains``    names (beginnings of words), types (beginnings), full text (anywhere)
 ``<`` ``>``...  times
 ``in``          lists: parents, owners, writers, readers
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from pytest_cloudbench.emulators.gdrive.answers import invalid, read_time
+from pytest_cloudbench.emulators.gdrive.answers import invalid_parameter, parse_time
 
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(<=|>=|!=|[=<>(){}])|([A-Za-z][\w.]*))""", re.DOTALL
@@ -38,31 +38,31 @@ _FLAGS = frozenset({"trashed", "starred", "sharedWithMe"})
 _TEXTS = frozenset({"name", "title", "mimeType", "visibility", "shortcutDetails.targetId", "id"})
 _LISTS = frozenset({"parents", "owners", "writers", "readers"})
 _MAPS = frozenset({"properties", "appProperties"})
-_MOST_DEPTH = 50
+_LARGEST_DEPTH = 50
 _WORDS = re.compile(r"\w+")
 
 
 class View(Protocol):
-    """What a query asks of one file."""
+    """The values of one file that a query compares."""
 
     def text(self, name: str) -> str:
-        """Returns a text: name, mimeType, fullText..."""
+        """Return a text property, such as name, mimeType or fullText."""
         ...
 
     def flag(self, name: str) -> bool:
-        """Returns whether it is trashed, starred..."""
+        """Return a flag, such as trashed or starred."""
         ...
 
     def time_s(self, name: str) -> float:
-        """Returns a time, in seconds since 1970."""
+        """Return a time property, in seconds since 1970."""
         ...
 
     def names(self, name: str) -> Collection[str]:
-        """Returns a list: parents, owners..."""
+        """Return a list property, such as parents or owners."""
         ...
 
     def pairs(self, name: str) -> Mapping[str, str]:
-        """Returns properties."""
+        """Return a mapping property: properties or appProperties."""
         ...
 
 
@@ -71,7 +71,7 @@ _Test = Callable[[View], bool]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A query. ``parent`` and ``name`` are what every match must have; None if it need not."""
+    """A parsed query. Every match has this ``parent`` and this ``name``, unless they are None."""
 
     matches: _Test
     parent: str | None = None
@@ -79,67 +79,67 @@ class Search:
 
 
 @lru_cache(maxsize=1024)
-def read_query(text: str) -> Search:
-    """Read a query; an empty one matches all. Raises DriveError."""
+def parse_query(text: str) -> Search:
+    """Parse a query. An empty one matches every file. Raises DriveError if it is malformed."""
     if not text.strip():
         return Search(lambda view: True)
     tokens, end = [], 0
-    while found := _TOKEN.match(text, end):
-        tokens.append((found.lastindex or 0, found.group(found.lastindex or 0)))
-        end = found.end()
+    while match := _TOKEN.match(text, end):
+        tokens.append((match.lastindex or 0, match.group(match.lastindex or 0)))
+        end = match.end()
     if text[end:].strip():
-        raise invalid("q")
-    return _Reader(tokens).whole()
+        raise invalid_parameter("q")
+    return _QueryParser(tokens).parse_all()
 
 
-def _unquoted(token: str) -> str:
+def _unquote(token: str) -> str:
     return _ESCAPED.sub(r"\1", token[1:-1])
 
 
-class _Reader:
-    """Reads tokens: 1 is a quoted text, 2 a sign, 3 a word."""
+class _QueryParser:
+    """A recursive-descent parser. The kinds of tokens are 1 for a quoted text, 2 for a sign and 3 for a word."""
 
     def __init__(self, tokens: list[tuple[int, str]]) -> None:
-        self._tokens, self._at, self._depth = tokens, 0, 0
+        self._tokens, self._position, self._depth = tokens, 0, 0
 
-    def whole(self) -> Search:
-        """The whole query."""
-        search = self._any()
-        if self._at < len(self._tokens):
-            raise invalid("q")
+    def parse_all(self) -> Search:
+        """Parse all tokens as one query."""
+        search = self._parse_or()
+        if self._position < len(self._tokens):
+            raise invalid_parameter("q")
         return search
 
-    def _peek(self, kind: int, *texts: str) -> bool:
-        if self._at >= len(self._tokens):
+    def _is_next(self, kind: int, *texts: str) -> bool:
+        if self._position >= len(self._tokens):
             return False
-        found, text = self._tokens[self._at]
-        return found == kind and (not texts or text.lower() in texts)
+        next_kind, text = self._tokens[self._position]
+        return next_kind == kind and (not texts or text.lower() in texts)
 
-    def _take(self, kind: int, *texts: str) -> str:
-        if not self._peek(kind, *texts):
-            raise invalid("q")
-        self._at += 1
-        return self._tokens[self._at - 1][1]
+    def _take_token(self, kind: int, *texts: str) -> str:
+        if not self._is_next(kind, *texts):
+            raise invalid_parameter("q")
+        self._position += 1
+        return self._tokens[self._position - 1][1]
 
-    def _any(self) -> Search:
+    def _parse_or(self) -> Search:
         self._depth += 1
-        if self._depth > _MOST_DEPTH:
-            raise invalid("q")
-        parts = [self._all()]
-        while self._peek(3, "or"):
-            self._at += 1
-            parts.append(self._all())
+        if self._depth > _LARGEST_DEPTH:
+            raise invalid_parameter("q")
+        parts = [self._parse_and()]
+        while self._is_next(3, "or"):
+            self._position += 1
+            parts.append(self._parse_and())
         self._depth -= 1
         if len(parts) == 1:
             return parts[0]
         tests = [part.matches for part in parts]
         return Search(lambda view: any(test(view) for test in tests))
 
-    def _all(self) -> Search:
-        parts = [self._one()]
-        while self._peek(3, "and"):
-            self._at += 1
-            parts.append(self._one())
+    def _parse_and(self) -> Search:
+        parts = [self._parse_operand()]
+        while self._is_next(3, "and"):
+            self._position += 1
+            parts.append(self._parse_operand())
         if len(parts) == 1:
             return parts[0]
         tests = [part.matches for part in parts]
@@ -147,85 +147,86 @@ class _Reader:
         name = next((part.name for part in parts if part.name is not None), None)
         return Search(lambda view: all(test(view) for test in tests), parent, name)
 
-    def _one(self) -> Search:
-        if self._peek(3, "not"):
-            self._at += 1
+    def _parse_operand(self) -> Search:
+        if self._is_next(3, "not"):
+            self._position += 1
             self._depth += 1
-            if self._depth > _MOST_DEPTH:
-                raise invalid("q")
-            test = self._one().matches
+            if self._depth > _LARGEST_DEPTH:
+                raise invalid_parameter("q")
+            test = self._parse_operand().matches
             self._depth -= 1
             return Search(lambda view: not test(view))
-        if self._peek(2, "("):
-            self._at += 1
-            inner = self._any()
-            self._take(2, ")")
+        if self._is_next(2, "("):
+            self._position += 1
+            inner = self._parse_or()
+            self._take_token(2, ")")
             return inner
-        return self._list_term() if self._peek(1) else self._term(self._take(3))
+        return self._parse_list_term() if self._is_next(1) else self._parse_term(self._take_token(3))
 
-    def _list_term(self) -> Search:
-        value = _unquoted(self._take(1))
-        self._take(3, "in")
-        name = self._take(3)
+    def _parse_list_term(self) -> Search:
+        value = _unquote(self._take_token(1))
+        self._take_token(3, "in")
+        name = self._take_token(3)
         if name not in _LISTS:
-            raise invalid("q")
+            raise invalid_parameter("q")
         return Search(lambda view: value in view.names(name), parent=value if name == "parents" else None)
 
-    def _term(self, name: str) -> Search:
+    def _parse_term(self, name: str) -> Search:
         if name in _MAPS:
-            return self._pair_term(name)
-        if self._peek(3, "contains"):
-            self._at += 1
-            return _contains(name, _unquoted(self._take(1)))
-        if self._peek(3, "in") and name in _LISTS:  # the reverse form, as an old version wrote it
-            self._at += 1
-            value = _unquoted(self._take(1))
+            return self._parse_pair_term(name)
+        if self._is_next(3, "contains"):
+            self._position += 1
+            return _contains_search(name, _unquote(self._take_token(1)))
+        if self._is_next(3, "in") and name in _LISTS:  # version 2 of the API wrote lists in this order
+            self._position += 1
+            value = _unquote(self._take_token(1))
             return Search(lambda view: value in view.names(name))
-        if name in _FLAGS and not self._peek(2, *_COMPARE):
-            return Search(lambda view: view.flag(name))  # Google's own example: sharedWithMe and name contains 'hello'
-        sign = self._take(2, *_COMPARE)
+        # Google's documentation uses a flag alone: sharedWithMe and name contains 'hello'
+        if name in _FLAGS and not self._is_next(2, *_COMPARE):
+            return Search(lambda view: view.flag(name))
+        sign = self._take_token(2, *_COMPARE)
         compare = _COMPARE[sign]
         if name in _FLAGS:
-            wanted = self._take(3, "true", "false").lower() == "true"
+            expected = self._take_token(3, "true", "false").lower() == "true"
             if sign not in ("=", "!="):
-                raise invalid("q")
-            return Search(lambda view: compare(view.flag(name), wanted))
-        text = _unquoted(self._take(1))
+                raise invalid_parameter("q")
+            return Search(lambda view: compare(view.flag(name), expected))
+        text = _unquote(self._take_token(1))
         if name in _TIMES:
-            at_s = read_time(text, "q")
+            at_s = parse_time(text, "q")
             return Search(lambda view: compare(view.time_s(name), at_s))
         if name not in _TEXTS or sign not in ("=", "!="):
-            raise invalid("q")
+            raise invalid_parameter("q")
         folded = text.casefold()
         is_name = name == "name" and sign == "="
         return Search(lambda view: compare(view.text(name).casefold(), folded), name=text if is_name else None)
 
-    def _pair_term(self, name: str) -> Search:
-        self._take(3, "has")
-        self._take(2, "{")
-        self._take(3, "key")
-        self._take(2, "=")
-        key = _unquoted(self._take(1))
-        self._take(3, "and")
-        self._take(3, "value")
-        self._take(2, "=")
-        value = _unquoted(self._take(1))
-        self._take(2, "}")
+    def _parse_pair_term(self, name: str) -> Search:
+        self._take_token(3, "has")
+        self._take_token(2, "{")
+        self._take_token(3, "key")
+        self._take_token(2, "=")
+        key = _unquote(self._take_token(1))
+        self._take_token(3, "and")
+        self._take_token(3, "value")
+        self._take_token(2, "=")
+        value = _unquote(self._take_token(1))
+        self._take_token(2, "}")
         return Search(lambda view: view.pairs(name).get(key) == value)
 
 
-def _contains(name: str, text: str) -> Search:
-    wanted = text.casefold()
+def _contains_search(name: str, text: str) -> Search:
+    folded = text.casefold()
     if name in ("name", "title"):
-        return Search(lambda view: _begins_word(view.text(name).casefold(), wanted))
+        return Search(lambda view: _begins_word(view.text(name).casefold(), folded))
     if name == "mimeType":
-        return Search(lambda view: view.text(name).casefold().startswith(wanted))
+        return Search(lambda view: view.text(name).casefold().startswith(folded))
     if name == "fullText":
-        bare = wanted.strip('"')
+        bare = folded.strip('"')
         return Search(lambda view: bare in view.text(name).casefold())
-    raise invalid("q")
+    raise invalid_parameter("q")
 
 
-def _begins_word(text: str, wanted: str) -> bool:
-    """Returns whether a name, or a word in it, begins with this text."""
-    return text.startswith(wanted) or any(text.startswith(wanted, word.start()) for word in _WORDS.finditer(text))
+def _begins_word(text: str, beginning: str) -> bool:
+    """Return whether a text, or a word in it, starts with this beginning."""
+    return text.startswith(beginning) or any(text.startswith(beginning, word.start()) for word in _WORDS.finditer(text))

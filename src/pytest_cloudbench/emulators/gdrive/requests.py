@@ -1,7 +1,4 @@
-"""What the functions of the API read from a request: parameters, the JSON body, the selection.
-
-What may live here: reading and checking, and answers reduced to a selection. No state of the account.
-"""
+"""The parts of a request that all functions of the API read: parameters, the JSON body and the selection of fields."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, invalid
-from pytest_cloudbench.emulators.gdrive.metadata import FILE_DEFAULT, FileView, file_resource
-from pytest_cloudbench.emulators.gdrive.selection import Chosen, chosen, pick
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, invalid_parameter
+from pytest_cloudbench.emulators.gdrive.metadata import FILE_DEFAULT, FileView, describe_file
+from pytest_cloudbench.emulators.gdrive.selection import Selection, parse_selection, pick_selected
 from pytest_cloudbench.emulators.gdrive.state import APP_DATA, DriveState
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node
@@ -23,71 +20,71 @@ _CACHED_BYTES = 512
 _SPACES = frozenset({"drive", APP_DATA, "photos"})
 
 
-def params_of(call: Call) -> Mapping[str, str]:
-    """Returns the parameters of the query; clients repeat most queries word for word."""
-    return _params(call.query) if len(call.query) <= _CACHED_BYTES else fields(call.query)
+def query_params(call: Call) -> Mapping[str, str]:
+    """Return the parameters of the query. Short queries are cached, since clients repeat most of them word for word."""
+    return _parse_query(call.query) if len(call.query) <= _CACHED_BYTES else fields(call.query)
 
 
 @lru_cache(maxsize=256)
-def _params(query: bytes) -> Mapping[str, str]:
+def _parse_query(query: bytes) -> Mapping[str, str]:
     return MappingProxyType(fields(query))
 
 
-def flag(params: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Returns a parameter that is true or false. Raises DriveError."""
+def read_flag(params: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """Return a parameter that must be true or false. Raises DriveError for anything else."""
     text = params.get(name, "").lower()
     if text not in ("", "true", "false"):
-        raise invalid(
+        raise invalid_parameter(
             name, f"Invalid value '{params[name]}'. Values must match the following regular expression: 'true|false'"
         )
     return text == "true" if text else default
 
 
-def spaces_of(params: Mapping[str, str]) -> frozenset[str]:
-    """Returns the spaces that a request is about; My Drive and shared drives if it names none. Raises DriveError."""
-    spaces = frozenset(each.strip() for each in params.get("spaces", "").split(",")) - {""}
+def read_spaces(params: Mapping[str, str]) -> frozenset[str]:
+    """Return the spaces that a request names, or that of My Drive and shared drives. Raises DriveError."""
+    spaces = frozenset(name.strip() for name in params.get("spaces", "").split(",")) - {""}
     if not spaces <= _SPACES:
-        raise invalid("spaces")
+        raise invalid_parameter("spaces")
     return spaces or frozenset({"drive"})
 
 
-def page_size(params: Mapping[str, str], default: int, most: int) -> int:
-    """Returns the parameter ``pageSize``. Raises DriveError."""
+def read_page_size(params: Mapping[str, str], default: int, most: int) -> int:
+    """Return the parameter ``pageSize``. Raises DriveError."""
     text = params.get("pageSize", "")
     if not text:
         return default
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= most:
-        words = f"Invalid value '{text}'. Values must be within the range: [1, {most}]"
-        raise DriveError(400, "invalidParameter", words, "pageSize")
+        message = f"Invalid value '{text}'. Values must be within the range: [1, {most}]"
+        raise DriveError(400, "invalidParameter", message, "pageSize")
     return int(text)
 
 
-def page_token(params: Mapping[str, str]) -> int:
-    """Returns where a page begins; 0 for the first. Raises DriveError."""
+def read_page_start(params: Mapping[str, str]) -> int:
+    """Return the index at which the requested page begins, 0 for the first page. Raises DriveError."""
     text = params.get("pageToken", "")
     if not text:
         return 0
-    digits = text.removeprefix("~!!~")
-    if digits == text or not (digits.isascii() and digits.isdigit()):
-        raise invalid("pageToken")
-    return int(digits)
+    offset_text = text.removeprefix("~!!~")
+    if offset_text == text or not (offset_text.isascii() and offset_text.isdigit()):
+        raise invalid_parameter("pageToken")
+    return int(offset_text)
 
 
-def selection(params: Mapping[str, str], default: Chosen | None) -> Chosen | None:
-    """Returns what an answer is to contain. Raises DriveError."""
+def read_selection(params: Mapping[str, str], default: Selection | None) -> Selection | None:
+    """Return the fields that the request selects, or the default. Raises DriveError."""
     text = params.get("fields", "")
-    return chosen(text) if text else default
+    return parse_selection(text) if text else default
 
 
-def body_of(call: Call) -> dict[str, Any]:
-    """Returns the JSON object of the body; empty if there is none. Raises DriveError."""
-    return checked(bytes(call.body))
+def read_json_body(call: Call) -> dict[str, Any]:
+    """Return the JSON object in the body, which is empty if there is no body. Raises DriveError."""
+    return parse_json_object(bytes(call.body))
 
 
-def checked(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object in some bytes, empty for ``null``, which Google's Go library sends for no object.
+def parse_json_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in some bytes. Raises DriveError if they hold anything else.
 
-    Raises DriveError.
+    It is empty for ``null``, which Google's library for Go sends instead of leaving out the object.
     """
     if not body or body.isspace():
         return {}
@@ -102,11 +99,11 @@ def checked(body: bytes) -> dict[str, Any]:
     return value
 
 
-def about_file(state: DriveState, node: Node, call: Call, params: Mapping[str, str]) -> Answer:
-    """Returns the answer that describes one file."""
-    return answer_json(file_resource(FileView(state, node, call.now_s), selection(params, FILE_DEFAULT)))
+def answer_file(state: DriveState, node: Node, call: Call, params: Mapping[str, str]) -> Answer:
+    """Answer with the selected properties of one file."""
+    return answer_json(describe_file(FileView(state, node, call.now_s), read_selection(params, FILE_DEFAULT)))
 
 
-def about_value(value: Any, params: Mapping[str, str], default: Chosen | None) -> Answer:
-    """Returns the answer that gives the chosen parts of a value."""
-    return answer_json(pick(value, selection(params, default)))
+def answer_selected(value: Any, params: Mapping[str, str], default: Selection | None) -> Answer:
+    """Answer with the selected parts of a value."""
+    return answer_json(pick_selected(value, read_selection(params, default)))

@@ -1,7 +1,7 @@
-"""Which scopes allow which functions of the API, and which functions are not offered.
+"""The functions of the API that each scope allows, and those that this emulator does not offer.
 
-What may live here: names of scopes and functions, as Google's discovery document has them. ``drive.file`` allows what
-``drive`` does: that it hides the files of other applications is not imitated.
+Names of scopes and functions are those of Google's discovery document. ``drive.file`` allows the same as ``drive``
+here: the emulator does not imitate that it hides the files of other applications.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _CHALLENGE = (
 
 
 def is_scope(word: str) -> bool:
-    """Returns whether a word is a scope of Google's."""
+    """Return whether a word is one of Google's scopes."""
     return word.startswith("https://") or word in ("openid", "email", "profile")
 
 
 def check_scopes(function: str, kind: Kind, scopes: Collection[str], spaces: Collection[str]) -> None:
-    """Refuse a function that these scopes do not allow, or spaces to which they give no access. Raises DriveError."""
+    """Raise DriveError if the scopes do not allow a function, or give no access to a space."""
     allowing = {Kind.WRITE: _WRITE, Kind.READ: _READ}.get(kind, _READ_METADATA)
     if function.startswith("upload"):
         allowing = _WRITE
     elif function == "files.update":
         allowing = _CHANGE_METADATA
     if allowing.isdisjoint(scopes):
-        words = "Request had insufficient authentication scopes."
-        raise DriveError(403, "insufficientPermissions", words, headers=[_CHALLENGE])
+        message = "Request had insufficient authentication scopes."
+        raise DriveError(403, "insufficientPermissions", message, headers=[_CHALLENGE])
     only_app_data = _READ_METADATA.isdisjoint(set(scopes) - {f"{_PREFIX}drive.appdata"})
     if (APP_DATA in spaces and f"{_PREFIX}drive.appdata" not in scopes) or ("drive" in spaces and only_app_data):
-        words = "The granted scopes do not give access to all of the requested spaces."
-        raise DriveError(403, "insufficientScopes", words, "spaces")
+        message = "The granted scopes do not give access to all of the requested spaces."
+        raise DriveError(403, "insufficientScopes", message, "spaces")
 
 
 _NOT_OFFERED = {
@@ -58,9 +58,9 @@ _NOT_OFFERED = {
     r"/drive/v3/apps.*": "other applications",
     r"/drive/v3/teamdrives.*": "team drives, which shared drives have replaced",
 }
-"""Patterns of paths, and what they belong to; see the table of docs/emulator.md."""
+"""Patterns of paths with the feature that they belong to. The table in docs/emulator.md lists them for users."""
 
 
-def not_offered(path: str) -> str:
-    """Returns what a path belongs to that the API has and this emulator does not offer; empty if there is none."""
-    return next((what for pattern, what in _NOT_OFFERED.items() if re.fullmatch(pattern, path)), "")
+def find_missing_feature(path: str) -> str:
+    """Return the feature of a path that the API has and this emulator does not offer, or an empty text."""
+    return next((feature for pattern, feature in _NOT_OFFERED.items() if re.fullmatch(pattern, path)), "")

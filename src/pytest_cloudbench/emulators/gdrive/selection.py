@@ -1,7 +1,4 @@
-"""Partial answers: the parameter ``fields``, such as ``nextPageToken,files(id,parents,owners/emailAddress)``.
-
-What may live here: its grammar, and taking the chosen parts of a value. No state.
-"""
+"""The parameter ``fields`` for partial answers, such as ``nextPageToken,files(id,parents,owners/emailAddress)``."""
 
 from __future__ import annotations
 
@@ -12,73 +9,77 @@ from typing import Any, TypeAlias
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError
 
-Chosen: TypeAlias = "Mapping[str, Chosen | None]"
-"""Maps names to what is chosen of their values; None is all. ``*`` is every name."""
+Selection: TypeAlias = "Mapping[str, Selection | None]"
+"""Maps selected names to the selection within their values, or to None for whole values. ``*`` is every name."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_\-.*]+|[,()/]")
 _MOST_DEPTH = 20
 
 
 @lru_cache(maxsize=512)
-def chosen(text: str) -> Chosen:
-    """Read a selection. Raises DriveError."""
+def parse_selection(text: str) -> Selection:
+    """Parse a selection. Raises DriveError if it is malformed."""
     text = "".join(text.split())
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != text:
-        raise _wrong(text)
-    tree, rest = _listed(tokens, text, 0)
-    if rest:
-        raise _wrong(text)
+        raise _invalid_selection(text)
+    tree, remaining = _parse_list(tokens, text, 0)
+    if remaining:
+        raise _invalid_selection(text)
     return tree
 
 
-def _listed(tokens: list[str], text: str, depth: int) -> tuple[dict[str, Any], list[str]]:
+def _parse_list(tokens: list[str], text: str, depth: int) -> tuple[dict[str, Any], list[str]]:
     if depth > _MOST_DEPTH:
-        raise _wrong(text)
+        raise _invalid_selection(text)
     tree: dict[str, Any] = {}
     while True:
-        tokens = _one(tokens, text, tree, depth)
+        tokens = _parse_entry(tokens, text, tree, depth)
         if not tokens or tokens[0] != ",":
             return tree, tokens
         tokens = tokens[1:]
 
 
-def _one(tokens: list[str], text: str, tree: dict[str, Any], depth: int) -> list[str]:
-    """Read one name, and what is chosen of its value, into ``tree``; returns the tokens after it."""
+def _parse_entry(tokens: list[str], text: str, tree: dict[str, Any], depth: int) -> list[str]:
+    """Parse one name with the selection within its value into ``tree``, and return the remaining tokens."""
     if not tokens or tokens[0] in ",()/" or depth > _MOST_DEPTH:
-        raise _wrong(text)
+        raise _invalid_selection(text)
     name, tokens = tokens[0], tokens[1:]
     inner: dict[str, Any] | None = None
     if tokens and tokens[0] == "/":
         inner = {}
-        tokens = _one(tokens[1:], text, inner, depth + 1)
+        tokens = _parse_entry(tokens[1:], text, inner, depth + 1)
     elif tokens and tokens[0] == "(":
-        inner, tokens = _listed(tokens[1:], text, depth + 1)
+        inner, tokens = _parse_list(tokens[1:], text, depth + 1)
         if not tokens or tokens[0] != ")":
-            raise _wrong(text)
+            raise _invalid_selection(text)
         tokens = tokens[1:]
-    before = tree.get(name, {})
-    tree[name] = None if inner is None or before is None else {**before, **inner}
+    former = tree.get(name, {})
+    tree[name] = None if inner is None or former is None else {**former, **inner}
     return tokens
 
 
-def _wrong(text: str) -> DriveError:
+def _invalid_selection(text: str) -> DriveError:
     return DriveError(400, "invalidParameter", f"Invalid field selection {text}", "fields")
 
 
-def within(tree: Chosen, name: str) -> Chosen | None:
-    """Returns what is chosen of one name's value: None for all of it, an empty selection for nothing."""
+def selection_within(tree: Selection, name: str) -> Selection | None:
+    """Return the selection within the value of a name: None for all of it, and an empty one for nothing."""
     if name in tree:
         return tree[name]
     return tree.get("*", {})
 
 
-def pick(value: Any, tree: Chosen | None) -> Any:
-    """Returns the chosen parts of a JSON value; of a list, those of each item."""
+def pick_selected(value: Any, tree: Selection | None) -> Any:
+    """Return the selected parts of a JSON value, or of each item if it is a list."""
     if tree is None or ("*" in tree and tree["*"] is None):
         return value
     if isinstance(value, list):
-        return [pick(item, tree) for item in value]
+        return [pick_selected(item, tree) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: pick(item, within(tree, name)) for name, item in value.items() if name in tree or "*" in tree}
+    return {
+        name: pick_selected(item, selection_within(tree, name))
+        for name, item in value.items()
+        if name in tree or "*" in tree
+    }

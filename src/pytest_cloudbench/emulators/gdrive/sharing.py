@@ -1,42 +1,40 @@
-"""Who may see a file: permissions, and the public address of a file that anyone may read.
-
-What may live here: ``permissions`` of the API, and ``drive.google.com/uc``.
-"""
+"""``permissions`` of the API, and the public address (``drive.google.com/uc``) of files that anyone may read."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page, no_content, read_time
-from pytest_cloudbench.emulators.gdrive.files import content_answer
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_content, answer_page, parse_time
+from pytest_cloudbench.emulators.gdrive.files import answer_content
 from pytest_cloudbench.emulators.gdrive.metadata import FileView
-from pytest_cloudbench.emulators.gdrive.requests import about_value, body_of, flag, params_of
-from pytest_cloudbench.emulators.gdrive.selection import Chosen
-from pytest_cloudbench.emulators.gdrive.state import DriveState, digits, meta_of
+from pytest_cloudbench.emulators.gdrive.requests import answer_selected, query_params, read_flag, read_json_body
+from pytest_cloudbench.emulators.gdrive.selection import Selection
+from pytest_cloudbench.emulators.gdrive.state import DriveState, drive_meta, random_digits
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
-_ONE: Chosen = {"kind": None, "id": None, "type": None, "role": None}
-_OPEN: Chosen = {**_ONE, "allowFileDiscovery": None}
-_ALL: Chosen = {"kind": None, "nextPageToken": None, "permissions": _ONE}
+_PERMISSION_FIELDS: Selection = {"kind": None, "id": None, "type": None, "role": None}
+_PUBLIC_PERMISSION_FIELDS: Selection = {**_PERMISSION_FIELDS, "allowFileDiscovery": None}
+_LIST_FIELDS: Selection = {"kind": None, "nextPageToken": None, "permissions": _PERMISSION_FIELDS}
 
 
-def _found(state: DriveState, call: Call) -> tuple[Node, dict[str, Any]]:
-    node = state.find(call.parameters["id"], call.now_s)
-    permission = meta_of(node).permissions.get(call.parameters["permission"])
+def _find_permission(state: DriveState, call: Call) -> tuple[Node, dict[str, Any]]:
+    node = state.find_node(call.parameters["id"], call.now_s)
+    permission = drive_meta(node).permissions.get(call.parameters["permission"])
     if permission is None:
-        words = f"Permission not found: {call.parameters['permission']}."
-        raise DriveError(404, "notFound", words, "permissionId")
+        message = f"Permission not found: {call.parameters['permission']}."
+        raise DriveError(404, "notFound", message, "permissionId")
     return node, permission
 
 
-def _answer(call: Call, permission: dict[str, Any]) -> Answer:
-    return about_value(permission, params_of(call), _OPEN if permission["type"] == "anyone" else _ONE)
+def _answer_permission(call: Call, permission: dict[str, Any]) -> Answer:
+    default = _PUBLIC_PERMISSION_FIELDS if permission["type"] == "anyone" else _PERMISSION_FIELDS
+    return answer_selected(permission, query_params(call), default)
 
 
-def _role(given: dict[str, Any]) -> str:
-    role = given.get("role")
+def _read_role(body: dict[str, Any]) -> str:
+    role = body.get("role")
     if role not in _ROLES:
         raise DriveError(
             400, "required" if role is None else "invalid", "The permission role field is required.", "permission.role"
@@ -44,94 +42,98 @@ def _role(given: dict[str, Any]) -> str:
     return str(role)
 
 
-def create(state: DriveState, call: Call) -> Answer:
-    """``permissions.create``; whoever has a permission already gets the new role."""
-    node, given = state.find(call.parameters["id"], call.now_s), body_of(call)
-    role, kind = _role(given), given.get("type")
+def create_permission(state: DriveState, call: Call) -> Answer:
+    """Answer ``permissions.create``. A user who has a permission already gets the new role."""
+    node, body = state.find_node(call.parameters["id"], call.now_s), read_json_body(call)
+    role, kind = _read_role(body), body.get("type")
     permission: dict[str, Any] = {"kind": "drive#permission", "id": "", "type": kind, "role": role}
     if kind == "anyone":
-        is_found = bool(given.get("allowFileDiscovery", False))
-        permission |= {"id": "anyone" if is_found else "anyoneWithLink", "allowFileDiscovery": is_found}
+        is_discoverable = bool(body.get("allowFileDiscovery", False))
+        permission |= {"id": "anyone" if is_discoverable else "anyoneWithLink", "allowFileDiscovery": is_discoverable}
     elif kind == "domain":
-        if not given.get("domain"):
+        if not body.get("domain"):
             raise DriveError(400, "required", "The domain field is required.", "permission.domain")
-        permission |= {"id": f"{digits(state.tokens, 20)}k", "domain": given["domain"], "displayName": given["domain"]}
-        permission["allowFileDiscovery"] = bool(given.get("allowFileDiscovery", False))
+        permission |= {
+            "id": f"{random_digits(state.tokens, 20)}k",
+            "domain": body["domain"],
+            "displayName": body["domain"],
+        }
+        permission["allowFileDiscovery"] = bool(body.get("allowFileDiscovery", False))
     elif kind in ("user", "group"):
-        address = given.get("emailAddress")
+        address = body.get("emailAddress")
         if not isinstance(address, str) or "@" not in address:
-            words = "The specified emailAddress is invalid or not applicable for the given permission type."
-            raise DriveError(400, "invalidSharingRequest", words, "permission.emailAddress")
-        known = [each for each in meta_of(node).permissions.values() if each.get("emailAddress") == address]
-        permission["id"] = known[0]["id"] if known else digits(state.tokens, 20)
+            message = "The specified emailAddress is invalid or not applicable for the given permission type."
+            raise DriveError(400, "invalidSharingRequest", message, "permission.emailAddress")
+        existing = [entry for entry in drive_meta(node).permissions.values() if entry.get("emailAddress") == address]
+        permission["id"] = existing[0]["id"] if existing else random_digits(state.tokens, 20)
         permission |= {"emailAddress": address, "displayName": address.partition("@")[0], "deleted": False}
         permission["pendingOwner"] = False
     else:
         raise DriveError(
             400, "required" if kind is None else "invalid", "The permission type field is required.", "permission.type"
         )
-    _expire(permission, given)
-    if role == "owner" and not flag(params_of(call), "transferOwnership"):
-        words = "The transferOwnership parameter must be enabled when the permission role is 'owner'."
-        raise DriveError(403, "forbidden", words, "transferOwnership")
-    meta_of(node).permissions[permission["id"]] = permission
-    state.changed(node, call.now_s)
-    return _answer(call, permission)
+    _set_expiry(permission, body)
+    if role == "owner" and not read_flag(query_params(call), "transferOwnership"):
+        message = "The transferOwnership parameter must be enabled when the permission role is 'owner'."
+        raise DriveError(403, "forbidden", message, "transferOwnership")
+    drive_meta(node).permissions[permission["id"]] = permission
+    state.log_change(node, call.now_s)
+    return _answer_permission(call, permission)
 
 
-def _expire(permission: dict[str, Any], given: dict[str, Any]) -> None:
-    if given.get("expirationTime") is not None:
-        read_time(given["expirationTime"], "permission.expirationTime")
-        permission["expirationTime"] = given["expirationTime"]
+def _set_expiry(permission: dict[str, Any], body: dict[str, Any]) -> None:
+    if body.get("expirationTime") is not None:
+        parse_time(body["expirationTime"], "permission.expirationTime")
+        permission["expirationTime"] = body["expirationTime"]
 
 
 def list_permissions(state: DriveState, call: Call) -> Answer:
-    """``permissions.list``."""
-    node = state.find(call.parameters["id"], call.now_s)
-    value = {"kind": "drive#permissionList", "permissions": list(meta_of(node).permissions.values())}
-    return about_value(value, params_of(call), _ALL)
+    """Answer ``permissions.list``."""
+    node = state.find_node(call.parameters["id"], call.now_s)
+    value = {"kind": "drive#permissionList", "permissions": list(drive_meta(node).permissions.values())}
+    return answer_selected(value, query_params(call), _LIST_FIELDS)
 
 
-def get(state: DriveState, call: Call) -> Answer:
-    """``permissions.get``."""
-    return _answer(call, _found(state, call)[1])
+def get_permission(state: DriveState, call: Call) -> Answer:
+    """Answer ``permissions.get``."""
+    return _answer_permission(call, _find_permission(state, call)[1])
 
 
-def update(state: DriveState, call: Call) -> Answer:
-    """``permissions.update``: another role."""
-    (node, permission), given = _found(state, call), body_of(call)
-    if given.keys() - {"role", "expirationTime", "view", "pendingOwner", "kind", "id", "inheritedPermissionsDisabled"}:
+def update_permission(state: DriveState, call: Call) -> Answer:
+    """Answer ``permissions.update``, which changes the role or the time of expiry."""
+    (node, permission), body = _find_permission(state, call), read_json_body(call)
+    if body.keys() - {"role", "expirationTime", "view", "pendingOwner", "kind", "id", "inheritedPermissionsDisabled"}:
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
-    permission = meta_of(node).permissions[permission["id"]] = dict(permission)
-    if "role" in given:
-        permission["role"] = _role(given)
-    if flag(params_of(call), "removeExpiration"):
+    permission = drive_meta(node).permissions[permission["id"]] = dict(permission)
+    if "role" in body:
+        permission["role"] = _read_role(body)
+    if read_flag(query_params(call), "removeExpiration"):
         permission.pop("expirationTime", None)
-    _expire(permission, given)
-    state.changed(node, call.now_s)
-    return _answer(call, permission)
+    _set_expiry(permission, body)
+    state.log_change(node, call.now_s)
+    return _answer_permission(call, permission)
 
 
-def delete(state: DriveState, call: Call) -> Answer:
-    """``permissions.delete``."""
-    node, permission = _found(state, call)
+def delete_permission(state: DriveState, call: Call) -> Answer:
+    """Answer ``permissions.delete``."""
+    node, permission = _find_permission(state, call)
     if permission["role"] == "owner":
-        words = "The owner of a file cannot be removed."
-        raise DriveError(403, "insufficientFilePermissions", words, "permissionId")
-    del meta_of(node).permissions[permission["id"]]
-    state.changed(node, call.now_s)
-    return no_content()
+        message = "The owner of a file cannot be removed."
+        raise DriveError(403, "insufficientFilePermissions", message, "permissionId")
+    del drive_meta(node).permissions[permission["id"]]
+    state.log_change(node, call.now_s)
+    return answer_no_content()
 
 
-def public(state: DriveState, call: Call) -> Answer:
-    """The content of a file that anyone may read, without a token."""
+def get_public_content(state: DriveState, call: Call) -> Answer:
+    """Answer with the content of a file that anyone may read. The request needs no token."""
     try:
-        view = FileView(state, state.find(params_of(call).get("id", ""), call.now_s), call.now_s)
-        above: Node | None = view.node
-        while above is not None:
-            if any(each["type"] == "anyone" for each in meta_of(above).permissions.values()):
-                return content_answer(view, call)
-            above = state.parent(above)
+        view = FileView(state, state.find_node(query_params(call).get("id", ""), call.now_s), call.now_s)
+        node: Node | None = view.node
+        while node is not None:
+            if any(permission["type"] == "anyone" for permission in drive_meta(node).permissions.values()):
+                return answer_content(view, call)
+            node = state.parent_of(node)
     except DriveError:
         return answer_page(404, "The requested URL was not found on this server.")
     return answer_page(403, "You need access. Ask for access, or switch to an account with access.")

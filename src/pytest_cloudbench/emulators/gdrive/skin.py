@@ -1,8 +1,7 @@
-"""Google Drive's API v3 on top of the core, written from the published discovery document and guides.
+"""Routing, authentication and errors of Google Drive's API v3, after its published discovery document and guides.
 
-What may live here: routing, the envelopes of a request (authentication, the form of errors). The functions themselves
-are in the modules beside this one. Nothing here imports a driver or Google's library, or a shared bug would go
-unnoticed.
+The functions of the API are in the modules beside this one. No module of the emulator imports a driver or Google's
+library, because a bug that both sides shared would go unnoticed.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from pytest_cloudbench.emulators.gdrive import changes, files, more, sharing, uploads
-from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke
+from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke_token
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
 from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
-from pytest_cloudbench.emulators.gdrive.requests import params_of, spaces_of
-from pytest_cloudbench.emulators.gdrive.scopes import check_scopes, not_offered
+from pytest_cloudbench.emulators.gdrive.requests import query_params, read_spaces
+from pytest_cloudbench.emulators.gdrive.scopes import check_scopes, find_missing_feature
 from pytest_cloudbench.emulators.gdrive.state import DriveState
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Profile
@@ -27,23 +26,23 @@ _Function = Callable[[DriveState, Call], Answer]
 _DRIVE = "/drive/v3"
 _FILE, _COMMENT = "/files/{id}", "/files/{id}/comments/{comment}"
 _FUNCTIONS: Mapping[str, tuple[Kind, str, str, _Function]] = {
-    "about.get": (Kind.META, "GET", "/about", changes.about),
-    "changes.getStartPageToken": (Kind.META, "GET", "/changes/startPageToken", changes.start_page_token),
+    "about.get": (Kind.META, "GET", "/about", changes.get_about),
+    "changes.getStartPageToken": (Kind.META, "GET", "/changes/startPageToken", changes.get_start_page_token),
     "changes.list": (Kind.META, "GET", "/changes", changes.list_changes),
     "files.list": (Kind.META, "GET", "/files", files.list_files),
-    "files.create": (Kind.WRITE, "POST", "/files", files.create),
+    "files.create": (Kind.WRITE, "POST", "/files", files.create_file),
     "files.generateIds": (Kind.META, "GET", "/files/generateIds", files.generate_ids),
     "files.emptyTrash": (Kind.WRITE, "DELETE", "/files/trash", files.empty_trash),
-    "files.get": (Kind.META, "GET", _FILE, files.get),
-    "files.update": (Kind.WRITE, "PATCH", _FILE, files.update),
-    "files.delete": (Kind.WRITE, "DELETE", _FILE, files.delete),
-    "files.copy": (Kind.WRITE, "POST", f"{_FILE}/copy", files.copy),
-    "files.export": (Kind.READ, "GET", f"{_FILE}/export", files.export),
+    "files.get": (Kind.META, "GET", _FILE, files.get_file),
+    "files.update": (Kind.WRITE, "PATCH", _FILE, files.update_file),
+    "files.delete": (Kind.WRITE, "DELETE", _FILE, files.delete_file),
+    "files.copy": (Kind.WRITE, "POST", f"{_FILE}/copy", files.copy_file),
+    "files.export": (Kind.READ, "GET", f"{_FILE}/export", files.export_file),
     "permissions.list": (Kind.META, "GET", f"{_FILE}/permissions", sharing.list_permissions),
-    "permissions.create": (Kind.WRITE, "POST", f"{_FILE}/permissions", sharing.create),
-    "permissions.get": (Kind.META, "GET", _FILE + "/permissions/{permission}", sharing.get),
-    "permissions.update": (Kind.WRITE, "PATCH", _FILE + "/permissions/{permission}", sharing.update),
-    "permissions.delete": (Kind.WRITE, "DELETE", _FILE + "/permissions/{permission}", sharing.delete),
+    "permissions.create": (Kind.WRITE, "POST", f"{_FILE}/permissions", sharing.create_permission),
+    "permissions.get": (Kind.META, "GET", _FILE + "/permissions/{permission}", sharing.get_permission),
+    "permissions.update": (Kind.WRITE, "PATCH", _FILE + "/permissions/{permission}", sharing.update_permission),
+    "permissions.delete": (Kind.WRITE, "DELETE", _FILE + "/permissions/{permission}", sharing.delete_permission),
     "revisions.list": (Kind.META, "GET", f"{_FILE}/revisions", more.list_revisions),
     "revisions.get": (Kind.META, "GET", _FILE + "/revisions/{revision}", more.get_revision),
     "revisions.update": (Kind.WRITE, "PATCH", _FILE + "/revisions/{revision}", more.update_revision),
@@ -93,128 +92,133 @@ class GoogleDrive:
         oauth.add(access_token)
         token = Route("oauth.token", Kind.FREE, oauth.token)
         authorize = Route("oauth.authorize", Kind.FREE, oauth.authorize)
-        ending = Route("oauth.revoke", Kind.FREE, lambda call: revoke(oauth, call))
-        self._content = self._route("files.get media", Kind.READ, files.get)
-        self._begins = {
-            "upload": self._route("upload.begin", Kind.META, uploads.create),
-            "upload update": self._route("upload.begin update", Kind.META, uploads.update),
+        revoke_route = Route("oauth.revoke", Kind.FREE, lambda call: revoke_token(oauth, call))
+        export = self._make_route("export", Kind.READ, files.follow_export_link)
+        self._content = self._make_route("files.get media", Kind.READ, files.get_file)
+        self._session_routes = {
+            "upload": self._make_route("upload.begin", Kind.META, uploads.upload_new_file),
+            "upload update": self._make_route("upload.begin update", Kind.META, uploads.upload_content),
         }
         self._routes = RouteTable(
             [
                 *(
-                    (method, _DRIVE + path, self._route(name, kind, function))
+                    (method, _DRIVE + path, self._make_route(name, kind, function))
                     for name, (kind, method, path, function) in _FUNCTIONS.items()
                 ),
-                *(("GET", path, self._route("export", Kind.READ, files.export_link)) for path in EXPORT_PATHS.values()),
-                *(entry for begin in ("", "/resumable") for entry in self._uploads(f"{begin}/upload{_DRIVE}/files")),
+                *(("GET", path, export) for path in EXPORT_PATHS.values()),
+                *self._upload_routes(f"/upload{_DRIVE}/files"),
+                *self._upload_routes(f"/resumable/upload{_DRIVE}/files"),
                 ("POST", "/token", token),
                 ("POST", "/oauth2/v4/token", token),
                 ("GET", "/o/oauth2/auth", authorize),
                 ("GET", "/o/oauth2/v2/auth", authorize),
-                ("POST", "/revoke", ending),
-                ("GET", "/uc", Route("public", Kind.READ, lambda call: sharing.public(self.state, call))),
+                ("POST", "/revoke", revoke_route),
+                ("GET", "/uc", Route("public", Kind.READ, lambda call: sharing.get_public_content(self.state, call))),
             ]
         )
 
-    def _uploads(self, path: str) -> list[tuple[str, str, Route]]:
-        """The routes of uploads; pieces of a session come by PUT or POST, and need no token."""
-        sink = uploads.sink_for(self.state)
-        create = self._route("upload", Kind.WRITE, uploads.create)
-        update = self._route("upload update", Kind.WRITE, uploads.update)
-        new, old = (replace(route, sink=sink, denied=self._denied_upload) for route in (create, update))
-        ending = replace(self._route("upload.cancel", Kind.META, uploads.cancel), denied=self._denied_upload)
-        one = path + "/{id}"
+    def _upload_routes(self, path: str) -> list[tuple[str, str, Route]]:
+        """Return the routes of uploads. Pieces of a session come by PUT or POST, and need no token."""
+        sink = uploads.sink_factory(self.state)
+        create = self._make_route("upload", Kind.WRITE, uploads.upload_new_file)
+        create = replace(create, sink=sink, denied=self._refuse_upload)
+        update = self._make_route("upload update", Kind.WRITE, uploads.upload_content)
+        update = replace(update, sink=sink, denied=self._refuse_upload)
+        cancel = self._make_route("upload.cancel", Kind.META, uploads.cancel_upload)
+        cancel = replace(cancel, denied=self._refuse_upload)
+        one_file = path + "/{id}"
         return [
-            ("POST", path, new), ("PUT", path, new), ("DELETE", path, ending),
-            ("PATCH", one, old), ("PUT", one, old), ("POST", one, old), ("DELETE", one, ending),
+            ("POST", path, create), ("PUT", path, create), ("DELETE", path, cancel),
+            ("PATCH", one_file, update), ("PUT", one_file, update), ("POST", one_file, update),
+            ("DELETE", one_file, cancel),
         ]  # fmt: skip
 
     def configure(self, profile: Profile) -> None:
-        """The profile changed."""
+        """Apply a changed profile."""
         self.state.configure(profile)
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Each function has its own path; the query says whether content is read and whether a session begins."""
+        """Return the route of a request. The query tells whether it reads content, and whether it begins a session."""
         match = self._routes.find(method, path)
         if match is None or not query:
             return match
         name = match.route.name
         if name == "files.get" and b"alt=media" in query:
             return Match(self._content, match.parameters)
-        if name in self._begins and b"uploadType=resumable" in query and b"upload_id=" not in query:
-            return Match(self._begins[name], match.parameters)
+        if name in self._session_routes and b"uploadType=resumable" in query and b"upload_id=" not in query:
+            return Match(self._session_routes[name], match.parameters)
         return match
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """Status 403 or 429, as the reason says."""
-        status, words = _THROTTLED[refusal.reason]
+        """Answer with status 403 or 429, depending on the reason."""
+        status, message = _THROTTLED[refusal.reason]
         wait = [(b"retry-after", b"%d" % refusal.retry_after_s)] if refusal.retry_after_s else []
-        return DriveError(status, refusal.reason, words, domain="usageLimits", headers=wait).answer()
+        return DriveError(status, refusal.reason, message, domain="usageLimits", headers=wait).answer()
 
     def broken(self, call: Call) -> Answer:
-        """Status 500."""
+        """Answer with status 500."""
         return DriveError(500, "backendError", "Backend Error").answer()
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Not a function of the API; a wrong method gets the same answer."""
-        if missing := not_offered(path):
+        """Answer that there is no such function, which is also the answer to a wrong method."""
+        if missing := find_missing_feature(path):
             return DriveError(400, "badRequest", f"This emulator does not offer {missing}.").answer()
         return answer_page(404, f"The requested URL {path} was not found on this server.")
 
     # ---------------------------------------------------------------- one request
 
-    def _route(self, name: str, kind: Kind, function: _Function) -> Route:
+    def _make_route(self, name: str, kind: Kind, function: _Function) -> Route:
         def handler(call: Call) -> Answer:
             try:
                 if b"x-http-method-override" in call.headers and call.method == "POST":
-                    return self._overridden(call)
+                    return self._handle_override(call)
                 return function(self.state, call)
             except DriveError as error:
                 return error.answer()
 
-        return Route(name, kind, handler, denied=self._denied)
+        return Route(name, kind, handler, denied=self._refuse_unauthorized)
 
-    def _overridden(self, call: Call) -> Answer:
-        """A request whose address would be too long: the body holds its query, and a header its method."""
+    def _handle_override(self, call: Call) -> Answer:
+        """Answer a request that has its method in a header and, for GET, its long query in the body."""
         method = call.headers[b"x-http-method-override"].decode("latin-1").upper()
         query = bytes(call.body) if method == "GET" else call.query
         match = self._routes.find(method, call.path)
         if match is None or method == "POST":
             return self.unknown(method, call.path)
-        made = match.route.handler(
+        answer = match.route.handler(
             replace(call, method=method, query=query, parameters=match.parameters, route=match.route)
         )
-        assert isinstance(made, Answer)
-        return made
+        assert isinstance(answer, Answer)
+        return answer
 
-    def _beyond_scopes(self, call: Call, scopes: Collection[str] | None) -> Answer | None:
-        """Returns the refusal of a request that its token's scopes do not allow; None if they are not limited."""
+    def _check_scopes(self, call: Call, scopes: Collection[str] | None) -> Answer | None:
+        """Return a refusal if the scopes of the token do not allow the request. Scopes of None allow everything."""
         if scopes is None:
             return None
         try:
-            spaces = spaces_of(params_of(call)) if call.route.name in _BY_SPACE else ()
+            spaces = read_spaces(query_params(call)) if call.route.name in _BY_SPACE else ()
             check_scopes(call.route.name, call.route.kind, scopes, spaces)
         except DriveError as error:
             return error.answer()
         return None
 
-    def _denied_upload(self, call: Call) -> Answer | None:
-        """Pieces of a session need nothing but its address."""
-        return None if b"upload_id=" in call.query else self._denied(call)
+    def _refuse_upload(self, call: Call) -> Answer | None:
+        """Like ``_refuse_unauthorized``, but pieces of a session need nothing beyond its address."""
+        return None if b"upload_id=" in call.query else self._refuse_unauthorized(call)
 
-    def _denied(self, call: Call) -> Answer | None:
-        """Returns the refusal of a request that is not authorized; None if it is allowed."""
+    def _refuse_unauthorized(self, call: Call) -> Answer | None:
+        """Return the refusal of a request that is not authorized, or None if it is allowed."""
         header = call.headers.get(b"authorization")
         if header is None and b"access_token=" in call.query:
-            header = b"Bearer " + params_of(call).get("access_token", "").encode()
+            header = b"Bearer " + query_params(call).get("access_token", "").encode()
         expires_s = self.state.oauth.tokens.get(header) if header is not None else None
         if expires_s is not None and expires_s > call.now_s:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
-            return self._beyond_scopes(call, self.state.oauth.scopes.get(header or b""))
-        challenge, reason, words = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
+            return self._check_scopes(call, self.state.oauth.scopes.get(header or b""))
+        challenge, reason, message = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:
             challenge += b', error="invalid_token"'
-            reason, words = "authError", "Invalid Credentials"
+            reason, message = "authError", "Invalid Credentials"
         headers = [(b"www-authenticate", challenge)]
-        return DriveError(401, reason, words, "Authorization", "header", headers=headers).answer()
+        return DriveError(401, reason, message, "Authorization", "header", headers=headers).answer()

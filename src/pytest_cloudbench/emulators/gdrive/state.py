@@ -1,7 +1,4 @@
-"""What one emulated account knows: its files with what Drive says of them, upload sessions, shared drives, tokens.
-
-What may live here: the state that several groups of functions share. No HTTP.
-"""
+"""The state of one emulated account: its files with their metadata, upload sessions, shared drives and tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, not_found, refused_by_store
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Profile
@@ -33,59 +30,60 @@ _OWNER: dict[str, Any] = {
     "emailAddress": USER["emailAddress"], "displayName": USER["displayName"], "photoLink": USER["photoLink"],
     "pendingOwner": False,
 }  # fmt: skip
-"""The permission of every file; permissions are replaced and never changed."""
+"""The permission that every file has. Permissions are replaced and never changed, so files can share it."""
 _ROOT_NAME = "My Drive"
 
 
 @dataclass(slots=True)
 class DriveMeta:
-    """What Drive knows of a file besides content, name and parent.
+    """The metadata of a file besides its content, name and parent.
 
-    ``given`` has the properties that clients set and nothing acts on; ``seq`` numbers files in order of creation.
+    Clients set ``client_properties``, which the emulator merely returns. ``sequence`` numbers files in order of their
+    creation.
     """
 
     mime: str
     created_s: float
     modified_s: float
-    seq: int
-    given: dict[str, Any] = field(default_factory=dict)
+    sequence: int
+    client_properties: dict[str, Any] = field(default_factory=dict)
     trashed_s: float | None = None
     version: int = 1
     permissions: dict[str, dict[str, Any]] = field(default_factory=dict)
     comments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    """Revisions that are kept forever."""
+    kept_revisions: set[str] = field(default_factory=set)
+    """The ids of revisions that are kept forever."""
 
 
 @dataclass(slots=True)
 class SharedDrive:
-    """A shared drive; ``root`` holds its files, and has its id."""
+    """A shared drive. The folder ``root`` has its id, and holds its files."""
 
     root: Folder
     created_s: float
     request_id: str
-    given: dict[str, Any]
+    properties: dict[str, Any]
 
 
-def meta_of(node: Node) -> DriveMeta:
-    """Returns what Drive knows of a node."""
+def drive_meta(node: Node) -> DriveMeta:
+    """Return the metadata of a node."""
     assert isinstance(node.extra, DriveMeta)
     return node.extra
 
 
 def is_document(mime: str) -> bool:
-    """Returns whether a type is one of Google's own, whose files have no content of their own."""
+    """Return whether a type is one of Google's own documents, which have no content of their own."""
     return mime.startswith(APPS) and mime not in (FOLDER, SHORTCUT)
 
 
-def digits(tokens: Tokens, length: int) -> str:
-    """Returns a number that looks random."""
+def random_digits(tokens: Tokens, length: int) -> str:
+    """Return a number of this many digits that looks random."""
     text = tokens.next("", length)
     return "1" + "".join(str(ord(letter) % 10) for letter in text[1:])
 
 
 class DriveState:
-    """One account. Raises DriveError if a request names something that does not exist."""
+    """The state of one account. Its methods raise DriveError if a request names something that does not exist."""
 
     def __init__(self, profile: Profile, seed: int) -> None:
         self.tokens = Tokens(seed)
@@ -103,7 +101,7 @@ class DriveState:
         self.configure(profile)
 
     def configure(self, profile: Profile) -> None:
-        """The profile changed."""
+        """Apply a changed profile."""
         store, readiness = self.store, profile.readiness
         store.quota_bytes = profile.quota.bytes
         store.readiness_s, store.list_delay_s = readiness.delay_s, readiness.list_delay_s
@@ -112,72 +110,72 @@ class DriveState:
 
     # ---------------------------------------------------------------- reads
 
-    def find(self, file_id: str, now_s: float) -> Node:
-        """Returns what reads see by an id; ``root`` is an id, too. Raises DriveError."""
-        named = {"root": self.root, APP_DATA: self.app_data, self.app_data.id: self.app_data}
-        node = named.get(file_id) or self.store.by_id(file_id)
+    def find_node(self, file_id: str, now_s: float) -> Node:
+        """Return the node that reads see under an id. ``root`` is an id, too. Raises DriveError."""
+        special_folders = {"root": self.root, APP_DATA: self.app_data, self.app_data.id: self.app_data}
+        node = special_folders.get(file_id) or self.store.by_id(file_id)
         if node is None or node.deleted_s is not None or (isinstance(node, File) and node.seen(now_s) is None):
-            raise not_found(file_id)
+            raise file_not_found(file_id)
         return node
 
-    def read(self, file_id: str, now_s: float) -> Node:
-        """Like ``find``, for reads: they may still see a removed file. Raises DriveError."""
+    def find_readable_node(self, file_id: str, now_s: float) -> Node:
+        """Like ``find_node``, but also return a removed file that reads still see. Raises DriveError."""
         node = self.store.by_id(file_id)
-        return node if node is not None and now_s < self.store.fading_until_s(node) else self.find(file_id, now_s)
+        return node if node is not None and now_s < self.store.fading_until_s(node) else self.find_node(file_id, now_s)
 
-    def folder(self, file_id: str, now_s: float) -> Folder:
-        """Like ``find``, for a parent. Raises DriveError."""
-        node = self.find(file_id, now_s)
+    def find_folder(self, file_id: str, now_s: float) -> Folder:
+        """Like ``find_node``, but raise DriveError unless the node is a folder."""
+        node = self.find_node(file_id, now_s)
         if not isinstance(node, Folder):
             raise DriveError(
                 403, "parentNotAFolder", "The specified parent is not a folder.", "parents"
             )  # the reason is Drive's own
         return node
 
-    def parent(self, node: Node) -> Folder | None:
-        """Returns the folder that a file is in; None for the root of a drive."""
+    def parent_of(self, node: Node) -> Folder | None:
+        """Return the folder of a file, or None for the root of a drive."""
         return None if node.parent is self._vault else node.parent
 
-    def drive_id(self, node: Node) -> str:
-        """Returns the shared drive that a file is in; empty in My Drive."""
-        top = self._top(node)
+    def drive_id_of(self, node: Node) -> str:
+        """Return the id of the shared drive of a file, which is empty in My Drive."""
+        top = self._root_above(node)
         return top.id if top.parent is self._vault and top is not self.app_data else ""
 
-    def space(self, node: Node) -> str:
-        """Returns the space that a file is in: ``drive``, or the hidden one of the application."""
-        return APP_DATA if self._top(node) is self.app_data else "drive"
+    def space_of(self, node: Node) -> str:
+        """Return the space of a file: ``drive``, or the hidden one of the application."""
+        return APP_DATA if self._root_above(node) is self.app_data else "drive"
 
-    def _top(self, node: Node) -> Node:
-        """Returns the root above a file: of My Drive, of a shared drive, or of the application's data."""
+    def _root_above(self, node: Node) -> Node:
+        """Return the root of a file, which is that of My Drive, of a shared drive or of the application's data."""
         top = node
         while top.parent is not None and top.parent is not self._vault:
             top = top.parent
         return top
 
     def is_trashed(self, node: Node, now_s: float) -> bool:
-        """Returns whether reads see that a file, or a folder above it, is in the trash."""
-        above: Node | None = node
-        while above is not None:
-            trashed_s = above.extra.trashed_s if isinstance(above.extra, DriveMeta) else None
+        """Return whether a file or a folder above it is in the trash, once reads see that."""
+        ancestor: Node | None = node
+        while ancestor is not None:
+            trashed_s = ancestor.extra.trashed_s if isinstance(ancestor.extra, DriveMeta) else None
             if trashed_s is not None and trashed_s + self.store.delete_delay_s <= now_s:
                 return True
-            above = above.parent
+            ancestor = ancestor.parent
         return False
 
-    def nodes(self, drive_id: str | None = "") -> Iterator[Node]:
-        """Yields all files of My Drive, of a shared drive, or (None) of all."""
+    def list_nodes(self, drive_id: str | None = "") -> Iterator[Node]:
+        """Yield all files of My Drive, of a shared drive, or of all drives if ``drive_id`` is None."""
         if not drive_id:
             yield from self.root.below()
-        for known, drive in self.drives.items():
-            if drive_id is None or drive_id == known:
+        for known_id, drive in self.drives.items():
+            if drive_id is None or drive_id == known_id:
                 yield from drive.root.below()
 
     # ---------------------------------------------------------------- writes
 
-    def add(
+    def add_node(
         self, parent: Folder, name: str, meta: DriveMeta, blob: Blob | None, now_s: float, *, file_id: str = ""
     ) -> Node:
-        """Add a folder (no content) or a file. Raises DriveError."""
+        """Add a folder if ``blob`` is None, or a file. Raises DriveError."""
         self._next_id = file_id
         try:
             if blob is None:
@@ -185,27 +183,27 @@ class DriveState:
             else:
                 node = self.store.add_file(parent, name, blob, now_s, client_s=meta.modified_s)
         except StoreError as error:
-            raise refused_by_store(error) from None
+            raise store_refusal(error) from None
         finally:
             self._next_id = ""
         self.free_ids.discard(node.id)
         node.extra = meta
         return node
 
-    def meta(self, mime: str, now_s: float) -> DriveMeta:
-        """Returns what is known of a new file of this account."""
+    def new_meta(self, mime: str, now_s: float) -> DriveMeta:
+        """Return the metadata of a new file."""
         self._count += 1
         return DriveMeta(mime, now_s, now_s, self._count, permissions={_OWNER["id"]: _OWNER})
 
-    def write(self, node: File, blob: Blob, now_s: float) -> Version:
-        """Give a file new content. Raises DriveError."""
+    def add_version(self, node: File, blob: Blob, now_s: float) -> Version:
+        """Replace the content of a file by a new version. Raises DriveError."""
         try:
-            return self.store.add_version(node, blob, now_s, client_s=meta_of(node).modified_s)
+            return self.store.add_version(node, blob, now_s, client_s=drive_meta(node).modified_s)
         except StoreError as error:
-            raise refused_by_store(error) from None
+            raise store_refusal(error) from None
 
-    def remove(self, node: Node, now_s: float) -> None:
-        """Delete a file for good, with all that is in it. Raises DriveError."""
+    def remove_node(self, node: Node, now_s: float) -> None:
+        """Delete a file or folder for good, with everything below it. Raises DriveError."""
         try:
             self.store.remove(node, now_s, fades=not self.is_trashed(node, now_s))
         except StoreError:
@@ -213,22 +211,22 @@ class DriveState:
                 403, "insufficientFilePermissions", "The root folder cannot be deleted.", "fileId"
             ) from None
 
-    def changed(self, node: Node, now_s: float) -> None:
-        """Log a change of what is known of a file."""
-        meta_of(node).version += 1
+    def log_change(self, node: Node, now_s: float) -> None:
+        """Log a change of the metadata of a file."""
+        drive_meta(node).version += 1
         self.store.log.add(node.id, now_s)
 
-    def add_drive(self, given: dict[str, Any], request_id: str, now_s: float) -> SharedDrive:
+    def add_drive(self, properties: dict[str, Any], request_id: str, now_s: float) -> SharedDrive:
         """Add a shared drive."""
         self._next_id = self.tokens.next("0A", 14) + "PVA"
-        root = self.store.add_folder(self._vault, given["name"], now_s)
+        root = self.store.add_folder(self._vault, properties["name"], now_s)
         self._next_id = ""
-        root.extra = self.meta(FOLDER, now_s)
-        drive = self.drives[root.id] = SharedDrive(root, now_s, request_id, given)
+        root.extra = self.new_meta(FOLDER, now_s)
+        drive = self.drives[root.id] = SharedDrive(root, now_s, request_id, properties)
         return drive
 
-    def new_id(self) -> str:
-        """Returns an id that a later request may give a new file."""
+    def reserve_id(self) -> str:
+        """Return a new id that a later request may give to a new file."""
         file_id = self.tokens.next("1", 32)
         self.free_ids.add(file_id)
         return file_id

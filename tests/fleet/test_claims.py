@@ -42,7 +42,7 @@ def test_absolute_gates(lab: Lab, spread: Spread) -> None:
 
 def change_stored(folder: Path, factor: float) -> None:
     """Make every stored run slower or faster by this factor."""
-    for path in folder.glob(".benchmarks/*/*.json"):
+    for path in folder.glob("results/*/*.json"):
         document = json.loads(path.read_text())
         for entry in document["benchmarks"]:
             entry["extra_info"]["response_p99"] *= factor

@@ -96,7 +96,7 @@ def session(lab: Lab, test: str, *options: str, **faults: int) -> Ended:
 
 
 def accept_last(lab: Lab) -> None:
-    storage = str(lab.folder / ".benchmarks")
+    storage = str(lab.folder / "results")
     assert main(["baseline", "accept", "last", "--reason", "known", "--storage", storage]) == 0
 
 
@@ -226,7 +226,7 @@ def test_a_renamed_test_is_offered_its_old_runs_and_takes_them_over(lab: Lab, fi
     words = ["cloudbench", "baseline", "rename", "test_it.py::test_upload", f"{file}::test_uploads"]
     assert commands
     assert all(command == words for command in commands), "the functions' names stand for all parameters"
-    assert main([*words[1:], "--storage", str(lab.folder / ".benchmarks")]) == 0
+    assert main([*words[1:], "--storage", str(lab.folder / "results")]) == 0
     run = lab.run(*GATE)
     assert run.counts() == {"passed": 2}, run.text
     assert [each["extra_info"]["gate"]["runs"] for each in run.document["benchmarks"]] == [13, 13], "one of its own"
@@ -248,7 +248,7 @@ def test_nothing_is_offered_of_a_test_that_is_still_there_or_of_other_conditions
 def test_a_renaming_of_what_was_never_stored_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
-    storage: Path = lab.folder / ".benchmarks"
+    storage: Path = lab.folder / "results"
     for old, new, why in (
         ("test_it.py::test_up", "test_it.py::test_new", "no stored run has a test of this name"),
         ("test_it.py::test_upload", "test_it.py::test_upload", "this is the name that it had"),

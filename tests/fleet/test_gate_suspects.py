@@ -134,7 +134,7 @@ def test_the_commands_say_why_a_run_that_was_an_outlier_is_no_baseline(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow_once(lab)
-    storage = str(lab.folder / ".benchmarks")
+    storage = str(lab.folder / "results")
     assert main(["baseline", "show", "--storage", storage]) == 0
     assert "1 was an outlier that did not come again" in capsys.readouterr().out
     assert main(["baseline", "accept", "last", "--storage", storage]) == 0

@@ -226,10 +226,10 @@ def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread
     assert second.status == 0, second.text
     assert "is within the bound" in note(second)
     assert "of the compared run" in note(second)
-    assert first.lines_with("entries: .benchmarks")
+    assert first.lines_with("entries: results")
     absolute = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0")
     assert absolute.lines_with("entries: not stored (--benchmark-autosave stores them)")
-    assert len(list(lab.folder.rglob(".benchmarks/*/*.json"))) == 2
+    assert len(list(lab.folder.rglob("results/*/*.json"))) == 2
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
 
 def test_a_stored_run_that_cannot_be_read_is_said_and_the_one_before_is_compared_with(lab: Lab) -> None:
     lab.write(LOAD.format(size=100)).run(*FOLDER, *RELATIVE)
-    (run,) = lab.folder.rglob(".benchmarks/*/*.json")
+    (run,) = lab.folder.rglob("results/*/*.json")
     (run.parent / "0099_torn.json").write_text(run.read_text()[:200])
     compared = lab.run(*FOLDER, *RELATIVE)
     assert (compared.status, "is within the bound" in note(compared)) == (0, True), compared.text

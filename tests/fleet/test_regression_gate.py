@@ -76,7 +76,7 @@ def times(factor: float, spread: float = 0.01) -> Change:
 
 
 def stored(lab: Lab) -> list[Path]:
-    return sorted(lab.folder.glob(".benchmarks/*/[0-9]*.json"))
+    return sorted(lab.folder.glob("results/*/[0-9]*.json"))
 
 
 def write_history(
@@ -177,7 +177,15 @@ def test_a_label_given_twice_is_two_entries_that_repetitions_find_again(seen: Se
 
 
 def test_comparing_stored_runs_by_function_tells_labels_apart(seen: Seen) -> None:
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", "--group-by=func", "--columns=min"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_benchmark",
+        "--storage=results",
+        "compare",
+        "--group-by=func",
+        "--columns=min",
+    ]
     told = subprocess.run(command, cwd=seen.run.folder, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"benchmark '(test_twice\S*)'", told) == ["test_twice#x", "test_twice#x-2"]
 
@@ -226,7 +234,7 @@ def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_a
     write_history(lab, {"test_broken": HISTORY["test_broken"]}, runs=10)
     for _ in range(2):
         lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
-    (storage,) = lab.folder.glob(".benchmarks")
+    (storage,) = lab.folder.glob("results")
     assert main(["baseline", "accept", "11", "--reason", "intended", "--storage", str(storage)]) == 0
     run = lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken", "-rs")
     assert run.counts() == {"skipped": 1, "deselected": 5}, run.text

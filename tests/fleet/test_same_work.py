@@ -111,10 +111,11 @@ def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
         assert run.leftovers == []
     assert "test_closed[folder:objects] (0001_" in run.text, "the second run is compared with the first"
     assert len(run.lines_with("Wrote benchmark data in")) == 1
-    stored = sorted(lab.folder.glob(".benchmarks/*/*.json"))
+    stored = sorted(lab.folder.glob("results/*/*.json"))
     assert [path.name[:5] for path in stored] == ["0001_", "0002_"]
     compared = subprocess.run(
-        [str(Path(sys.executable).with_name("pytest-benchmark")), "compare", "--columns=min,rounds", "0001", "0002"],
+        [str(Path(sys.executable).with_name("pytest-benchmark")), "--storage=results", "compare",
+         "--columns=min,rounds", "0001", "0002"],
         cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr

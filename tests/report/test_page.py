@@ -297,7 +297,7 @@ def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
     assert "40 succeeded" in page.said
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["one.html"]
     assert "4 runs under these conditions are needed, found 1" in page.said
-    (stored,) = tmp_path.glob(".benchmarks/*/0001_*.json")
+    (stored,) = tmp_path.glob("results/*/0001_*.json")
     for number in (2, 3, 4):  # as if it had been run on the days before
         run = json.loads(stored.read_text())
         (told,) = (each["extra_info"] for each in run["benchmarks"])

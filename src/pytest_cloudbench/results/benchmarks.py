@@ -106,8 +106,9 @@ def _store_results(config: pytest.Config, session: Any) -> Any:
             folder = f"file://{results_of(config)}"
             machine = session.machine_id
             session.storage = load_storage(folder, logger=session.logger, default_machine_id=machine, netrc=None)
-            option = config.option
-            session.quiet = session.quiet or not (session.compare or session.verbose or option.benchmark_columns)
+            # Its table of up to 250 columns repeats ours. It is printed for who asks about it.
+            is_wanted = config.stash.get(_COMPARED, None) or session.verbose or config.option.benchmark_columns
+            session.quiet = session.quiet or not is_wanted
         compare_now(config)
     return session
 

@@ -70,7 +70,7 @@ def test_refusals_are_found_and_a_percentage_point_is_not() -> None:
         return Candidate(1 - len(times_s) / 500, spread_of(table, times_s)["loss_rate"])
 
     assert rank("loss_rate", {"all": refusing(1, 0.0), "some": refusing(2, 0.2)}).leaders == ("all",)
-    assert rank("loss_rate", {"all": refusing(1, 0.0), "few": refusing(2, 0.004)}).verdict == "not distinguishable"
+    assert rank("loss_rate", {"all": refusing(1, 0.0), "few": refusing(2, 0.004)}).verdict == "close"
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,37 @@ def test_nobody_is_best_where_one_cannot_be_judged(changes: dict[str, Any], why:
 def test_a_difference_has_to_be_large_too() -> None:
     """A quarter for one run each, a tenth for several runs, twice on a busy machine, more than the generator's own."""
     steady = {"a": Candidate(1.0, [1.0] * 10), "b": Candidate(1.2, [1.2] * 10)}
-    assert rank("response_p50", steady).verdict == "not distinguishable"
+    assert rank("response_p50", steady).verdict == "close"
     assert rank("response_p50", {name: replace(each, is_of_runs=True) for name, each in steady.items()}).leaders == (
         "a",
     )
     far = {"a": Candidate(1.0, [1.0] * 10, is_busy=True), "b": Candidate(1.9, [1.9] * 10)}
-    assert rank("response_p50", far).verdict == "not distinguishable"
+    assert rank("response_p50", far).verdict == "close"
     assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10)}).leaders == ("a",)
-    assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10, margin=1.0)}).verdict == "not distinguishable"
+    assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10, margin=1.0)}).verdict == "close"
     assert rank(
         "response_p50", {"a": Candidate(0.0002, [0.0002] * 10), "b": Candidate(0.0009, [0.0009] * 10)}
-    ).verdict == ("not distinguishable"), "less than a millisecond is the machine's"
+    ).verdict == ("close"), "less than a millisecond is the machine's"
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([1.0, 1.1, 0.9, 1.2, 0.8], "no difference found"),
+        ([1.2, 1.21, 1.19, 1.2, 1.2], "differs by less than 25 %"),
+        ([1.0, 1.9, 1.2, 1.8, 1.6], "differs, but not certain enough to mark"),
+    ],
+)
+def test_what_is_close_is_told_from_what_is_equal(values: list[float], why: str) -> None:
+    known = {"a": Candidate(1.0, [1.0, 1.01, 0.99, 1.0, 1.0]), "b": Candidate(fmean(values), values)}
+    ranking = rank("response_p50", known)
+    assert (ranking.verdict, ranking.why) == ("close", why)
 
 
 def test_more_providers_need_more_evidence() -> None:
     five = {str(number): Candidate(1.0 + number, [1.0 + number] * 5) for number in range(6)}
     assert rank("response_p50", dict(list(five.items())[:2])).verdict == "best"
-    assert rank("response_p50", five).verdict == "not distinguishable"
+    assert rank("response_p50", five).verdict == "close"
 
 
 def test_what_has_no_better_direction_is_not_judged() -> None:

@@ -49,17 +49,18 @@ def test_the_best_is_marked() -> None:
         "test_worst_case[50-1s]",
         "  folder:/x     0.00 %      300",
         "  dropbox       0.00 %      100*",
-        "  not distinguishable: loss rate",
+        "  no difference found: loss rate",
         "",
-        "* best, by more than noise   ~ not distinguishable from the best   ? has doubts,",
-        "  not compared",
+        "* best by 25 % or more (five runs: 10 %, rates: 1 point)   ~ closer to the best",
+        "  ? has doubts, not compared",
         "",
     ]
 
 
 def test_equals_are_not_marked_and_that_is_said() -> None:
     lines = comparison([found("folder:/x", 0.1), found("dropbox", 0.11)], 80)
-    assert "  not distinguishable: loss rate, p50 ms" in lines
+    assert "  no difference found: loss rate" in lines
+    assert "  differs by less than 25 %: p50 ms" in lines
     assert not [line for line in lines if "*" in line or "~" in line]
 
 

@@ -140,13 +140,13 @@ class Ranking:
     """Who is best at one metric.
 
     Attributes:
-        verdict: ``best`` (one leader), ``among the best`` (several, and others that are worse), ``not distinguishable``
-            (none differs from the best) or ``not judged``.
-        leaders: the best provider first, and those that cannot be told from it.
-        why: why it is not judged.
+        verdict: ``best`` (one leader), ``among the best`` (several, and others that are worse), ``close`` (none is
+            far enough from the best) or ``not judged``.
+        leaders: the best provider first, and those that are not marked as worse.
+        why: why it is not judged, or what is known of those that are close.
     """
 
-    verdict: Literal["best", "among the best", "not distinguishable", "not judged"]
+    verdict: Literal["best", "among the best", "close", "not judged"]
     leaders: tuple[str, ...] = ()
     why: str = ""
 
@@ -205,23 +205,40 @@ def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
     alpha = _ALPHA / (len(order) - 1)
     leaders = [name for name in order[1:] if not _is_better(metric, best, taking_part[name], sign, alpha)]
     if len(leaders) == len(order) - 1:
-        return Ranking("not distinguishable", tuple(order))
+        return Ranking(
+            "close", tuple(order), _explain_closeness(metric, best, [taking_part[name] for name in order[1:]])
+        )
     return Ranking("among the best" if leaders else "best", (order[0], *leaders))
 
 
 def _is_better(metric: str, best: Candidate, other: Candidate, sign: int, alpha: float) -> bool:
     """Returns whether a difference is both large enough to matter and too large for chance."""
+    if _bound_above(metric, best, other) or sign * (fmean(other.samples) - fmean(best.samples)) <= 0:
+        return False
+    return kruskal_wallis([best.samples, other.samples]).p_value <= alpha
+
+
+def _bound_above(metric: str, best: Candidate, other: Candidate) -> str:
+    """Return the bound that a difference is below, in words. It is empty for one that is large enough to matter."""
     values = sorted((best.value or 0.0, other.value or 0.0))
     apart = values[1] - values[0]
     if METRICS[metric].unit == "fraction":
-        is_large = apart >= _POINT
-    else:
-        factor = _FACTOR_OF_RUNS if best.is_of_runs and other.is_of_runs else _FACTOR
-        if METRICS[metric].time_like and (best.is_busy or other.is_busy):
-            factor = _FACTOR_BUSY
-        margin = max(best.margin, other.margin, _MOMENT_S if METRICS[metric].unit == "s" else 0.0)
-        ratio = values[1] / values[0] if values[0] > 0 else inf
-        is_large = apart > margin and ratio >= factor
-    if not is_large or sign * (fmean(other.samples) - fmean(best.samples)) <= 0:
-        return False
-    return kruskal_wallis([best.samples, other.samples]).p_value <= alpha
+        return "" if apart >= _POINT else f"{100 * _POINT:g} point"
+    factor = _FACTOR_OF_RUNS if best.is_of_runs and other.is_of_runs else _FACTOR
+    if METRICS[metric].time_like and (best.is_busy or other.is_busy):
+        factor = _FACTOR_BUSY
+    margin = max(best.margin, other.margin, _MOMENT_S if METRICS[metric].unit == "s" else 0.0)
+    ratio = values[1] / values[0] if values[0] > 0 else inf
+    if ratio < factor:
+        return f"{factor - 1:.0%}".replace("%", " %")
+    return "" if apart > margin else f"{1000 * margin:.3g} ms, which this machine adds"
+
+
+def _explain_closeness(metric: str, best: Candidate, others: Sequence[Candidate]) -> str:
+    """Return what is known of providers that are close to the best, by the same intervals as the report shows."""
+    ranges = [(other, distance(metric, other, best)) for other in others]
+    apart = [other for other, interval in ranges if interval is not None and (interval.low > 0 or interval.high < 0)]
+    if not apart:
+        return "no difference found"
+    bounds = [_bound_above(metric, best, other) for other in apart]
+    return f"differs by less than {max(bounds, key=len)}" if all(bounds) else "differs, but not certain enough to mark"

@@ -19,7 +19,7 @@ from pytest_cloudbench.report.table import column
 from pytest_cloudbench.results.suite import titles_in
 
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
-_LEGEND = "* best, by more than noise   ~ not distinguishable from the best   ? has doubts, not compared"
+_LEGEND = "* best by 25 % or more (five runs: 10 %, rates: 1 point)   ~ closer to the best   ? has doubts, not compared"
 _EMPHASIZED = re.compile(r"\S+( %)?\*(?=\s|$)")
 
 _REPEAT = re.compile(r"(#[a-z]+)-\d+$")
@@ -286,13 +286,14 @@ def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[st
                 mark = BEST if found.verdict == "best" else _AMONG
             texts.append(column(key)[2](row.value(key)) + mark)
         cells.append(texts)
-    same = [_title(key, group.titles) for key, found in ranked.items() if found.verdict == "not distinguishable"]
-    why: dict[str, list[str]] = {}
-    for key, found in ranked.items():
-        if found.verdict == "not judged" and found.why != "only one value is known":
-            why.setdefault(found.why, []).append(_title(key, group.titles))
-    told = [f"not distinguishable: {', '.join(same)}"] if same else []
-    told += [f"not judged: {', '.join(titles)} ({_explained(reason)})" for reason, titles in why.items()]
+    close, unjudged = dict[str, list[str]](), dict[str, list[str]]()
+    for key, ranking in ranked.items():
+        if ranking.verdict == "close":
+            close.setdefault(ranking.why, []).append(_title(key, group.titles))
+        elif ranking.verdict == "not judged" and ranking.why != "only one value is known":
+            unjudged.setdefault(ranking.why, []).append(_title(key, group.titles))
+    told = [f"{finding}: {', '.join(titles)}" for finding, titles in close.items()]
+    told += [f"not judged: {', '.join(titles)} ({_explained(reason)})" for reason, titles in unjudged.items()]
     return cells, told
 
 

@@ -220,10 +220,9 @@ def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[
         yield "<p>No experiment ran on more than one provider.</p></section>" if single else "</section>"
         return
     yield (
-        "<p>* is the best by more than noise, ~ is not distinguishable from the best. Below a value is its distance "
-        "from the best one, with its 95 % interval: how certain that is within these runs, not on another day. A mark "
-        "asks for more: certainty of 99 %, shared among all comparisons, and a quarter between the values (rates: one "
-        "point).</p>"
+        "<p>* is the best by 25 % or more (five runs: 10 %, rates: 1 point), ~ is closer to the best than that. A mark "
+        "needs a certainty of 99 %, shared among all comparisons. Below a value is its distance from the best one, "
+        "with its 95 % interval: how certain that is within these runs, not on another day.</p>"
     )
     yield html.listed(map(safe, notes))
     where = {each.experiment: (part, each) for part in parts for each in part.members}

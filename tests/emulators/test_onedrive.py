@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.emulators.onedrive.address import parse
+from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
 from .graph_wire import GraphWire, Told, problems
@@ -78,7 +78,7 @@ def test_the_metadata_refuses_what_it_does_not_know() -> None:
     ],
 )
 def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> None:
-    found = parse(path)
+    found = parse_address(path)
     assert found is not None
     assert found[3:] == expected
 
@@ -95,7 +95,7 @@ def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> Non
     ],
 )
 def test_addresses_as_clients_write_them(path: str, same: str) -> None:
-    found, plain = parse(path), parse(same)
+    found, plain = parse_address(path), parse_address(same)
     assert found is not None
     assert plain is not None
     assert found[3:] == plain[3:]
@@ -107,14 +107,14 @@ def test_addresses_as_clients_write_them(path: str, same: str) -> None:
     ["/v1.0/me/drives/b!x/root", "/v1.0/groups/g/drive/root", "/v1.0/groups/g/drives/b!x", "/v1.0/sites/s/drive"],
 )
 def test_drives_have_owners(path: str) -> None:
-    found = parse(path)
+    found = parse_address(path)
     assert found is not None
     assert found.drive_id == ("b!x" if "b!x" in path else "")
 
 
 @pytest.mark.parametrize("path", ["/v1.0/me/driver", "/v2.0/me/drive", "/me/drive"])
 def test_what_is_no_address(path: str) -> None:
-    assert parse(path) is None
+    assert parse_address(path) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 159, 160, 161, 5000])

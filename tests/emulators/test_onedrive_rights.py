@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, covers, reach_of
+from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
 from tests.limits import HANG_S
 
 from .graph_wire import GraphWire, Told
@@ -120,7 +120,7 @@ def test_a_device_code_belongs_to_one_application(wire: GraphWire) -> None:
     ],
 )
 def test_how_far_scopes_reach(scope: str, reach: DriveReach) -> None:
-    assert reach_of(scope) is reach
+    assert drive_reach(scope) is reach
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_how_far_scopes_reach(scope: str, reach: DriveReach) -> None:
     ],
 )
 def test_what_a_user_has_agreed_to(granted: str, wanted: str, is_covered: bool) -> None:
-    assert covers(granted, wanted) is is_covered
+    assert scopes_cover(granted, wanted) is is_covered
 
 
 def test_a_token_that_reads_does_not_write(wire: GraphWire) -> None:

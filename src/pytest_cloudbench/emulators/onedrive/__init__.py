@@ -1,6 +1,6 @@
-"""The OneDrive emulator (Microsoft Graph v1.0): what other processes need from it without importing it.
+"""The OneDrive emulator (Microsoft Graph v1.0): the words that its profiles may use, and ``create``.
 
-What may live here: the words that a profile of this API may use, and ``create``, which makes the skin.
+Other processes read this module, so it imports nothing heavy: ``create`` imports the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:
-    """Returns the skin of a new, empty account."""
+    """Return the skin of a new, empty account."""
     from pytest_cloudbench.emulators.onedrive.skin import OneDrive
 
     return OneDrive(profile, clock, seed)

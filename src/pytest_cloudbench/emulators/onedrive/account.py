@@ -1,7 +1,7 @@
 """Tokens of Microsoft's identity platform, and the refusal of calls without a valid one.
 
-What may live here: how Microsoft speaks OAuth (login.microsoftonline.com, and login.live.com for personal accounts),
-the device code flow (RFC 8628), what OpenID's clients ask before, and the answers with status 401 and 403.
+This is Microsoft's dialect of OAuth (login.microsoftonline.com, and login.live.com for personal accounts), with the
+device code flow (RFC 8628), the discovery requests of OpenID clients, and the answers with status 401 and 403.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentia
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
 from pytest_cloudbench.emulators.onedrive.items import PERSON
-from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, covers, reach_of
+from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
 from pytest_cloudbench.emulators.onedrive.state import GraphState, WaitingDevice
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 _TENANT = "9188040d-6c67-4c5b-b112-36a304b66dad"
-"""The tenant of personal accounts, as Microsoft's documents give it."""
-_REFRESH, _OF_ITS_OWN = "refresh_token", "client_credentials"
-_DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+"""The tenant of all personal accounts, from Microsoft's documents."""
+_REFRESH_TOKEN, _CLIENT_CREDENTIALS = "refresh_token", "client_credentials"
+_DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 _SCOPE = "Files.ReadWrite offline_access"
 _DEVICE_S = 900
 _POLL_S = 5
@@ -34,7 +34,7 @@ _CHALLENGE = (
     b'Bearer realm="", authorization_uri="https://login.microsoftonline.com/common/oauth2/authorize", '
     b'client_id="00000003-0000-0000-c000-000000000000"',
 )
-_WORDS: Mapping[str, tuple[int, str]] = {
+_REFUSALS: Mapping[str, tuple[int, str]] = {
     "unsupported_grant_type": (70003, "The app requested an unsupported grant type."),
     "invalid_client": (900144, "The request body must contain the following parameter: 'client_id'."),
     "invalid_grant": (70000, "The provided value for the input parameter is not valid, or the grant has expired."),
@@ -54,7 +54,7 @@ _WORDS: Mapping[str, tuple[int, str]] = {
 }
 
 
-def _granted(grant: Grant) -> Answer:
+def _format_grant(grant: Grant) -> Answer:
     answer: dict[str, Any] = {
         "token_type": "Bearer",
         "scope": grant.scope or _SCOPE,
@@ -64,60 +64,65 @@ def _granted(grant: Grant) -> Answer:
     }
     if grant.refresh_token:
         answer["refresh_token"] = grant.refresh_token
-    return _plain(200, answer)
+    return _answer_uncached(200, answer)
 
 
-def _refused(error: str, form: Mapping[str, str]) -> Answer:
+def _format_refusal(error: str, form: Mapping[str, str]) -> Answer:
     if error == "invalid_client" and is_plausible("client", form.get("client_id", "")):
         error = "invalid_client_secret"
-    number, words = _WORDS.get(error, (70000, error.replace("_", " ")))
+    number, description = _REFUSALS.get(error, (70000, error.replace("_", " ")))
     name = {
         "redirect_uri_mismatch": "invalid_request", "invalid_client": "invalid_request",
         "invalid_client_secret": "invalid_client", "consent_required": "invalid_grant",
     }.get(error, error)  # fmt: skip
     answer = {
         "error": name,
-        "error_description": f"AADSTS{number}: {words}",
+        "error_description": f"AADSTS{number}: {description}",
         "error_codes": [number],
         "error_uri": f"https://login.microsoftonline.com/error?code={number}",
     }
-    return _plain(401 if name == "invalid_client" else 400, answer)
+    return _answer_uncached(401 if name == "invalid_client" else 400, answer)
 
 
-def _plain(status: int, value: Mapping[str, Any]) -> Answer:
+def _answer_uncached(status: int, value: Mapping[str, Any]) -> Answer:
     headers = [(b"content-type", b"application/json; charset=utf-8"), (b"cache-control", b"no-store, no-cache")]
     return Answer(status, headers, json.dumps(value).encode())
 
 
 DIALECT = Dialect(
-    granted=_granted,
-    refused=_refused,
+    granted=_format_grant,
+    refused=_format_refusal,
     access=("EwB", 120),
     refresh=("M.C5_BAY.", 80),
     code=("M.C5_BAY.2.U.", 36),
-    proofs={_REFRESH: _REFRESH, "authorization_code": "code", _DEVICE: "device_code", _OF_ITS_OWN: "client_secret"},
+    proofs={
+        _REFRESH_TOKEN: _REFRESH_TOKEN,
+        "authorization_code": "code",
+        _DEVICE_CODE: "device_code",
+        _CLIENT_CREDENTIALS: "client_secret",
+    },
     renewal=Renewal.BESIDE,
 )
-"""How Microsoft speaks OAuth. A refresh brings another refresh token, and the old one still works."""
+"""Microsoft's dialect of OAuth. A refresh issues another refresh token, and the old one still works."""
 
 
-def token(state: GraphState, call: Call) -> Answer:
-    """The token route; a device code brings a token once its user has agreed."""
+def grant_token(state: GraphState, call: Call) -> Answer:
+    """Answer a request for a token. A device code is worth a token once its user has agreed."""
     form = fields(call.body)
     (client, secret), kind = credentials_of(call, form), form.get("grant_type", "")
     proof = form.get(DIALECT.proofs.get(kind, ""), "")
-    if (kind == _OF_ITS_OWN and not secret) or secret.startswith("invalid"):
-        return _refused("invalid_client_secret", form)
-    scope, granted = form.get("scope", ""), ""
-    if kind == _DEVICE:
-        if refusal := _device_refusal(state, proof, client, call.now_s):
-            return _refused(refusal, form)
+    if (kind == _CLIENT_CREDENTIALS and not secret) or secret.startswith("invalid"):
+        return _format_refusal("invalid_client_secret", form)
+    scope, granted_scope = form.get("scope", ""), ""
+    if kind == _DEVICE_CODE:
+        if refusal := _refuse_device(state, proof, client, call.now_s):
+            return _format_refusal(refusal, form)
         scope = state.devices.pop(proof).scope
-    elif kind == _REFRESH:
-        granted = state.scopes.get(proof, "")
-        scope = scope or granted
-        if granted and not covers(granted, scope):
-            return _refused("consent_required", form)
+    elif kind == _REFRESH_TOKEN:
+        granted_scope = state.scopes.get(proof, "")
+        scope = scope or granted_scope
+        if granted_scope and not scopes_cover(granted_scope, scope):
+            return _format_refusal("consent_required", form)
     answer = state.oauth.token(call)
     if answer.status != 200:
         return answer
@@ -127,14 +132,14 @@ def token(state: GraphState, call: Call) -> Answer:
     if "offline_access" not in scope.split():
         value.pop("refresh_token", None)
     else:
-        renewed = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.token(80)}")
-        if kind != _REFRESH or granted:  # one that a test made up stands for every scope
-            state.scopes[renewed] = granted or scope
-    return _plain(200, value | _identity(call, client, scope, form, state.nonces.pop(proof, "")))
+        renewed = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.random_token(80)}")
+        if kind != _REFRESH_TOKEN or granted_scope:  # a token that a test invented has every scope
+            state.scopes[renewed] = granted_scope or scope
+    return _answer_uncached(200, value | _identity_fields(call, client, scope, form, state.nonces.pop(proof, "")))
 
 
-def _device_refusal(state: GraphState, code: str, client: str, now_s: float) -> str:
-    """Returns why a device code brings no token; empty if it does."""
+def _refuse_device(state: GraphState, code: str, client: str, now_s: float) -> str:
+    """Return the error for a device code, or an empty text if it is worth a token."""
     device = state.devices.get(code)
     if device is None or device.client != client:
         return "bad_verification_code"
@@ -143,22 +148,22 @@ def _device_refusal(state: GraphState, code: str, client: str, now_s: float) -> 
     return "" if device.is_agreed else "authorization_pending"
 
 
-def _identity(call: Call, client: str, scope: str, form: Mapping[str, str], nonce: str) -> dict[str, str]:
-    """Returns who signed in, if the application asks: OpenID's token, without a signature, and ``client_info``."""
-    shown: dict[str, str] = {}
+def _identity_fields(call: Call, client: str, scope: str, form: Mapping[str, str], nonce: str) -> dict[str, str]:
+    """Return OpenID's token (unsigned) and ``client_info`` about the user, as far as the application asks for them."""
+    identity: dict[str, str] = {}
     if "openid" in scope.split():
         claims = {
             "aud": client, "iss": f"{_origin(call)}/{_TENANT}/v2.0", "iat": int(call.now_s), "nbf": int(call.now_s),
             "exp": int(call.now_s) + 3600, "sub": PERSON["id"], "oid": PERSON["id"], "tid": _TENANT, "ver": "2.0",
             "name": PERSON["displayName"], "preferred_username": PERSON["email"], **({"nonce": nonce} if nonce else {}),
         }  # fmt: skip
-        shown["id_token"] = f"{_base64({'typ': 'JWT', 'alg': 'none'})}.{_base64(claims)}."
+        identity["id_token"] = f"{_encode_json({'typ': 'JWT', 'alg': 'none'})}.{_encode_json(claims)}."
     if form.get("client_info"):
-        shown["client_info"] = _base64({"uid": PERSON["id"], "utid": _TENANT})
-    return shown
+        identity["client_info"] = _encode_json({"uid": PERSON["id"], "utid": _TENANT})
+    return identity
 
 
-def _base64(value: Mapping[str, Any]) -> str:
+def _encode_json(value: Mapping[str, Any]) -> str:
     return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
@@ -170,28 +175,28 @@ def _origin(call: Call) -> str:
     return f"https://{_host(call)}"
 
 
-def authorize(state: GraphState, call: Call) -> Answer:
-    """The page where a user agrees: it agrees at once. ``response_mode`` says how the code goes back."""
+def authorize_user(state: GraphState, call: Call) -> Answer:
+    """Agree in place of the user, and return the code to the application in the way that ``response_mode`` names."""
     answer, query = state.oauth.authorize(call), fields(call.query)
     if answer.status != 302:
         return answer
-    place, _, text = dict(answer.headers)[b"location"].decode().partition("?")
-    back = fields(text.encode())
-    state.nonces[back["code"]] = query.get("nonce", "")
+    address, _, text = dict(answer.headers)[b"location"].decode().partition("?")
+    parameters = fields(text.encode())
+    state.nonces[parameters["code"]] = query.get("nonce", "")
     if query.get("response_mode") != "form_post":
         return answer
-    inputs = "".join(f'<input type="hidden" name="{escape(k)}" value="{escape(v)}">' for k, v in back.items())
+    inputs = "".join(f'<input type="hidden" name="{escape(k)}" value="{escape(v)}">' for k, v in parameters.items())
     page = (
-        f'<!DOCTYPE html><form method="post" action="{escape(place)}">{inputs}<button>Continue</button></form>'
+        f'<!DOCTYPE html><form method="post" action="{escape(address)}">{inputs}<button>Continue</button></form>'
         "<script>document.forms[0].submit()</script>"
     )
     return Answer(200, [(b"content-type", b"text/html; charset=utf-8")], page.encode())
 
 
 def openid_configuration(call: Call) -> Answer:
-    """Where the routes of the identity platform are, as OpenID Connect Discovery says it."""
+    """Answer OpenID Connect Discovery with the addresses of the identity platform."""
     home = f"{_origin(call)}/{call.parameters['tenant']}"
-    return _plain(200, {
+    return _answer_uncached(200, {
         "issuer": f"{_origin(call)}/{_TENANT}/v2.0",
         "authorization_endpoint": f"{home}/oauth2/v2.0/authorize",
         "token_endpoint": f"{home}/oauth2/v2.0/token",
@@ -207,66 +212,67 @@ def openid_configuration(call: Call) -> Answer:
 
 
 def instance_discovery(call: Call) -> Answer:
-    """Which names the identity platform's host has."""
+    """Answer with the host names of the identity platform."""
     host = _host(call)
-    place = f"{_origin(call)}/{call.parameters['tenant']}/v2.0/.well-known/openid-configuration"
+    address = f"{_origin(call)}/{call.parameters['tenant']}/v2.0/.well-known/openid-configuration"
     names = {"preferred_network": host, "preferred_cache": host, "aliases": [host]}
-    return _plain(200, {"tenant_discovery_endpoint": place, "api-version": "1.1", "metadata": [names]})
+    return _answer_uncached(200, {"tenant_discovery_endpoint": address, "api-version": "1.1", "metadata": [names]})
 
 
-def device_code(state: GraphState, call: Call) -> Answer:
-    """``devicecode``: a code for the client, and one for its user to type."""
+def issue_device_code(state: GraphState, call: Call) -> Answer:
+    """Answer ``devicecode`` with a code for the client, and one for its user to type."""
     form = fields(call.body)
     if not form.get("client_id"):
-        return _refused("invalid_client", form)
-    code, user_code = f"D{state.tree.token(100)}", state.tree.guid().replace("-", "")[:9].upper()
+        return _format_refusal("invalid_client", form)
+    code, user_code = f"D{state.tree.random_token(100)}", state.tree.random_guid().replace("-", "")[:9].upper()
     scope = form.get("scope", "") or _SCOPE
     state.devices[code] = WaitingDevice(user_code, call.now_s + _DEVICE_S, form["client_id"], scope)
-    place = "https://microsoft.com/devicelogin"
-    return _plain(
+    page_url = "https://microsoft.com/devicelogin"
+    return _answer_uncached(
         200,
         {
             "user_code": user_code,
             "device_code": code,
-            "verification_uri": place,
+            "verification_uri": page_url,
             "expires_in": _DEVICE_S,
             "interval": _POLL_S,
-            "message": f"To sign in, open the page {place} and enter the code {user_code} to authenticate.",
+            "message": f"To sign in, open the page {page_url} and enter the code {user_code} to authenticate.",
         },
     )
 
 
-def agree(state: GraphState, call: Call) -> Answer:
-    """The page where a user types the code: sending a code means agreeing."""
-    given = {**dict(parse_qsl(call.query.decode("latin-1"))), **fields(call.body)}.get("otc", "").strip().upper()
-    known = [each for each in state.devices.values() if given and each.user_code == given]
-    text = "You have signed in." if known else "That code didn't work. Check the code and try again."
-    for each in known:
-        each.is_agreed = True
-    return Answer(200 if known or not given else 400, [(b"content-type", b"text/plain; charset=utf-8")], text.encode())
+def accept_user_code(state: GraphState, call: Call) -> Answer:
+    """Answer the page where a user types a code. The user agrees by sending it."""
+    user_code = {**dict(parse_qsl(call.query.decode("latin-1"))), **fields(call.body)}.get("otc", "").strip().upper()
+    devices = [device for device in state.devices.values() if user_code and device.user_code == user_code]
+    text = "You have signed in." if devices else "That code didn't work. Check the code and try again."
+    for device in devices:
+        device.is_agreed = True
+    status = 200 if devices or not user_code else 400
+    return Answer(status, [(b"content-type", b"text/plain; charset=utf-8")], text.encode())
 
 
-def denied(state: GraphState, call: Call, address: GraphAddress | None) -> GraphError | None:
-    """Returns the refusal of a call without a valid token, or whose token does not reach that far."""
+def refuse_unauthorized(state: GraphState, call: Call, address: GraphAddress | None) -> GraphError | None:
+    """Return the refusal of a call, or None if its token is valid and its scopes allow the call."""
     header = call.headers.get(b"authorization")
     if header is None:
         return GraphError(401, "InvalidAuthenticationToken", "Access token is empty.", "", (_CHALLENGE,))
-    kind, _, given = header.partition(b" ")
-    expires_s = state.oauth.tokens.get(b"Bearer " + given if kind.lower() == b"bearer" else header)
+    kind, _, token = header.partition(b" ")
+    expires_s = state.oauth.tokens.get(b"Bearer " + token if kind.lower() == b"bearer" else header)
     if expires_s is None:
         message = "IDX14100: JWT is not well formed, there are no dots (.)."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
     if expires_s <= call.now_s:
         message = "Lifetime validation failed, the token is expired."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
-    scope = state.scopes.get(given.decode("latin-1"))
-    if scope is None or address is None or _reaches(state, reach_of(scope), call.method, address):
+    scope = state.scopes.get(token.decode("latin-1"))
+    if scope is None or address is None or _allows_request(state, drive_reach(scope), call.method, address):
         return None
     return GraphError(403, "accessDenied", "Access denied")
 
 
-def _reaches(state: GraphState, reach: DriveReach, method: str, address: GraphAddress) -> bool:
-    """Returns whether a token that reaches so far may do this."""
+def _allows_request(state: GraphState, reach: DriveReach, method: str, address: GraphAddress) -> bool:
+    """Return whether a token with this reach allows a request."""
     if reach is DriveReach.APP_FOLDER:
         is_drive = method == "GET" and not address.base and not address.function
         return is_drive or state.is_in_app_folder(address)

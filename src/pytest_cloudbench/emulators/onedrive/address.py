@@ -1,6 +1,4 @@
-"""Graph's addresses: which drive, which item, and what to do with it.
-
-What may live here: paths of requests into their parts, without any state.
+"""The parser of Graph's addresses, which name a drive, an item in it, and a function.
 
 ==================================================  =====================================================
 begins with ``/v1.0``, ``/beta`` or ``/_api/v2.0``  then a drive, an item, perhaps a path, a function
@@ -30,7 +28,7 @@ _SLASHES = re.compile(r"/{2,}")
 _KEYED = re.compile(r"/(drives|items|users|groups|sites|permissions|versions|children|special)\('([^']*)'\)")
 _ENCODED_COLON = re.compile(r"%3A", re.IGNORECASE)
 _BEGINS_ENCODED_PATH = re.compile(r"/(root|(items|special)/[^/:]+?)%3A", re.IGNORECASE)
-_CALLED = re.compile(r"(\w+)\((?:\w+='((?:[^']|'')*)')?\)$")
+_FUNCTION_CALL = re.compile(r"(\w+)\((?:\w+='((?:[^']|'')*)')?\)$")
 _NAMESPACES = ("microsoft.graph.", "oneDrive.", "action.", "view.", "upload.")
 _HAVE_IDS = frozenset({"permissions", "versions"})
 
@@ -40,12 +38,12 @@ class GraphAddress(NamedTuple):
 
     Attributes:
         version: ``v1.0``, ``beta`` or ``_api/v2.0``.
-        drive: as it was written, such as ``me/drive``.
-        drive_id: the drive's id; empty for the user's own.
+        drive: the path of the drive in the address, such as ``me/drive``.
+        drive_id: the id of the drive, empty for the user's own.
         base: the id of an item, ``root``, ``special/NAME``, or empty for the drive itself.
-        path: names below it, joined by ``/``; None if there is no path.
-        function: what to do, such as ``versions/*/content``; ids are stars.
-        argument: the id in it, or the argument of a function such as ``search(q='x')``.
+        path: the names below the item, joined by ``/``, or None if there is no path.
+        function: the name of the function with stars for ids, such as ``versions/*/content``.
+        argument: the id in the function, or the argument of one such as ``search(q='x')``.
     """
 
     version: str
@@ -57,63 +55,63 @@ class GraphAddress(NamedTuple):
     argument: str
 
 
-def parse(path: str) -> GraphAddress | None:
-    """Returns the parts of a path as it was sent; None if no drive has such a path."""
-    path = without_doubled_slashes(path)
+def parse_address(path: str) -> GraphAddress | None:
+    """Return the parts of a path that is still encoded, or None if it is not an address in a drive."""
+    path = merge_slashes(path)
     if "('" in path or "(%27" in path:
         head, colon, tail = path.partition(":")
         path = _KEYED.sub(r"/\1/\2", head.replace("%27", "'")) + colon + tail
-    found = _DRIVE.match(path)
-    if found is None:
+    match = _DRIVE.match(path)
+    if match is None:
         return None
-    drive_id = found[3] or found[4]
-    rest = path[found.end() :]
-    base, below, rest = _item(rest)
-    function, argument = _function(rest)
-    if function.startswith("children/"):  # the child of that name
-        below = f"{below or ''}/{argument}"
+    drive_id = match[3] or match[4]
+    remainder = path[match.end() :]
+    base, item_path, remainder = _split_item(remainder)
+    function, argument = _split_function(remainder)
+    if function.startswith("children/"):  # names a child of the item
+        item_path = f"{item_path or ''}/{argument}"
         function, argument = function.removeprefix("children/*").removeprefix("/"), ""
-    return GraphAddress(found[1], found[2], unquote(drive_id) if drive_id else "", base, below, function, argument)
+    return GraphAddress(match[1], match[2], unquote(drive_id) if drive_id else "", base, item_path, function, argument)
 
 
-def without_doubled_slashes(path: str) -> str:
-    """Returns a path in which each run of slashes is one slash, as the service reads it."""
+def merge_slashes(path: str) -> str:
+    """Return a path with each run of slashes replaced by one, in the way the service reads it."""
     return _SLASHES.sub("/", path) if "//" in path else path
 
 
-def _item(rest: str) -> tuple[str, str | None, str]:
-    """Returns id and path of the item at the beginning of a text, and what follows."""
-    if _BEGINS_ENCODED_PATH.match(rest):
-        rest = _ENCODED_COLON.sub(":", rest)
-    if rest.startswith("/root") and rest[5:6] in ("", "/", ":"):
-        base, rest = "root", rest[5:]
-    elif rest.startswith("/items/"):
-        end = min(at for at in (rest.find("/", 7), rest.find(":", 7), len(rest)) if at >= 0)
-        base, rest = unquote(rest[7:end]), rest[end:]
-    elif rest.startswith("/special/"):
-        end = min(at for at in (rest.find("/", 9), rest.find(":", 9), len(rest)) if at >= 0)
-        base, rest = f"special/{unquote(rest[9:end])}", rest[end:]
+def _split_item(remainder: str) -> tuple[str, str | None, str]:
+    """Return the id and path of the item at the beginning of a text, and the text after them."""
+    if _BEGINS_ENCODED_PATH.match(remainder):
+        remainder = _ENCODED_COLON.sub(":", remainder)
+    if remainder.startswith("/root") and remainder[5:6] in ("", "/", ":"):
+        base, remainder = "root", remainder[5:]
+    elif remainder.startswith("/items/"):
+        end = min(index for index in (remainder.find("/", 7), remainder.find(":", 7), len(remainder)) if index >= 0)
+        base, remainder = unquote(remainder[7:end]), remainder[end:]
+    elif remainder.startswith("/special/"):
+        end = min(index for index in (remainder.find("/", 9), remainder.find(":", 9), len(remainder)) if index >= 0)
+        base, remainder = f"special/{unquote(remainder[9:end])}", remainder[end:]
     else:
-        return "", None, rest
-    if not rest.startswith(":"):
-        return base, None, rest
-    below, _, rest = rest[1:].partition(":")
-    return base, unquote(below).strip("/"), rest
+        return "", None, remainder
+    if not remainder.startswith(":"):
+        return base, None, remainder
+    item_path, _, remainder = remainder[1:].partition(":")
+    return base, unquote(item_path).strip("/"), remainder
 
 
-def _function(rest: str) -> tuple[str, str]:
-    """Returns the name of a function and its argument."""
-    rest = rest.strip("/")
-    if not rest:
+def _split_function(remainder: str) -> tuple[str, str]:
+    """Return the name of the function in the remainder of an address, and its argument."""
+    remainder = remainder.strip("/")
+    if not remainder:
         return "", ""
-    names = rest.split("/")
+    names = remainder.split("/")
     argument = ""
-    for place, name in enumerate(names):
-        if (place and names[place - 1] in _HAVE_IDS) or (place == 1 and names[0] == "children"):
-            names[place], argument = "*", unquote(name)
+    for index, name in enumerate(names):
+        if (index and names[index - 1] in _HAVE_IDS) or (index == 1 and names[0] == "children"):
+            names[index], argument = "*", unquote(name)
             continue
-        for space in _NAMESPACES:
-            names[place] = names[place].removeprefix(space)
-        if "(" in name and (called := _CALLED.match(unquote(names[place]))):
-            names[place], argument = called[1], (called[2] or "").replace("''", "'")
+        for namespace in _NAMESPACES:
+            names[index] = names[index].removeprefix(namespace)
+        if "(" in name and (match := _FUNCTION_CALL.match(unquote(names[index]))):
+            names[index], argument = match[1], (match[2] or "").replace("''", "'")
     return "/".join(names), argument

@@ -1,7 +1,4 @@
-"""Answers in Graph's form: JSON with OData's headers, errors in the service's words, times.
-
-What may live here: how an answer looks. No routes, no state.
-"""
+"""The format of Graph's answers: JSON with OData's headers, errors and times."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _ERROR_TYPE = (b"content-type", b"application/json")
 
 
 class GraphError(Exception):
-    """A refusal: status, code and message, and perhaps the code of an inner error and headers."""
+    """A refusal with its status, code and message, and optionally the code of an inner error and headers."""
 
     def __init__(
         self, status: int, code: str, message: str, inner: str = "", headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -32,7 +29,7 @@ class GraphError(Exception):
         self.status, self.code, self.message, self.inner, self.headers = status, code, message, inner, headers
 
 
-_OF_STORE: Mapping[str, tuple[int, str, str]] = {
+_STORE_ERRORS: Mapping[str, tuple[int, str, str]] = {
     "not_found": (404, "itemNotFound", "Item not found"),
     "not_folder": (404, "itemNotFound", "Item not found"),
     "not_file": (400, "invalidRequest", "The item is a folder and has no content"),
@@ -43,66 +40,66 @@ _OF_STORE: Mapping[str, tuple[int, str, str]] = {
 }
 
 
-def from_store(error: StoreError) -> GraphError:
-    """Returns the API's error for a refusal by the store."""
-    return GraphError(*_OF_STORE[error.reason])
+def store_refusal(error: StoreError) -> GraphError:
+    """Return the API's error for a refusal by the store."""
+    return GraphError(*_STORE_ERRORS[error.reason])
 
 
-def not_offered(what: str) -> GraphError:
-    """Returns the refusal of what the service has and the emulator does not."""
-    return GraphError(400, "notSupported", f"This emulator does not offer {what}.")
+def unsupported_feature(feature: str) -> GraphError:
+    """Return the refusal of a feature that the service has and the emulator does not."""
+    return GraphError(400, "notSupported", f"This emulator does not offer {feature}.")
 
 
 def answer_json(
     value: Mapping[str, Any], status: int = 200, *headers: tuple[bytes, bytes], spaced: bool = False
 ) -> Answer:
-    """Returns an answer of Graph; ``spaced``: from the part of the service that writes its content type with spaces."""
+    """Return an answer with a JSON body. One part of the service writes its content type with spaces (``spaced``)."""
     first = _HEADERS_SPACED if spaced else _HEADERS
     return Answer(status, [*first, *headers], json.dumps(value).encode())
 
 
 def answer_text(text: str, status: int = 200) -> Answer:
-    """Returns an answer of Graph whose JSON is put together already."""
+    """Return an answer whose body is JSON already."""
     return Answer(status, _HEADERS, text.encode())
 
 
-def error_answer(error: GraphError, now_s: float, request_id: str, client_id: str = "") -> Answer:
-    """Returns the answer to a refused request."""
-    inner = {
-        "date": timestamp(now_s)[:-1],
+def answer_error(error: GraphError, now_s: float, request_id: str, client_id: str = "") -> Answer:
+    """Return the answer to a refused request."""
+    inner_error = {
+        "date": format_time(now_s)[:-1],
         "request-id": request_id,
         "client-request-id": client_id or request_id,
     }
     if error.inner:
-        inner = {"code": error.inner, **inner}
-    body = {"error": {"code": error.code, "message": error.message, "innerError": inner}}
+        inner_error = {"code": error.inner, **inner_error}
+    body = {"error": {"code": error.code, "message": error.message, "innerError": inner_error}}
     return Answer(error.status, [_ERROR_TYPE, *error.headers], json.dumps(body).encode())
 
 
-def timestamp(at_s: float) -> str:
-    """Returns a time as the API writes it, in whole seconds."""
-    return _timestamp(int(at_s))
+def format_time(at_s: float) -> str:
+    """Return a time in the API's format, in whole seconds."""
+    return _format_seconds(int(at_s))
 
 
-def precise_time(at_s: float) -> str:
-    """Returns a time with milliseconds."""
-    return f"{_timestamp(int(at_s))[:-1]}.{int(at_s * 1000) % 1000:03d}Z"
+def format_precise_time(at_s: float) -> str:
+    """Return a time in the API's format, with milliseconds."""
+    return f"{_format_seconds(int(at_s))[:-1]}.{int(at_s * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=4096)
-def _timestamp(second: int) -> str:
+def _format_seconds(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
 
 
-def seconds_of(text: object) -> float:
-    """Returns the seconds since 1970 of a time such as ``2026-06-03T12:00:00.5Z``. Raises GraphError."""
+def parse_time(text: object) -> float:
+    """Return the seconds since 1970 of a time such as ``2026-06-03T12:00:00.5Z``. Raises GraphError."""
     from datetime import UTC, datetime
 
     try:
         if not isinstance(text, str):
             raise TypeError(text)
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         raise GraphError(
             400, "invalidRequest", "Cannot convert the literal to the expected type DateTimeOffset"

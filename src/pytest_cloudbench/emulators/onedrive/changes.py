@@ -1,7 +1,7 @@
-"""delta: everything in a drive, and what has changed since.
+"""The function ``delta``, which lists everything in a drive and later the changes since then.
 
-What may live here: lists of changes and their tokens. The server keeps no state for a token, which holds a place in the
-store's log, and whether the client has seen nothing yet: such a client need not be told what is gone.
+The server keeps no state for a token. The token holds a position in the log of the store, and whether this is the first
+list of the client: a client that has seen nothing yet need not learn which items were deleted.
 """
 
 from __future__ import annotations
@@ -14,77 +14,79 @@ from urllib.parse import quote
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json
-from pytest_cloudbench.emulators.onedrive.files import next_link, page_size
-from pytest_cloudbench.emulators.onedrive.items import item, selected
+from pytest_cloudbench.emulators.onedrive.files import make_next_link, read_page_size
+from pytest_cloudbench.emulators.onedrive.items import describe_item, select_properties
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest
-from pytest_cloudbench.emulators.onedrive.tree import details_of
+from pytest_cloudbench.emulators.onedrive.tree import item_details
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
 
-def _token(place: int, drive_id: str, *, is_first: bool) -> str:
-    return urlsafe_b64encode(json.dumps([place, is_first, drive_id]).encode()).decode().rstrip("=")
+def _format_token(position: int, drive_id: str, *, is_first: bool) -> str:
+    return urlsafe_b64encode(json.dumps([position, is_first, drive_id]).encode()).decode().rstrip("=")
 
 
-def _read(request: GraphRequest, token: str) -> tuple[int, bool]:
-    """Returns place and "nothing seen yet" of a token. Raises GraphError."""
+def _parse_token(request: GraphRequest, token: str) -> tuple[int, bool]:
+    """Return the position in a token, and whether it belongs to a first list. Raises GraphError."""
     log = request.tree.store.log
     try:
-        place, is_first, drive_id = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        if not 0 <= place <= len(log.keys) or drive_id != request.state.drive_id:
-            raise ValueError(place)
-        return int(place), bool(is_first)
+        position, is_first, drive_id = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        if not 0 <= position <= len(log.keys) or drive_id != request.state.drive_id:
+            raise ValueError(position)
+        return int(position), bool(is_first)
     except (ValueError, TypeError, RecursionError):
-        again = f"{request.origin}{quote(request.call.path)}".encode("latin-1")
+        restart_url = f"{request.origin}{quote(request.call.path)}".encode("latin-1")
         message = "Resync required. Replace any local items with the server's version (including deletes)."
-        raise GraphError(410, "resyncRequired", message, "resyncApplyDifferences", ((b"location", again),)) from None
+        headers = ((b"location", restart_url),)
+        raise GraphError(410, "resyncRequired", message, "resyncApplyDifferences", headers) from None
 
 
-def _delta(request: GraphRequest) -> Answer:
+def _list_changes(request: GraphRequest) -> Answer:
     tree, log = request.tree, request.tree.store.log
-    end, limit = log.end(request.now_s), page_size(request)
-    token = request.option("token") or request.option("skiptoken") or request.address.argument
+    end, limit = log.end(request.now_s), read_page_size(request)
+    token = request.odata_option("token") or request.odata_option("skiptoken") or request.address.argument
     body: dict[str, Any] = {"@odata.context": f"{GRAPH}Collection(driveItem)"}
     if not request.is_spaced:
         body["@odata.context"] = f"{GRAPH}Collection(microsoft.graph.driveItem)"
-    top = request.folder()
+    top = request.find_folder()
     if token == "latest":
-        body["@odata.deltaLink"] = next_link(request, token=_token(end, request.state.drive_id, is_first=False))
+        token = _format_token(end, request.state.drive_id, is_first=False)
+        body["@odata.deltaLink"] = make_next_link(request, token=token)
         return answer_json({**body, "value": []}, spaced=request.is_spaced)
-    place, is_first = _read(request, token) if token else (0, True)
-    found: dict[str, dict[str, Any]] = {}
-    while place < end and len(found) < limit:
-        key = log.keys[place]
-        place += 1
+    position, is_first = _parse_token(request, token) if token else (0, True)
+    changes: dict[str, dict[str, Any]] = {}
+    while position < end and len(changes) < limit:
+        key = log.keys[position]
+        position += 1
         node = tree.store.by_id(key)
-        shown = _shown(request, top, node, is_first=is_first) if node is not None else None
-        if shown is not None:
-            found.pop(key, None)
-            found[key] = selected(request, shown)
-    further = _token(place, request.state.drive_id, is_first=is_first and place < end)
-    if place < end:
-        body["@odata.nextLink"] = next_link(request, token=further)
+        change = _describe_change(request, top, node, is_first=is_first) if node is not None else None
+        if change is not None:
+            changes.pop(key, None)
+            changes[key] = select_properties(request, change)
+    next_token = _format_token(position, request.state.drive_id, is_first=is_first and position < end)
+    if position < end:
+        body["@odata.nextLink"] = make_next_link(request, token=next_token)
     else:
-        body["@odata.deltaLink"] = next_link(request, token=further)
+        body["@odata.deltaLink"] = make_next_link(request, token=next_token)
     if request.is_spaced:
-        body |= {"@microsoft.graph.hasMoreData": place < end, "@microsoft.graph.syncStatus": "upToDate"}
-    return answer_json({**body, "value": [*found.values()]}, spaced=request.is_spaced)
+        body |= {"@microsoft.graph.hasMoreData": position < end, "@microsoft.graph.syncStatus": "upToDate"}
+    return answer_json({**body, "value": [*changes.values()]}, spaced=request.is_spaced)
 
 
-def _shown(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) -> dict[str, Any] | None:
-    """Returns what a client is told about an item now; None if nothing."""
+def _describe_change(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) -> dict[str, Any] | None:
+    """Return the present entry of an item in a list of changes, or None if the list leaves it out."""
     tree = request.tree
     if node in (tree.store.root, tree.bin):
         return None
-    if (tree.is_here(node) and _is_below(top, node)) or tree.is_fading(node, request.now_s):
+    if (tree.is_in_drive(node) and _is_below(top, node)) or tree.is_fading(node, request.now_s):
         if isinstance(node, File) and node.seen(request.now_s) is None:
             return None
-        return item(request, node, has_type=True)
+        return describe_item(request, node, has_type=True)
     if is_first:
         return None
-    above = details_of(node).former or node.parent
+    parent = item_details(node).former or node.parent
     reference = {"driveId": request.state.drive_id, "driveType": request.state.account.type}
-    if above is not None:
-        reference["id"] = above.id
+    if parent is not None:
+        reference["id"] = parent.id
     kind: dict[str, Any] = {"folder": {}} if isinstance(node, Folder) else {"file": {}}
     return {
         "@odata.type": "#microsoft.graph.driveItem",
@@ -99,10 +101,10 @@ def _shown(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) ->
 
 
 def _is_below(top: Folder, node: Node) -> bool:
-    above: Node | None = node
-    while above is not None and above is not top:
-        above = above.parent
-    return above is top
+    ancestor: Node | None = node
+    while ancestor is not None and ancestor is not top:
+        ancestor = ancestor.parent
+    return ancestor is top
 
 
-FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {("GET", "delta"): GraphFunction(Kind.META, _delta)}
+FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {("GET", "delta"): GraphFunction(Kind.META, _list_changes)}

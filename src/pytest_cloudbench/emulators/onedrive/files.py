@@ -1,7 +1,4 @@
-"""Items: reading, listing, folders, content, moving, copying, the recycle bin, versions.
-
-What may live here: functions of the API on items, each a row of ``FUNCTIONS``.
-"""
+"""The functions of the API on items: read, list, create, move, copy and recycle them, and their versions."""
 
 from __future__ import annotations
 
@@ -19,12 +16,19 @@ from pytest_cloudbench.emulators.onedrive.answers import (
     GraphError,
     answer_json,
     answer_text,
-    seconds_of,
-    timestamp,
+    format_time,
+    parse_time,
 )
-from pytest_cloudbench.emulators.onedrive.items import content_type, context, drive, item, item_text, selected
+from pytest_cloudbench.emulators.onedrive.items import (
+    describe_drive,
+    describe_item,
+    format_item,
+    guess_content_type,
+    odata_context,
+    select_properties,
+)
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
-from pytest_cloudbench.emulators.onedrive.tree import details_of
+from pytest_cloudbench.emulators.onedrive.tree import item_details
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
@@ -33,18 +37,18 @@ _MAX_PAGE_ENTRIES = 1000
 _BEHAVIORS = ("fail", "replace", "rename")
 
 
-def behavior_of(given: object, default: str) -> str:
-    """Returns what to do if a name is taken. Raises GraphError."""
-    if given in (None, ""):
+def parse_behavior(value: object, default: str) -> str:
+    """Return the behavior for a name that is taken. Raises GraphError if the client names none that exists."""
+    if value in (None, ""):
         return default
-    if given not in _BEHAVIORS:
-        raise GraphError(400, "invalidRequest", f"Invalid value for @microsoft.graph.conflictBehavior: {given}")
-    return str(given)
+    if value not in _BEHAVIORS:
+        raise GraphError(400, "invalidRequest", f"Invalid value for @microsoft.graph.conflictBehavior: {value}")
+    return str(value)
 
 
-def page_size(request: GraphRequest) -> int:
-    """Returns how many entries a page has. Raises GraphError."""
-    top = request.option("top")
+def read_page_size(request: GraphRequest) -> int:
+    """Return the number of entries on a page. Raises GraphError."""
+    top = request.odata_option("top")
     if not top:
         return _PAGE_ENTRIES
     if not top.isascii() or not top.isdigit() or int(top) < 1:
@@ -52,103 +56,106 @@ def page_size(request: GraphRequest) -> int:
     return min(int(top), _MAX_PAGE_ENTRIES)
 
 
-def next_link(request: GraphRequest, **options: str) -> str:
-    """Returns the address of the request with other options."""
+def make_next_link(request: GraphRequest, **options: str) -> str:
+    """Return the address of the next page, which is that of the request with other options."""
     query = {name: value for name, value in request.query.items() if name.lstrip("$") not in ("skiptoken", "token")}
     path = quote(request.call.path, "/:!$&'()*+,;=@-._~")
     return f"{request.origin}{path}?{urlencode({**query, **options}, safe='$')}"
 
 
-def target_name(request: GraphRequest, folder: Folder, name: str, behavior: str, *, moved: Node | None = None) -> str:
-    """Returns a free name for a new item of a folder. Raises StoreError if an item other than ``moved`` has the name.
+def resolve_name_conflict(
+    request: GraphRequest, folder: Folder, name: str, behavior: str, *, moved: Node | None = None
+) -> str:
+    """Return the name for an item that is new in a folder, and free the name if ``behavior`` says so.
 
-    With ``replace``, the item that has the name goes to the recycle bin.
+    With ``replace``, a file that has the name already goes to the recycle bin. Raises StoreError if the name stays
+    taken by an item other than ``moved``.
     """
-    there = request.tree.taken(folder, name)
-    if there is None or there is moved:
+    existing = request.tree.find_child(folder, name)
+    if existing is None or existing is moved:
         return name
     if behavior == "rename":
-        return request.tree.free_name(folder, name)
-    if behavior == "fail" or isinstance(there, Folder) or isinstance(moved, Folder):
+        return request.tree.find_free_name(folder, name)
+    if behavior == "fail" or isinstance(existing, Folder) or isinstance(moved, Folder):
         raise StoreError("taken")
-    request.tree.recycle(there, request.now_s)
+    request.tree.recycle(existing, request.now_s)
     return name
 
 
-def set_client_times(node: Node, given: object) -> None:
-    """Note the times in a ``fileSystemInfo``. Raises GraphError."""
-    if not isinstance(given, dict):
+def set_client_times(node: Node, times: object) -> None:
+    """Store the times in a ``fileSystemInfo``. Raises GraphError."""
+    if not isinstance(times, dict):
         return
-    known = details_of(node)
-    if given.get("createdDateTime") is not None:
-        known.client_created_s = seconds_of(given["createdDateTime"])
-    if given.get("lastModifiedDateTime") is not None:
-        known.client_changed_s = seconds_of(given["lastModifiedDateTime"])
+    details = item_details(node)
+    if times.get("createdDateTime") is not None:
+        details.client_created_s = parse_time(times["createdDateTime"])
+    if times.get("lastModifiedDateTime") is not None:
+        details.client_changed_s = parse_time(times["lastModifiedDateTime"])
 
 
-def new_version(request: GraphRequest, folder: Folder, name: str, blob: Blob, behavior: str) -> tuple[File, bool]:
-    """Store content under a name; returns whether the file is new. Raises StoreError."""
-    there = request.tree.taken(folder, name)
-    if there is not None and (behavior != "replace" or isinstance(there, Folder)):
-        name = target_name(request, folder, name, "fail" if isinstance(there, Folder) else behavior)
-    return request.tree.put(folder, name, blob, request.now_s)
+def store_content(request: GraphRequest, folder: Folder, name: str, blob: Blob, behavior: str) -> tuple[File, bool]:
+    """Store content under a name. Return the file, and whether it is new. Raises StoreError."""
+    existing = request.tree.find_child(folder, name)
+    if existing is not None and (behavior != "replace" or isinstance(existing, Folder)):
+        name = resolve_name_conflict(request, folder, name, "fail" if isinstance(existing, Folder) else behavior)
+    return request.tree.put_content(folder, name, blob, request.now_s)
 
 
 # -------------------------------------------------------------------- reading
 
 
 def _get_drive(request: GraphRequest) -> Answer:
-    return answer_json({"@odata.context": f"{GRAPH}drives/$entity", **drive(request)})
+    return answer_json({"@odata.context": f"{GRAPH}drives/$entity", **describe_drive(request)})
 
 
 def _get_item(request: GraphRequest) -> Answer:
-    node = request.read()
-    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(details_of(node)):
+    node = request.find_readable_node()
+    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(item_details(node)):
         return Answer(304, [], b"")
-    shown = selected(request, item(request, node))
-    if request.option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
-        shown["children"] = [
-            item(request, child, is_listed=True) for child in request.tree.children(node, request.now_s)
+    properties = select_properties(request, describe_item(request, node))
+    if request.odata_option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
+        properties["children"] = [
+            describe_item(request, child, is_listed=True) for child in request.tree.list_children(node, request.now_s)
         ]
     if request.is_spaced:
-        told = f"{GRAPH}Collection(driveItem)/$entity"
+        context_url = f"{GRAPH}Collection(driveItem)/$entity"
     elif node is request.tree.root and request.address.base == "root" and not request.address.path:
-        told = context(request, "items/$entity").replace("items/$entity", "root/$entity")
+        context_url = odata_context(request, "items/$entity").replace("items/$entity", "root/$entity")
     else:
-        told = context(request, "items/$entity")
-    return answer_json({"@odata.context": told, **shown}, spaced=request.is_spaced)
+        context_url = odata_context(request, "items/$entity")
+    return answer_json({"@odata.context": context_url, **properties}, spaced=request.is_spaced)
 
 
 def _list_children(request: GraphRequest) -> Answer:
-    node, size = request.node(), page_size(request)
-    key, is_down = _order(request)
-    children = [*request.tree.children(node, request.now_s)] if isinstance(node, Folder) else []
+    node, size = request.find_node(), read_page_size(request)
+    key, is_down = _sort_order(request)
+    children = [*request.tree.list_children(node, request.now_s)] if isinstance(node, Folder) else []
     if key is not None:
         children.sort(key=key, reverse=is_down)
-    start = _skipped(request, children, by_name=key is None)
+    start = _page_start(request, children, by_name=key is None)
     page = children[start : start + size]
-    names = [name for name in request.option("select").split(",") if name]
-    told = context(request, f"children({','.join(names)})" if names else "children")
+    names = [name for name in request.odata_option("select").split(",") if name]
+    context_url = odata_context(request, f"children({','.join(names)})" if names else "children")
     if request.is_spaced:
-        told = f"{GRAPH}Collection(driveItem)"
-    body: dict[str, Any] = {"@odata.context": told}
+        context_url = f"{GRAPH}Collection(driveItem)"
+    body: dict[str, Any] = {"@odata.context": context_url}
     if start + size < len(children):
-        mark = page[-1].name if key is None else str(start + size)
-        token = urlsafe_b64encode(json.dumps(mark).encode()).decode().rstrip("=")
-        body["@odata.nextLink"] = next_link(request, **{"$skiptoken": token})
-    body["value"] = [selected(request, item(request, child, is_listed=True)) for child in page]
+        last_mark = page[-1].name if key is None else str(start + size)
+        token = urlsafe_b64encode(json.dumps(last_mark).encode()).decode().rstrip("=")
+        body["@odata.nextLink"] = make_next_link(request, **{"$skiptoken": token})
+    body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
     return answer_json(body, spaced=request.is_spaced)
 
 
-def _order(request: GraphRequest) -> tuple[Any, bool]:
-    """Returns what to sort by, None for the folder's own order, and whether the largest comes first."""
-    name, _, direction = request.option("orderby").partition(" ")
+def _sort_order(request: GraphRequest) -> tuple[Any, bool]:
+    """Return a sort key, or None for the folder's own order, and whether to sort in descending order."""
+    name, _, direction = request.odata_option("orderby").partition(" ")
     keys: Mapping[str, Any] = {
         "": None,
         "name": lambda node: node.name.lower(),
-        "size": request.tree.size,
-        "lastModifiedDateTime": lambda node: details_of(node).changed_s,
-        "createdDateTime": lambda node: details_of(node).created_s,
+        "size": request.tree.size_of,
+        "lastModifiedDateTime": lambda node: item_details(node).changed_s,
+        "createdDateTime": lambda node: item_details(node).created_s,
     }
     if name not in keys or direction not in ("", "asc", "desc"):
         raise GraphError(400, "invalidRequest", f"$orderby: {name[:40]} cannot be sorted by", "invalidQueryOption")
@@ -157,43 +164,43 @@ def _order(request: GraphRequest) -> tuple[Any, bool]:
     return keys[name], direction == "desc"
 
 
-def _skipped(request: GraphRequest, children: list[Node], *, by_name: bool) -> int:
-    """Returns where a page begins."""
-    token = request.option("skiptoken")
+def _page_start(request: GraphRequest, children: list[Node], *, by_name: bool) -> int:
+    """Return the index of the first entry of the requested page. Raises GraphError."""
+    token = request.odata_option("skiptoken")
     if not token:
         return 0
     try:
-        mark = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        last_mark = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         if not by_name:
-            return int(mark)
-        folded = mark.lower()
+            return int(last_mark)
+        folded = last_mark.lower()
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise GraphError(400, "invalidRequest", "The provided skip token is not valid", "invalidQueryOption") from None
-    return next((place for place, node in enumerate(children) if node.name.lower() > folded), len(children))
+    return next((index for index, node in enumerate(children) if node.name.lower() > folded), len(children))
 
 
-def _search(request: GraphRequest) -> Answer:
-    words = (request.address.argument or request.query.get("q", "")).strip("'").lower()
-    top = request.folder() if request.address.base else request.tree.root
-    found = []
+def _search_items(request: GraphRequest) -> Answer:
+    text = (request.address.argument or request.query.get("q", "")).strip("'").lower()
+    top = request.find_folder() if request.address.base else request.tree.root
+    matches = []
     for node in top.below():
-        if words in node.name.lower() and not (isinstance(node, File) and node.seen(request.now_s) is None):
-            shown = item(request, node)
-            if "file" in shown:
-                shown["file"] = {"hashes": {}, "mimeType": shown["file"]["mimeType"]}
-            found.append({**selected(request, shown), "searchResult": {}})
-    size = page_size(request)
-    return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": found[:size]})
+        if text in node.name.lower() and not (isinstance(node, File) and node.seen(request.now_s) is None):
+            properties = describe_item(request, node)
+            if "file" in properties:
+                properties["file"] = {"hashes": {}, "mimeType": properties["file"]["mimeType"]}
+            matches.append({**select_properties(request, properties), "searchResult": {}})
+    size = read_page_size(request)
+    return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": matches[:size]})
 
 
-def _empty(request: GraphRequest) -> Answer:
+def _answer_empty_list(request: GraphRequest) -> Answer:
     return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": []})
 
 
-def _recent(request: GraphRequest) -> Answer:
+def _list_recent(request: GraphRequest) -> Answer:
     files = [node for node in request.tree.root.below() if isinstance(node, File) and node.seen(request.now_s)]
-    files.sort(key=lambda node: -details_of(node).changed_s)
-    value = [item(request, node) for node in files[: page_size(request)]]
+    files.sort(key=lambda node: -item_details(node).changed_s)
+    value = [describe_item(request, node) for node in files[: read_page_size(request)]]
     return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": value})
 
 
@@ -201,32 +208,32 @@ def _recent(request: GraphRequest) -> Answer:
 
 
 def _get_content(request: GraphRequest) -> Answer:
-    file, version = request.tree.file(request.read(), request.now_s)
+    file, version = request.tree.find_visible_version(request.find_readable_node(), request.now_s)
     url = request.state.download_url(request.files_origin, file, version, request.now_s)
     return Answer(302, [(b"content-type", b"application/octet-stream"), (b"location", url.encode("latin-1"))], b"")
 
 
-def download(state: GraphState, call: Call, proof: str) -> Answer | None:
-    """Returns the content behind an address that needs no token; None if the address does not work (any more)."""
-    bare = state.unsigned(proof) or ""
-    item_id, _, rest = bare.partition(".")
-    rev, _, until = rest.partition(".")
+def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
+    """Answer with the content behind an address that needs no token, or return None if the address is not valid now."""
+    claim = state.verify_signature(proof) or ""
+    item_id, _, version_part = claim.partition(".")
+    rev, _, until = version_part.partition(".")
     node = state.tree.store.by_id(item_id)
-    if not bare or int(until) < call.now_s or not isinstance(node, File):
+    if not claim or int(until) < call.now_s or not isinstance(node, File):
         return None
-    if not state.tree.is_here(node) and not state.tree.is_fading(node, call.now_s):
+    if not state.tree.is_in_drive(node) and not state.tree.is_fading(node, call.now_s):
         return None
-    version = next((each for each in node.versions if each.rev == rev), None)
+    version = next((candidate for candidate in node.versions if candidate.rev == rev), None)
     if version is None:
         return None
     size = version.blob.size_bytes
     safe = node.name.encode("ascii", "replace").decode().replace("?", "_")
-    told = f"attachment; filename*=UTF-8''{quote(node.name, '')}; filename=\"{safe}\""
+    disposition = f"attachment; filename*=UTF-8''{quote(node.name, '')}; filename=\"{safe}\""
     headers = [
-        (b"content-type", content_type(node.name).encode("ascii", "replace")),
-        (b"content-disposition", told.encode()),
+        (b"content-type", guess_content_type(node.name).encode("ascii", "replace")),
+        (b"content-disposition", disposition.encode()),
         (b"accept-ranges", b"bytes"),
-        (b"etag", etag(details_of(node)).encode()),
+        (b"etag", etag(item_details(node)).encode()),
     ]
     bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
@@ -242,61 +249,65 @@ def _put_content(request: GraphRequest) -> Answer:
     blob: Blob = request.call.body
     if request.call.damage is not None:
         blob = hashed(blob.flipped(request.call.damage), QuickXor())
-    behavior = behavior_of(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
-    folder, name = request.place()
-    there = request.tree.taken(folder, name)
-    if there is not None:
-        request.require_match(there)
-    if there is None:
+    behavior = parse_behavior(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
+    folder, name = request.resolve_target()
+    existing = request.tree.find_child(folder, name)
+    if existing is not None:
+        request.require_match(existing)
+    if existing is None:
         return _answer_item(request, request.tree.add_file(folder, name, blob, request.now_s), 201)
-    file, is_new = new_version(request, folder, name, blob, behavior)
+    file, is_new = store_content(request, folder, name, blob, behavior)
     return _answer_item(request, file, 201 if is_new else 200)
 
 
 def _answer_item(request: GraphRequest, node: Node, status: int = 200) -> Answer:
-    """Returns the answer that shows one item."""
-    told = context(request, "items/$entity")
-    if request.call.query and request.option("select"):
-        return answer_json({"@odata.context": told, **selected(request, item(request, node))}, status)
-    return answer_text(f'{{"@odata.context": "{told}", {item_text(request, node)[1:]}', status)
+    """Answer with one item."""
+    context_url = odata_context(request, "items/$entity")
+    if request.call.query and request.odata_option("select"):
+        properties = select_properties(request, describe_item(request, node))
+        return answer_json({"@odata.context": context_url, **properties}, status)
+    return answer_text(f'{{"@odata.context": "{context_url}", {format_item(request, node)[1:]}', status)
 
 
 # -------------------------------------------------------------------- changing
 
 
 def _create_child(request: GraphRequest) -> Answer:
-    body = request.json_body()
-    folder = request.folder()
+    body = request.read_json_body()
+    folder = request.find_folder()
     if "folder" not in body:
         raise GraphError(400, "invalidRequest", "The request must contain a folder facet")
     name = request.tree.check_name(body.get("name"))
     request.tree.check_path(folder, name)
-    behavior = behavior_of(body.get("@microsoft.graph.conflictBehavior") or body.get("@name.conflictBehavior"), "fail")
-    there = request.tree.taken(folder, name)
-    if there is not None and isinstance(there, Folder) and behavior == "replace":
-        made = there
+    behavior = parse_behavior(
+        body.get("@microsoft.graph.conflictBehavior") or body.get("@name.conflictBehavior"), "fail"
+    )
+    existing = request.tree.find_child(folder, name)
+    if existing is not None and isinstance(existing, Folder) and behavior == "replace":
+        created = existing
     else:
-        made = request.tree.add_folder(folder, target_name(request, folder, name, behavior), request.now_s)
-    set_client_times(made, body.get("fileSystemInfo"))
-    shown = selected(request, item(request, made, is_new=True))
-    place = f"{request.origin}/_api/v2.0/drives('{request.state.drive_id}')/items('{folder.id}')/children('{made.id}')"
-    headers = (b"location", place.encode("latin-1")), (b"etag", etag(details_of(made)).encode())
-    return answer_json({"@odata.context": context(request, "children/$entity"), **shown}, 201, *headers)
+        created = request.tree.add_folder(folder, resolve_name_conflict(request, folder, name, behavior), request.now_s)
+    set_client_times(created, body.get("fileSystemInfo"))
+    properties = select_properties(request, describe_item(request, created, is_new=True))
+    drive_address = f"{request.origin}/_api/v2.0/drives('{request.state.drive_id}')"
+    address = f"{drive_address}/items('{folder.id}')/children('{created.id}')"
+    headers = (b"location", address.encode("latin-1")), (b"etag", etag(item_details(created)).encode())
+    return answer_json({"@odata.context": odata_context(request, "children/$entity"), **properties}, 201, *headers)
 
 
-def _folder_of(request: GraphRequest, reference: object) -> Folder:
-    """Returns the folder that a ``parentReference`` names. Raises GraphError and StoreError."""
+def _find_reference(request: GraphRequest, reference: object) -> Folder:
+    """Return the folder to which a ``parentReference`` points. Raises GraphError and StoreError."""
     if not isinstance(reference, dict):
         raise GraphError(400, "invalidRequest", "parentReference must be an object")
-    given = reference.get("driveId")
-    if isinstance(given, str):
-        request.state.require_drive(request.address._replace(drive_id=given))
+    drive_id = reference.get("driveId")
+    if isinstance(drive_id, str):
+        request.state.require_drive(request.address._replace(drive_id=drive_id))
     if isinstance(reference.get("id"), str):
-        node = request.tree.get(reference["id"])
+        node = request.tree.find_by_id(reference["id"])
     elif isinstance(reference.get("path"), str):
         from urllib.parse import unquote
 
-        node = request.tree.below(request.tree.root, unquote(reference["path"].partition("root:")[2]))
+        node = request.tree.find_below(request.tree.root, unquote(reference["path"].partition("root:")[2]))
     else:
         raise GraphError(400, "invalidRequest", "parentReference must have an id or a path")
     if not isinstance(node, Folder):
@@ -304,33 +315,33 @@ def _folder_of(request: GraphRequest, reference: object) -> Folder:
     return node
 
 
-def _update(request: GraphRequest) -> Answer:
-    body, node = request.json_body(), request.node()
+def _update_item(request: GraphRequest) -> Answer:
+    body, node = request.read_json_body(), request.find_node()
     request.require_match(node)
-    wanted = body.get("parentReference")
-    if node is request.tree.root and (wanted or "name" in body):
+    reference = body.get("parentReference")
+    if node is request.tree.root and (reference or "name" in body):
         raise GraphError(400, "invalidRequest", "The root cannot be moved or renamed")
     set_client_times(node, body.get("fileSystemInfo"))
     if isinstance(body.get("description"), str):
-        details_of(node).description = body["description"]
-    if wanted is not None or "name" in body:
-        folder = node.parent if wanted is None else _folder_of(request, wanted)
+        item_details(node).description = body["description"]
+    if reference is not None or "name" in body:
+        folder = node.parent if reference is None else _find_reference(request, reference)
         assert folder is not None
         name = request.tree.check_name(body["name"]) if "name" in body else node.name
-        behavior = behavior_of(
+        behavior = parse_behavior(
             body.get("@microsoft.graph.conflictBehavior") or request.query.get("@microsoft.graph.conflictBehavior"),
             "fail",
         )
         if request.tree.store.holds(node, folder):
             raise StoreError("into_itself")
-        name = target_name(request, folder, name, behavior, moved=node)
+        name = resolve_name_conflict(request, folder, name, behavior, moved=node)
         request.tree.move(node, folder, name, request.now_s)
-    request.tree.touch(node, request.now_s)
+    request.tree.log_change(node, request.now_s)
     return _answer_item(request, node)
 
 
-def _delete(request: GraphRequest) -> Answer:
-    node = request.node()
+def _recycle_item(request: GraphRequest) -> Answer:
+    node = request.find_node()
     if node is request.tree.root:
         raise GraphError(403, "accessDenied", "The root cannot be deleted")
     request.require_match(node)
@@ -338,49 +349,49 @@ def _delete(request: GraphRequest) -> Answer:
     return Answer(204, [], b"")
 
 
-def _delete_for_good(request: GraphRequest) -> Answer:
-    node = request.node()
+def _delete_item(request: GraphRequest) -> Answer:
+    node = request.find_node()
     if node is request.tree.root:
         raise GraphError(403, "accessDenied", "The root cannot be deleted")
     request.tree.remove(node, request.now_s)
     return Answer(204, [], b"")
 
 
-def _restore(request: GraphRequest) -> Answer:
-    body = request.json_body()
-    parent = _folder_of(request, body["parentReference"]) if "parentReference" in body else None
+def _restore_item(request: GraphRequest) -> Answer:
+    body = request.read_json_body()
+    parent = _find_reference(request, body["parentReference"]) if "parentReference" in body else None
     name = request.tree.check_name(body["name"]) if "name" in body else ""
     node = request.tree.restore(request.address.base, parent, name, request.now_s)
-    return answer_json({"@odata.context": context(request, "items/$entity"), **item(request, node)})
+    return answer_json({"@odata.context": odata_context(request, "items/$entity"), **describe_item(request, node)})
 
 
-def _copy(request: GraphRequest) -> Answer:
-    """Accept a copy; the monitor tells how it ends."""
+def _start_copy(request: GraphRequest) -> Answer:
+    """Start a copy as a job, and answer with the address where the client can watch it."""
     state, tree = request.state, request.tree
-    body, node = request.json_body(), request.node()
-    folder = _folder_of(request, body["parentReference"]) if "parentReference" in body else node.parent
+    body, node = request.read_json_body(), request.find_node()
+    folder = _find_reference(request, body["parentReference"]) if "parentReference" in body else node.parent
     if folder is None or node is tree.root:
         raise GraphError(400, "invalidRequest", "The root cannot be copied")
     name = tree.check_name(body["name"]) if "name" in body else node.name
     query = request.query.get("@microsoft.graph.conflictBehavior")
-    behavior = behavior_of(body.get("@microsoft.graph.conflictBehavior") or query, "fail")
+    behavior = parse_behavior(body.get("@microsoft.graph.conflictBehavior") or query, "fail")
     if tree.store.holds(node, folder):
         raise StoreError("into_itself")
     target: Folder = folder
 
-    def do(now_s: float) -> Node | str:
-        later = GraphRequest(state, request.call, request.address)
+    def copy_items(now_s: float) -> Node | str:
+        later_request = GraphRequest(state, request.call, request.address)
         try:
-            if not tree.is_here(node) or not tree.is_here(target):
+            if not tree.is_in_drive(node) or not tree.is_in_drive(target):
                 raise StoreError("not_found")
-            free = target_name(later, target, name, behavior)
-            return tree.copy(node, target, free, now_s)
+            find_free_name = resolve_name_conflict(later_request, target, name, behavior)
+            return tree.copy(node, target, find_free_name, now_s)
         except StoreError as error:
             return error.reason
 
     entries = 1 + (sum(1 for _ in node.below()) if isinstance(node, Folder) else 0)
-    job_id = tree.guid()
-    steps = [*[lambda now_s: None] * (entries - 1), do]
+    job_id = tree.random_guid()
+    steps = [*[lambda now_s: None] * (entries - 1), copy_items]
     times = state.job_times
     state.jobs.start(job_id, "copy", steps, request.now_s, start_s=times.start_s, entry_s=times.entry_s)
     state.copies[job_id] = entries
@@ -390,69 +401,69 @@ def _copy(request: GraphRequest) -> Answer:
 # -------------------------------------------------------------------- versions
 
 
-def _version(request: GraphRequest, file: File, number: int) -> dict[str, Any]:
+def _describe_version(request: GraphRequest, file: File, number: int) -> dict[str, Any]:
     version = file.versions[number]
-    shown: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "@microsoft.graph.downloadUrl": request.state.download_url(request.files_origin, file, version, request.now_s),
         "id": f"{number + 1}.0",
-        "lastModifiedBy": item(request, file)["lastModifiedBy"],
-        "lastModifiedDateTime": timestamp(version.server_s),
+        "lastModifiedBy": describe_item(request, file)["lastModifiedBy"],
+        "lastModifiedDateTime": format_time(version.server_s),
         "size": version.blob.size_bytes,
     }
-    return shown
+    return properties
 
 
-def _place_of_version(request: GraphRequest) -> tuple[File, int]:
-    file, newest = request.tree.file(request.node(), request.now_s)
-    wanted = request.address.argument
-    if wanted == "current":
+def _find_version(request: GraphRequest) -> tuple[File, int]:
+    file, newest = request.tree.find_visible_version(request.find_node(), request.now_s)
+    version_id = request.address.argument
+    if version_id == "current":
         return file, file.versions.index(newest)
-    number = wanted.removesuffix(".0")
+    number = version_id.removesuffix(".0")
     if not number.isascii() or not number.isdigit() or not 0 < int(number) <= len(file.versions):
         raise StoreError("not_found")
     return file, int(number) - 1
 
 
 def _list_versions(request: GraphRequest) -> Answer:
-    file, newest = request.tree.file(request.node(), request.now_s)
-    seen = file.versions.index(newest)
-    value = [_version(request, file, number) for number in range(seen, -1, -1)]
-    return answer_json({"@odata.context": context(request, "versions"), "value": value})
+    file, newest = request.tree.find_visible_version(request.find_node(), request.now_s)
+    newest_index = file.versions.index(newest)
+    value = [_describe_version(request, file, number) for number in range(newest_index, -1, -1)]
+    return answer_json({"@odata.context": odata_context(request, "versions"), "value": value})
 
 
 def _get_version(request: GraphRequest) -> Answer:
-    shown = _version(request, *_place_of_version(request))
-    return answer_json({"@odata.context": context(request, "versions/$entity"), **shown})
+    properties = _describe_version(request, *_find_version(request))
+    return answer_json({"@odata.context": odata_context(request, "versions/$entity"), **properties})
 
 
 def _get_version_content(request: GraphRequest) -> Answer:
-    file, number = _place_of_version(request)
+    file, number = _find_version(request)
     url = request.state.download_url(request.files_origin, file, file.versions[number], request.now_s)
     return Answer(302, [(b"location", url.encode("latin-1"))], b"")
 
 
 def _restore_version(request: GraphRequest) -> Answer:
-    file, number = _place_of_version(request)
+    file, number = _find_version(request)
     assert file.parent is not None
-    request.tree.put(file.parent, file.name, file.versions[number].blob, request.now_s)
+    request.tree.put_content(file.parent, file.name, file.versions[number].blob, request.now_s)
     return Answer(204, [], b"")
 
 
 FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
     ("GET", "drive"): GraphFunction(Kind.META, _get_drive),
     ("GET", ""): GraphFunction(Kind.META, _get_item),
-    ("PATCH", ""): GraphFunction(Kind.WRITE, _update),
-    ("DELETE", ""): GraphFunction(Kind.WRITE, _delete),
+    ("PATCH", ""): GraphFunction(Kind.WRITE, _update_item),
+    ("DELETE", ""): GraphFunction(Kind.WRITE, _recycle_item),
     ("GET", "children"): GraphFunction(Kind.META, _list_children),
     ("POST", "children"): GraphFunction(Kind.WRITE, _create_child),
     ("GET", "content"): GraphFunction(Kind.READ, _get_content),
     ("PUT", "content"): GraphFunction(Kind.WRITE, _put_content, takes_content=True),
-    ("POST", "copy"): GraphFunction(Kind.WRITE, _copy),
-    ("POST", "permanentDelete"): GraphFunction(Kind.WRITE, _delete_for_good),
-    ("POST", "restore"): GraphFunction(Kind.WRITE, _restore),
-    ("GET", "search"): GraphFunction(Kind.META, _search),
-    ("GET", "recent"): GraphFunction(Kind.META, _recent),
-    ("GET", "sharedWithMe"): GraphFunction(Kind.META, _empty),
+    ("POST", "copy"): GraphFunction(Kind.WRITE, _start_copy),
+    ("POST", "permanentDelete"): GraphFunction(Kind.WRITE, _delete_item),
+    ("POST", "restore"): GraphFunction(Kind.WRITE, _restore_item),
+    ("GET", "search"): GraphFunction(Kind.META, _search_items),
+    ("GET", "recent"): GraphFunction(Kind.META, _list_recent),
+    ("GET", "sharedWithMe"): GraphFunction(Kind.META, _answer_empty_list),
     ("GET", "versions"): GraphFunction(Kind.META, _list_versions),
     ("GET", "versions/*"): GraphFunction(Kind.META, _get_version),
     ("GET", "versions/*/content"): GraphFunction(Kind.READ, _get_version_content),

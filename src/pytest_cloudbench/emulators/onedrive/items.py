@@ -1,7 +1,4 @@
-"""How Graph shows items and drives: driveItem and drive as JSON, contexts, selections.
-
-What may live here: state into JSON types. Nothing here changes anything.
-"""
+"""The resources ``driveItem`` and ``drive`` as JSON, with OData's contexts and selections."""
 
 from __future__ import annotations
 
@@ -9,15 +6,15 @@ import json
 from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import lru_cache
-from json.encoder import encode_basestring_ascii as _text
+from json.encoder import encode_basestring_ascii as _quote_json
 from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
-from pytest_cloudbench.emulators.onedrive.answers import GRAPH, timestamp
+from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState
-from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, details_of
+from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_details
 
 PERSON: Mapping[str, str] = {
     "email": "emulated@example.com",
@@ -45,34 +42,34 @@ _USER = quote(PERSON["email"], "")
 _SPECIAL = {"Documents": "documents", "Pictures": "photos", "Music": "music", "Desktop": "desktop"}
 _ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "lastModifiedBy", "parentReference",
            "shared")  # fmt: skip
-"""What the part of the service that finds items by path adds to a selection."""
+"""Properties that the part of the service which finds items by path adds to every selection."""
 _SAFE = "/!$&'()*+,;=@-._~"
 
 
-def content_type(name: str) -> str:
-    """Returns the media type of a file by its name."""
-    return _type_of_ending(name[-16:].rpartition(".")[2].lower())
+def guess_content_type(name: str) -> str:
+    """Return the media type that belongs to the name of a file."""
+    return _guess_type(name[-16:].rpartition(".")[2].lower())
 
 
 @lru_cache(maxsize=4096)
-def _type_of_ending(ending: str) -> str:
+def _guess_type(ending: str) -> str:
     return guess_type(f"a.{ending}")[0] or "application/octet-stream"
 
 
-def extension(name: str) -> str:
-    """Returns what follows the last dot of a name; empty if it has none."""
+def file_extension(name: str) -> str:
+    """Return the text after the last dot of a name, which is empty without a dot."""
     return name.rpartition(".")[2] if "." in name else ""
 
 
 def web_url(state: GraphState, node: Node) -> str:
-    """Returns where a browser shows an item."""
+    """Return the address at which a browser shows an item."""
     if state.account.type == "personal":
         return f"https://onedrive.live.com?cid={state.drive_id}&id={node.id.replace('!', '%21')}"
-    return f"{_LIST['siteUrl']}/Documents{_quoted(state.tree.path(node))}"
+    return f"{_LIST['siteUrl']}/Documents{_quote_path(state.tree.path_of(node))}"
 
 
-def context(request: GraphRequest, tail: str) -> str:
-    """Returns OData's context of an answer: the address in the metadata's own words."""
+def odata_context(request: GraphRequest, tail: str) -> str:
+    """Return OData's context of an answer, which is the address in the terms of the metadata."""
     address = request.address
     kind = address.drive.partition("/")[0]
     if kind in ("me", "users", "drive"):
@@ -88,134 +85,135 @@ def context(request: GraphRequest, tail: str) -> str:
     return f"{GRAPH}{start}/items('{quote(address.base)}')/{tail}"
 
 
-def item(
+def describe_item(
     request: GraphRequest, node: Node, *, is_new: bool = False, has_type: bool = False, is_listed: bool = False
 ) -> dict[str, Any]:
-    """Returns a driveItem.
+    """Return a driveItem.
 
-    With ``is_new`` as in a new folder's answer, with ``has_type`` as in a list of changes, with ``is_listed`` as
-    listings see it.
+    ``is_new`` adds the fields of an answer to a creation, and ``has_type`` those in a list of changes. ``is_listed``
+    takes the version that listings see.
     """
-    shown: dict[str, Any] = json.loads(item_text(request, node, is_listed=is_listed))
-    known = details_of(node)
+    properties: dict[str, Any] = json.loads(format_item(request, node, is_listed=is_listed))
+    details = item_details(node)
     if is_new:
-        _add_new(shown, known)
+        _add_creation_fields(properties, details)
     if has_type:
-        shown["@odata.type"] = "#microsoft.graph.driveItem"
-    if "file" in shown and (has_type or request.state.account.type != "personal"):
-        shown["file"]["fileExtension"] = extension(node.name)
-    return shown
+        properties["@odata.type"] = "#microsoft.graph.driveItem"
+    if "file" in properties and (has_type or request.state.account.type != "personal"):
+        properties["file"]["fileExtension"] = file_extension(node.name)
+    return properties
 
 
-def item_text(request: GraphRequest, node: Node, *, is_listed: bool = False) -> str:
-    """Returns a driveItem as JSON. It is put together by hand, because every upload is answered with one."""
+def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False) -> str:
+    """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
     state = request.state
-    tree, known, drive_type = state.tree, details_of(node), state.account.type
-    above = tree.place(node, request.now_s)
+    tree, details, drive_type = state.tree, item_details(node), state.account.type
+    parent = tree.visible_parent(node, request.now_s)
     # SharePoint has one time of creation, which clients may set; personal drives also keep when the item arrived.
-    created_s = known.created_s if drive_type == "personal" else known.client_created_s
-    created = timestamp(created_s)
-    changed = created if known.changed_s == created_s else timestamp(known.changed_s)
-    first = created if known.client_created_s == created_s else timestamp(known.client_created_s)
-    last = changed if known.client_changed_s == known.changed_s else timestamp(known.client_changed_s)
-    path = "" if above is None or node is tree.root else tree.path(above)
+    created_s = details.created_s if drive_type == "personal" else details.client_created_s
+    created = format_time(created_s)
+    changed = created if details.changed_s == created_s else format_time(details.changed_s)
+    first = created if details.client_created_s == created_s else format_time(details.client_created_s)
+    last = changed if details.client_changed_s == details.changed_s else format_time(details.client_changed_s)
+    path = "" if parent is None or node is tree.root else tree.path_of(parent)
     if node is tree.root:
-        more = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}, "root": {{}}'
-    elif above is None or above is tree.bin:
-        more = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}'
+        tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}, "root": {{}}'
+    elif parent is None or parent is tree.bin:
+        tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}'
     else:
         is_own = request.address.drive in ("me/drive", "drive")
         top = "/drive" if is_own else f"/drives/{state.drive_id}"
-        more = _reference(state.drive_id, drive_type, above.id, above.name, top, path)
+        tail = _format_parent_reference(state.drive_id, drive_type, parent.id, parent.name, top, path)
     now_s, version = request.call.now_s, None
     if isinstance(node, File):
         version = node.listed(now_s) if is_listed else node.seen(now_s)
-    size, count = known.size_bytes, 0
+    size, count = details.size_bytes, 0
     if isinstance(node, File) and version is not None:
         size, count = version.blob.size_bytes, len(node.versions)
         url = state.download_url(request.files_origin, node, version, now_s)
         digest = b2a_base64(bytes.fromhex(version.blob.hash_hex), newline=False).decode()
-        more += (
-            f', "@microsoft.graph.downloadUrl": {_text(url)}, "file": {{"mimeType": "{content_type(node.name)}", '
+        tail += (
+            f', "@microsoft.graph.downloadUrl": {_quote_json(url)}, '
+            f'"file": {{"mimeType": "{guess_content_type(node.name)}", '
             f'"hashes": {{"quickXorHash": "{digest}"}}}}'
         )
     elif isinstance(node, Folder):
-        more += f', "folder": {{"childCount": {len(node.children)}'
+        tail += f', "folder": {{"childCount": {len(node.children)}'
         if drive_type == "personal":
-            more += f', "view": {_VIEW}'
-        more += "}"
-        if drive_type == "personal" and above is tree.root and node.name in _SPECIAL:
-            more += f', "specialFolder": {{"name": "{_SPECIAL[node.name]}"}}'
-    if known.description:
-        more += f', "description": {_text(known.description)}'
+            tail += f', "view": {_VIEW}'
+        tail += "}"
+        if drive_type == "personal" and parent is tree.root and node.name in _SPECIAL:
+            tail += f', "specialFolder": {{"name": "{_SPECIAL[node.name]}"}}'
+    if details.description:
+        tail += f', "description": {_quote_json(details.description)}'
     if drive_type == "documentLibrary" and node is not tree.root:
-        more += ', "shared": {"scope": "users"}'  # a library belongs to its members
-    elif state.shared and (links := state.links_to(node, now_s)):
-        more += f', "shared": {{"scope": "{links[0].scope}"}}'
+        tail += ', "shared": {"scope": "users"}'  # the members share everything in a library
+    elif state.permissions_by_item and (links := state.active_links(node, now_s)):
+        tail += f', "shared": {{"scope": "{links[0].scope}"}}'
     return (
         f'{{"createdBy": {_BY}, "lastModifiedBy": {_BY}, "isAuthoritative": false, "id": "{node.id}", '
-        f'"name": {_text(node.name)}, "size": {size}, "createdDateTime": "{created}", '
-        f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{known.guid}}},{known.tag}\\"", '
-        f'"cTag": "\\"c:{{{known.guid}}},{count}\\"", "webUrl": "{web_url(state, node)}", '
-        f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {more}}}'
+        f'"name": {_quote_json(node.name)}, "size": {size}, "createdDateTime": "{created}", '
+        f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{details.tag}\\"", '
+        f'"cTag": "\\"c:{{{details.guid}}},{count}\\"", "webUrl": "{web_url(state, node)}", '
+        f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {tail}}}'
     )
 
 
 @lru_cache(maxsize=4096)
-def _reference(drive_id: str, drive_type: str, item_id: str, name: str, top: str, path: str) -> str:
-    """Returns the ``parentReference`` to a folder, as JSON."""
+def _format_parent_reference(drive_id: str, drive_type: str, item_id: str, name: str, top: str, path: str) -> str:
+    """Return the ``parentReference`` to a folder, as JSON."""
     return (
         f'"parentReference": {{"driveId": "{drive_id}", "driveType": "{drive_type}", "id": "{item_id}", '
-        f'"name": {_text(name)}, "path": "{top}/root:{_quoted(path)}", "siteId": "{SITE_ID}"}}'
+        f'"name": {_quote_json(name)}, "path": "{top}/root:{_quote_path(path)}", "siteId": "{SITE_ID}"}}'
     )
 
 
 @lru_cache(maxsize=4096)
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return quote(path.encode(errors="replace"), _SAFE)
 
 
-def _add_new(shown: dict[str, Any], known: ItemDetails) -> None:
-    """What the answer to creating a folder also holds."""
-    shown["@odata.etag"] = shown["eTag"]
-    if "shared" in shown:
-        shown["shared"]["scope"] = "unknown"
-    shown["commentSettings"] = {"commentingDisabled": {"isDisabled": False}}
-    shown["parentReference"]["sharepointIds"] = {**_LIST, "listItemUniqueId": known.guid}
+def _add_creation_fields(properties: dict[str, Any], details: ItemDetails) -> None:
+    """Add the fields that only the answer to the creation of a folder has."""
+    properties["@odata.etag"] = properties["eTag"]
+    if "shared" in properties:
+        properties["shared"]["scope"] = "unknown"
+    properties["commentSettings"] = {"commentingDisabled": {"isDisabled": False}}
+    properties["parentReference"]["sharepointIds"] = {**_LIST, "listItemUniqueId": details.guid}
 
 
-def selected(request: GraphRequest, shown: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a request's ``$select`` names of an item; all if it names nothing."""
-    names = [name.strip() for name in request.option("select").split(",") if name.strip()]
+def select_properties(request: GraphRequest, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties of an item that ``$select`` names, or all if the request has no ``$select``."""
+    names = [name.strip() for name in request.odata_option("select").split(",") if name.strip()]
     if not names or "*" in names:
-        if request.is_spaced and "@odata.type" not in shown:
-            shown = {"@odata.etag": shown["eTag"], **shown}
-        return shown
-    wanted = {name.partition("/")[0].lower() for name in names}
-    if wanted & {"content.downloadurl", "@content.downloadurl", "@microsoft.graph.downloadurl"}:
-        wanted.add("@microsoft.graph.downloadurl")
-    kept = {key: value for key, value in shown.items() if key.lower() in wanted}
-    if "root" not in shown:
-        kept = {"@odata.etag": shown["eTag"], **kept}
+        if request.is_spaced and "@odata.type" not in properties:
+            properties = {"@odata.etag": properties["eTag"], **properties}
+        return properties
+    selected_names = {name.partition("/")[0].lower() for name in names}
+    if selected_names & {"content.downloadurl", "@content.downloadurl", "@microsoft.graph.downloadurl"}:
+        selected_names.add("@microsoft.graph.downloadurl")
+    selection = {key: value for key, value in properties.items() if key.lower() in selected_names}
+    if "root" not in properties:
+        selection = {"@odata.etag": properties["eTag"], **selection}
     if request.is_spaced:
-        kept |= {key: shown[key] for key in _ALWAYS if key in shown}
-    return kept
+        selection |= {key: properties[key] for key in _ALWAYS if key in properties}
+    return selection
 
 
-def drive(request: GraphRequest) -> dict[str, Any]:
-    """Returns the drive with its quota."""
+def describe_drive(request: GraphRequest) -> dict[str, Any]:
+    """Return the drive as a resource, with its quota."""
     state, tree = request.state, request.tree
     total = tree.store.quota_bytes or 2**50
     used, remaining = tree.store.used_bytes, max(0, total - tree.store.used_bytes)
     share = remaining / total
     condition = "exceeded" if not remaining else "critical" if share < 0.01 else "nearing" if share < 0.1 else "normal"
-    at = timestamp(details_of(tree.root).created_s)
+    created = format_time(item_details(tree.root).created_s)
     url = {"personal": f"https://onedrive.live.com?cid={state.drive_id}"}
-    shown: dict[str, Any] = {
-        "createdDateTime": at,
+    properties: dict[str, Any] = {
+        "createdDateTime": created,
         "description": "",
         "id": state.drive_id,
-        "lastModifiedDateTime": timestamp(details_of(tree.root).changed_s),
+        "lastModifiedDateTime": format_time(item_details(tree.root).changed_s),
         "name": "OneDrive",
         "webUrl": url.get(state.account.type, f"{_LIST['siteUrl']}/Documents"),
         "driveType": state.account.type,
@@ -223,7 +221,7 @@ def drive(request: GraphRequest) -> dict[str, Any]:
         "lastModifiedBy": {"user": PERSON},
         "owner": {"group": GROUP} if state.account.type == "documentLibrary" else {"user": PERSON},
         "quota": {
-            "deleted": details_of(tree.bin).size_bytes,
+            "deleted": item_details(tree.bin).size_bytes,
             "remaining": remaining,
             "state": condition,
             "total": total,
@@ -231,5 +229,5 @@ def drive(request: GraphRequest) -> dict[str, Any]:
         },
     }
     if state.account.type == "personal":
-        shown["quota"]["storagePlanInformation"] = {"upgradeAvailable": True}
-    return shown
+        properties["quota"]["storagePlanInformation"] = {"upgradeAvailable": True}
+    return properties

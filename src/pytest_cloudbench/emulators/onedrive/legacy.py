@@ -1,7 +1,7 @@
-"""The OneDrive API v1.0 (api.onedrive.com), which personal accounts had before Graph and still answers.
+"""The OneDrive API v1.0 (api.onedrive.com), which personal accounts had before Graph and which still answers.
 
-What may live here: Graph's answers in the older API's words: other contexts, other names of some properties, and a few
-more properties. Its functions do the same.
+Its functions are Graph's. Its answers have other contexts, other names of some properties, and a few more properties:
+Graph's answers are translated.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pytest_cloudbench.emulators.onedrive.answers import JSON, precise_time
-from pytest_cloudbench.emulators.onedrive.items import PERSON, extension
+from pytest_cloudbench.emulators.onedrive.answers import JSON, format_precise_time
+from pytest_cloudbench.emulators.onedrive.items import PERSON, file_extension
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest
 from pytest_cloudbench.emulators.skin import Answer
 
@@ -22,34 +22,34 @@ _PERMISSIONS = ("createLink", "invite", "permissions", "permissions/*")
 
 
 def is_legacy(request: GraphRequest) -> bool:
-    """Returns whether a request is for the older API: its drive has no owner in the address."""
+    """Return whether a request is for the older API, whose addresses do not name the owner of the drive."""
     return request.address.drive == "drive" and request.address.version != "_api/v2.0"
 
 
-def reworded(request: GraphRequest, answer: Answer) -> Answer:
-    """Returns an answer in the words of the older API."""
+def reword_answer(request: GraphRequest, answer: Answer) -> Answer:
+    """Translate an answer of Graph to the older API."""
     if not answer.body or answer.status >= 300:
         return answer
     value: dict[str, Any] = json.loads(bytes(answer.body))
     function, method = request.address.function, request.call.method
-    where = f"drives('{request.state.drive_id}')/items('{request.address.base}')"
+    item_path = f"drives('{request.state.drive_id}')/items('{request.address.base}')"
     kind, status = _MINIMAL, answer.status
-    listed: list[dict[str, Any]] = value["value"] if isinstance(value.get("value"), list) else [value]
+    entries: list[dict[str, Any]] = value["value"] if isinstance(value.get("value"), list) else [value]
     if function in _PERMISSIONS:
-        value["@odata.context"] = f"{_METADATA}{where}/permissions{'' if 'value' in value else '/$entity'}"
-        for entry in listed:
+        value["@odata.context"] = f"{_METADATA}{item_path}/permissions{'' if 'value' in value else '/$entity'}"
+        for entry in entries:
             _reword_permission(request, entry)
     elif function == "versions":
-        value["@odata.context"] = f"{_METADATA}{where}/versions"
-        for entry in listed:
+        value["@odata.context"] = f"{_METADATA}{item_path}/versions"
+        for entry in entries:
             entry |= {"checkInComment": "", "file": {}}
     elif function == "search":
         del value["@odata.context"]
         kind = _NONE
-        for entry in listed:
+        for entry in entries:
             entry["commentSettings"] = {"commentingDisabled": {"isDisabled": False}}
     elif function == "children" and method == "POST":
-        value["@odata.context"] = f"{_METADATA}{where}/children/$entity"
+        value["@odata.context"] = f"{_METADATA}{item_path}/children/$entity"
         status = 200
     elif not function and not request.address.base:
         value["@odata.context"] = f"{_METADATA}drives/$entity"
@@ -57,7 +57,7 @@ def reworded(request: GraphRequest, answer: Answer) -> Answer:
         value["@odata.context"] = f"{_METADATA}items{'' if 'value' in value else '/$entity'}"
         kind = JSON
     if function in ("", "children", "content") and request.address.base:
-        for entry in listed:
+        for entry in entries:
             _reword_item(entry, is_changed=method in ("PATCH", "PUT"))
     return Answer(status, [(b"content-type", kind)], json.dumps(value).encode())
 
@@ -70,7 +70,7 @@ def _reword_item(entry: dict[str, Any], *, is_changed: bool) -> None:
         entry["folder"] |= {"folderType": "documents", "folderView": view}
     if "file" in entry:
         entry["file"] |= {
-            "fileExtension": extension(entry.get("name", "")),
+            "fileExtension": file_extension(entry.get("name", "")),
             "irmEnabled": False,
             "irmEffectivelyEnabled": False,
         }
@@ -92,7 +92,7 @@ def _reword_permission(request: GraphRequest, entry: dict[str, Any]) -> None:
         entry["link"] |= {
             "blocksDownload": entry["link"].pop("preventsDownload", False),
             "createOnly": False,
-            "createdDateTime": precise_time(request.now_s),
+            "createdDateTime": format_precise_time(request.now_s),
             "iconUrl": "",
             "localizedDescription": "Anyone with the link can view",
             "role": entry["link"].get("type", "view"),

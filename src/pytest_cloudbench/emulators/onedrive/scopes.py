@@ -1,7 +1,4 @@
-"""What the permissions that a user agreed to let an application do ("Microsoft Graph permissions reference").
-
-What may live here: names of scopes, and what they allow. No state and no HTTP.
-"""
+"""The scopes that a user grants to an application, and their reach ("Microsoft Graph permissions reference")."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from enum import IntEnum
 
 
 class DriveReach(IntEnum):
-    """How far a token reaches into the drive."""
+    """The reach of a token into the drive."""
 
     NOTHING = 0
     APP_FOLDER = 1
-    """Everything in the application's own folder, nothing elsewhere."""
+    """Read and write in the application's own folder, and nothing elsewhere."""
     READ = 2
     WRITE = 3
 
@@ -27,19 +24,20 @@ _NAMES: Mapping[DriveReach, str] = {
 }
 _REACHES = {name: reach for reach, names in _NAMES.items() for name in names.split()}
 _ABOUT_THE_USER = frozenset({"openid", "profile", "email", "offline_access", "user.read"})
-"""Scopes that every application may have; they do not reach into the drive."""
+"""Scopes that every application may have. They give no access to the drive."""
 
 
-def _names(scope: str) -> set[str]:
+def _scope_names(scope: str) -> set[str]:
     return {name.lower().rpartition("/")[2] for name in scope.split()}
 
 
-def reach_of(scope: str) -> DriveReach:
-    """Returns how far a token with these scopes, separated by spaces, reaches."""
-    return max((_REACHES.get(name, DriveReach.NOTHING) for name in _names(scope)), default=DriveReach.NOTHING)
+def drive_reach(scope: str) -> DriveReach:
+    """Return the reach of a token with these scopes, which are separated by spaces."""
+    return max((_REACHES.get(name, DriveReach.NOTHING) for name in _scope_names(scope)), default=DriveReach.NOTHING)
 
 
-def covers(granted: str, wanted: str) -> bool:
-    """Returns whether the user has agreed to what is wanted now."""
-    fine = all(name in _names(granted) | _ABOUT_THE_USER or name in _REACHES for name in _names(wanted))
-    return fine and reach_of(wanted) <= reach_of(granted)
+def scopes_cover(granted: str, requested: str) -> bool:
+    """Return whether the scopes that the user granted cover those that are requested now."""
+    known_names = _scope_names(granted) | _ABOUT_THE_USER | _REACHES.keys()
+    are_known = _scope_names(requested) <= known_names
+    return are_known and drive_reach(requested) <= drive_reach(granted)

@@ -1,7 +1,7 @@
-"""OneDrive in Microsoft Graph v1.0 on top of the core, written from the published documents and metadata.
+"""Routing, authentication and errors of OneDrive in Microsoft Graph v1.0, after its published documents and metadata.
 
-What may live here: routing, and the envelopes of a request: who may ask, and the form of errors. The functions are in
-the modules beside this one, each with its ``FUNCTIONS`` table. Nothing here imports a driver.
+The functions are in the modules beside this one, each with its ``FUNCTIONS`` table. No module of the emulator imports a
+driver, because a bug that both sides shared would go unnoticed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node, StoreError
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive import account, changes, files, legacy, sharing, uploads
-from pytest_cloudbench.emulators.onedrive.address import GraphAddress, parse, without_doubled_slashes
+from pytest_cloudbench.emulators.onedrive.address import GraphAddress, merge_slashes, parse_address
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
     JSON_SPACED,
     GraphError,
+    answer_error,
     answer_json,
-    error_answer,
-    from_store,
-    not_offered,
+    store_refusal,
+    unsupported_feature,
 )
-from pytest_cloudbench.emulators.onedrive.items import PERSON, drive
+from pytest_cloudbench.emulators.onedrive.items import PERSON, describe_drive
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState
 from pytest_cloudbench.emulators.onedrive.tree import GraphTree
 from pytest_cloudbench.emulators.profile import Profile
@@ -44,7 +44,7 @@ _FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
     **changes.FUNCTIONS,
     **sharing.FUNCTIONS,
 }
-_NOT_OFFERED: Mapping[str, str] = {
+_MISSING_FEATURES: Mapping[str, str] = {
     "$batch": "$batch",
     "activities": "activities",
     "analytics": "analytics",
@@ -66,12 +66,12 @@ _NOT_OFFERED: Mapping[str, str] = {
     "unfollow": "following",
     "workbook": "workbooks",
 }
-"""What Graph has and this emulator does not, by the part of the path that asks for it."""
+"""Features that Graph has and this emulator does not, by the part of the path that asks for them."""
 _METHODS = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
-class _Parsed(dict[str, str]):
-    """The parameters of a call, with the parsed address."""
+class _ParsedParameters(dict[str, str]):
+    """The parameters of a call, which hold the parsed address."""
 
     def __init__(self, address: GraphAddress) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class OneDrive:
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
         tokens = Tokens(seed)
-        access_token, self._requests = tokens.next("EwB", 120), 0
+        access_token, self._request_count = tokens.next("EwB", 120), 0
         self.credentials = {"access_token": access_token}
         key = blake2b(f"{seed}".encode(), digest_size=16)
         drive_id = f"b!{tokens.next('', 64)}" if profile.account.type != "personal" else key.hexdigest()[:16].upper()
@@ -106,11 +106,11 @@ class OneDrive:
         )
         oauth.add(access_token)
         self.configure(profile)
-        self._routes = {key: self._route(key, function) for key, function in _FUNCTIONS.items()}
-        self._others = RouteTable([*self._login_routes(), *self._other_routes()])
+        self._routes = {key: self._make_route(key, function) for key, function in _FUNCTIONS.items()}
+        self._plain_routes = RouteTable([*self._login_routes(), *self._other_routes()])
 
     def configure(self, profile: Profile) -> None:
-        """The profile changed."""
+        """Apply a changed profile."""
         self.state.tree.store.quota_bytes = profile.quota.bytes
         self.state.tree.store.readiness_s = profile.readiness.delay_s
         self.state.tree.store.list_delay_s = profile.readiness.list_delay_s
@@ -119,33 +119,33 @@ class OneDrive:
         self.state.job_times = profile.jobs
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Items by their addresses; the rest by its path."""
-        address = parse(path)
+        """Return the route of a request, which is matched by its path unless it is the address of an item."""
+        address = parse_address(path)
         if address is not None:
             name = address.function if address.base or address.function else "drive"
             route = self._routes.get((method, name))
             if route is not None:
-                return Match(route, _Parsed(address))
-        return self._others.find(method, without_doubled_slashes(path))
+                return Match(route, _ParsedParameters(address))
+        return self._plain_routes.find(method, merge_slashes(path))
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """Status 429 with the seconds to wait."""
-        words = {"activityLimitReached": "The app or user has been throttled."}
-        message = words.get(refusal.reason, "Too many requests")
+        """Answer with status 429 and the seconds to wait."""
+        messages = {"activityLimitReached": "The app or user has been throttled."}
+        message = messages.get(refusal.reason, "Too many requests")
         wait = (b"retry-after", b"%d" % refusal.retry_after_s)
-        return self._said(GraphError(429, refusal.reason, message, "throttledRequest", (wait,)), call)
+        return self._answer_error(GraphError(429, refusal.reason, message, "throttledRequest", (wait,)), call)
 
     def broken(self, call: Call) -> Answer:
-        """Status 500."""
-        return self._said(GraphError(500, "generalException", "An unspecified error has occurred."), call)
+        """Answer with status 500."""
+        return self._answer_error(GraphError(500, "generalException", "An unspecified error has occurred."), call)
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Not a function of the API, or not with this method."""
-        path = without_doubled_slashes(path)
-        address, now_s = parse(path), self.state.clock.now_s()
-        known = [what for segment, what in _NOT_OFFERED.items() if segment in _segments(path)]
-        if known:
-            error = not_offered(known[0])
+        """Answer that there is no such function, or that it does not accept the method."""
+        path = merge_slashes(path)
+        address, now_s = parse_address(path), self.state.clock.now_s()
+        missing = [feature for segment, feature in _MISSING_FEATURES.items() if segment in _function_names(path)]
+        if missing:
+            error = unsupported_feature(missing[0])
         elif address is not None:
             name = address.function if address.base or address.function else "drive"
             if any((other, name) in _FUNCTIONS for other in _METHODS):
@@ -153,55 +153,55 @@ class OneDrive:
             else:
                 last = name.rpartition("/")[2]
                 error = GraphError(400, "BadRequest", f"Resource not found for the segment '{last[:60]}'.")
-        elif self._others.methods(path):
+        elif self._plain_routes.methods(path):
             error = GraphError(405, "invalidRequest", "The HTTP method is not allowed on this resource.")
         elif path.startswith(("/v1.0/", "/beta/")):
             segment = path.split("/")[2][:60]
             error = GraphError(400, "BadRequest", f"Resource not found for the segment '{segment}'.")
         else:
             error = GraphError(404, "ResourceNotFound", "The resource could not be found.")
-        return error_answer(error, now_s, self._request_id())
+        return answer_error(error, now_s, self._request_id())
 
     # ---------------------------------------------------------------- one request
 
     def _request_id(self) -> str:
-        self._requests += 1
-        return f"00000000-0000-4000-8000-{self._requests:012x}"
+        self._request_count += 1
+        return f"00000000-0000-4000-8000-{self._request_count:012x}"
 
-    def _said(self, error: GraphError, call: Call) -> Answer:
+    def _answer_error(self, error: GraphError, call: Call) -> Answer:
         client_id = call.headers.get(b"client-request-id", b"").decode("latin-1")
-        return error_answer(error, call.now_s, self._request_id(), client_id)
+        return answer_error(error, call.now_s, self._request_id(), client_id)
 
-    def _route(self, key: tuple[str, str], function: GraphFunction) -> Route:
+    def _make_route(self, key: tuple[str, str], function: GraphFunction) -> Route:
         method, name = key
 
         def handler(call: Call) -> Answer:
             self.state.jobs.advance(call.now_s)
-            assert isinstance(call.parameters, _Parsed)
+            assert isinstance(call.parameters, _ParsedParameters)
             request = GraphRequest(self.state, call, call.parameters.address)
             try:
                 self.state.require_drive(request.address)
-                request.require_offered_options()
+                request.require_supported_options()
                 answer = function.run(request)
-                return legacy.reworded(request, answer) if legacy.is_legacy(request) else answer
+                return legacy.reword_answer(request, answer) if legacy.is_legacy(request) else answer
             except GraphError as error:
                 if error.status == 400 and "drive id" in error.message:
                     body = json.dumps({"error": {"code": error.code, "message": error.message}}).encode()
                     return Answer(400, [(b"content-type", JSON_SPACED)], body)
-                return self._said(error, call)
+                return self._answer_error(error, call)
             except StoreError as error:
-                return self._said(from_store(error), call)
+                return self._answer_error(store_refusal(error), call)
 
-        sink = _hasher if function.takes_content else None
-        return Route(f"{method} {name or 'item'}", function.kind, handler, sink=sink, denied=self._denied)
+        sink = _content_sink if function.takes_content else None
+        return Route(f"{method} {name or 'item'}", function.kind, handler, sink=sink, denied=self._refuse_unauthorized)
 
-    def _denied(self, call: Call) -> Answer | None:
-        address = call.parameters.address if isinstance(call.parameters, _Parsed) else None
-        error = account.denied(self.state, call, address)
-        return None if error is None else self._said(error, call)
+    def _refuse_unauthorized(self, call: Call) -> Answer | None:
+        address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
+        error = account.refuse_unauthorized(self.state, call, address)
+        return None if error is None else self._answer_error(error, call)
 
-    def _guarded(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
-        """A route outside the drive's addresses; ``is_open``: knowing its address is enough."""
+    def _make_other_route(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
+        """Return a route outside the addresses of items. With ``is_open`` its requests need no token."""
 
         def handler(call: Call) -> Answer:
             self.state.jobs.advance(call.now_s)
@@ -209,22 +209,22 @@ class OneDrive:
                 answer: Answer = run(call)
                 return answer
             except GraphError as error:
-                return self._said(error, call)
+                return self._answer_error(error, call)
             except StoreError as error:
-                return self._said(from_store(error), call)
+                return self._answer_error(store_refusal(error), call)
 
-        return Route(name, kind, handler, denied=None if is_open else self._denied)
+        return Route(name, kind, handler, denied=None if is_open else self._refuse_unauthorized)
 
     # ---------------------------------------------------------------- other paths
 
     def _login_routes(self) -> list[tuple[str, str, Route]]:
-        token = Route("token", Kind.FREE, lambda call: account.token(self.state, call))
-        authorize = Route("authorize", Kind.FREE, lambda call: account.authorize(self.state, call))
+        token = Route("token", Kind.FREE, lambda call: account.grant_token(self.state, call))
+        authorize = Route("authorize", Kind.FREE, lambda call: account.authorize_user(self.state, call))
         openid = Route("openid configuration", Kind.FREE, account.openid_configuration)
         instances = Route("instance discovery", Kind.FREE, account.instance_discovery)
         keys = Route("keys", Kind.FREE, lambda _: answer_json({"keys": []}))
-        device = Route("devicecode", Kind.FREE, lambda call: account.device_code(self.state, call))
-        agree = Route("devicelogin", Kind.FREE, lambda call: account.agree(self.state, call))
+        device = Route("devicecode", Kind.FREE, lambda call: account.issue_device_code(self.state, call))
+        agree = Route("devicelogin", Kind.FREE, lambda call: account.accept_user_code(self.state, call))
         return [
             ("POST", "/{tenant}/oauth2/v2.0/token", token),
             ("POST", "/{tenant}/oauth2/token", token),
@@ -245,40 +245,41 @@ class OneDrive:
 
     def _other_routes(self) -> list[tuple[str, str, Route]]:
         rows: list[tuple[str, str, Route]] = []
-        session = self._guarded("upload fragment", Kind.WRITE, self._fragment, is_open=True)
+        session = self._make_other_route("upload fragment", Kind.WRITE, self._handle_fragment, is_open=True)
         session = replace(session, sink=lambda _: PieceWriter())
-        status = self._guarded("upload status", Kind.META, self._fragment, is_open=True)
-        place = "/_api/v2.0/drives/{drive}/items/{item}/uploadSession"
-        rows += [(method, place, session) for method in ("PUT", "POST", "DELETE")]
-        rows.append(("GET", place, status))
-        download = self._guarded("download", Kind.READ, self._download, is_open=True)
+        status = self._make_other_route("upload status", Kind.META, self._handle_fragment, is_open=True)
+        address = "/_api/v2.0/drives/{drive}/items/{item}/uploadSession"
+        rows += [(method, address, session) for method in ("PUT", "POST", "DELETE")]
+        rows.append(("GET", address, status))
+        download = self._make_other_route("download", Kind.READ, self._answer_download, is_open=True)
         rows.append(("GET", "/personal/emulated/_layouts/15/download.aspx", download))
         rows.append(("HEAD", "/personal/emulated/_layouts/15/download.aspx", download))
-        rows.append(("GET", "/monitor/{job}", self._guarded("monitor", Kind.META, self._monitor, is_open=True)))
+        monitor = self._make_other_route("monitor", Kind.META, self._answer_monitor, is_open=True)
+        rows.append(("GET", "/monitor/{job}", monitor))
         for version in ("v1.0", "beta", "_api/v2.0"):
-            drives = self._guarded("GET drives", Kind.META, self._drives)
+            drives = self._make_other_route("GET drives", Kind.META, self._list_drives)
             owners = ("me", "users/{user}", "groups/{group}", "sites/{site}")
             rows += [("GET", f"/{version}/{owner}/drives", drives) for owner in owners]
-            rows.append(("GET", f"/{version}/me", self._guarded("GET me", Kind.META, _me)))
-            shared = self._guarded("GET shared", Kind.META, self._shared)
+            rows.append(("GET", f"/{version}/me", self._make_other_route("GET me", Kind.META, _describe_user)))
+            shared = self._make_other_route("GET shared", Kind.META, self._get_shared_item)
             rows += [("GET", f"/{version}/shares/{{share}}/{tail}", shared) for tail in ("driveItem", "root")]
         return rows
 
-    def _fragment(self, call: Call) -> Answer:
+    def _handle_fragment(self, call: Call) -> Answer:
         query = fields(call.query)
         guid = query.get("guid", "").strip("'")
-        if self.state.unsigned(query.get("tempauth", "")) != guid:
+        if self.state.verify_signature(query.get("tempauth", "")) != guid:
             raise GraphError(401, "unauthenticated", "The caller is not authenticated.")
-        return uploads.fragment(self.state, call, guid)
+        return uploads.handle_fragment(self.state, call, guid)
 
-    def _download(self, call: Call) -> Answer:
-        answer = files.download(self.state, call, fields(call.query).get("tempauth", ""))
+    def _answer_download(self, call: Call) -> Answer:
+        answer = files.answer_download(self.state, call, fields(call.query).get("tempauth", ""))
         if answer is None:
             raise GraphError(401, "unauthenticated", "The address has expired, or its item is gone.")
         return answer
 
-    def _monitor(self, call: Call) -> Answer:
-        """How far a copy is."""
+    def _answer_monitor(self, call: Call) -> Answer:
+        """Answer with the progress or the outcome of a copy."""
         job_id = call.parameters["job"]
         job = self.state.jobs.find(job_id, "copy")
         if job is None:
@@ -290,36 +291,36 @@ class OneDrive:
             share = round(100 * len(job.results) / entries, 1)
             body |= {"operation": "itemCopy", "percentageComplete": share, "status": "inProgress"}
             return Answer(202, [(b"content-type", b"application/json")], json.dumps(body).encode())
-        made = job.results[-1]
-        if isinstance(made, Node):
-            body |= {"percentageComplete": 100.0, "resourceId": made.id, "status": "completed"}
+        outcome = job.results[-1]
+        if isinstance(outcome, Node):
+            body |= {"percentageComplete": 100.0, "resourceId": outcome.id, "status": "completed"}
         else:
-            error = from_store(StoreError(made))
-            told = {"code": error.code, "message": error.message}
-            body |= {"operation": "itemCopy", "percentageComplete": 0.0, "status": "failed", "error": told}
+            error = store_refusal(StoreError(outcome))
+            error_body = {"code": error.code, "message": error.message}
+            body |= {"operation": "itemCopy", "percentageComplete": 0.0, "status": "failed", "error": error_body}
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(body).encode())
 
-    def _drives(self, call: Call) -> Answer:
+    def _list_drives(self, call: Call) -> Answer:
         request = GraphRequest(self.state, call, GraphAddress("v1.0", "me/drive", "", "", None, "", ""))
-        return answer_json({"@odata.context": f"{GRAPH}drives", "value": [drive(request)]})
+        return answer_json({"@odata.context": f"{GRAPH}drives", "value": [describe_drive(request)]})
 
-    def _shared(self, call: Call) -> Answer:
-        node = sharing.shared_item(self.state, call.parameters["share"], call.now_s)
+    def _get_shared_item(self, call: Call) -> Answer:
+        node = sharing.find_shared_item(self.state, call.parameters["share"], call.now_s)
         address = GraphAddress("v1.0", f"drives/{self.state.drive_id}", "", node.id, None, "driveItem", "")
         return sharing.FUNCTIONS["GET", "driveItem"].run(GraphRequest(self.state, call, address))
 
 
-def _segments(path: str) -> set[str]:
-    """Returns the parts of a path that may name a function, without their namespaces."""
-    behind_names = path.rpartition(":")[2] if ":/" in path else path
-    return {part.removeprefix("microsoft.graph.").partition("(")[0] for part in unquote(behind_names).split("/")}
+def _function_names(path: str) -> set[str]:
+    """Return the parts of a path that may be names of functions, without their namespaces."""
+    functions = path.rpartition(":")[2] if ":/" in path else path
+    return {part.removeprefix("microsoft.graph.").partition("(")[0] for part in unquote(functions).split("/")}
 
 
-def _me(call: Call) -> Answer:
+def _describe_user(call: Call) -> Answer:
     shown = {"id": PERSON["id"], "displayName": PERSON["displayName"], "mail": PERSON["email"]}
     context = {"@odata.context": f"{GRAPH}users/$entity", "businessPhones": [], "userPrincipalName": PERSON["email"]}
     return answer_json({**context, **shown})
 
 
-def _hasher(call: Call) -> BlobWriter:
+def _content_sink(call: Call) -> BlobWriter:
     return BlobWriter(QuickXor())

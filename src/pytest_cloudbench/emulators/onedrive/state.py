@@ -1,7 +1,4 @@
-"""What one emulated account knows: its drive, tokens, upload sessions, permissions and jobs.
-
-What may live here: the state that several groups of functions share, and finding the item that a request is for.
-"""
+"""The state of one emulated account (drive, tokens, upload sessions, permissions and jobs), and one request to it."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
-from pytest_cloudbench.emulators.onedrive.answers import GraphError, not_offered
-from pytest_cloudbench.emulators.onedrive.tree import GraphTree, details_of
+from pytest_cloudbench.emulators.onedrive.answers import GraphError, unsupported_feature
+from pytest_cloudbench.emulators.onedrive.tree import GraphTree, item_details
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
 _DOWNLOAD_S = 3600.0
-"""How long an address for content works: "short-lived", about an hour, in the description of driveItem."""
+"""The lifetime of an address for content. The description of driveItem says "short-lived", about an hour."""
 _APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]
 _REAL_HOSTS = (b"graph.microsoft.com", b"api.onedrive.com")
 
 
 @dataclass(slots=True)
 class UploadSession:
-    """An upload session: where the file goes, and what has arrived."""
+    """An upload session: the target of the file, and the fragments that have arrived."""
 
     folder: Folder
     name: str
@@ -46,7 +43,7 @@ class UploadSession:
 
 @dataclass(slots=True)
 class GraphPermission:
-    """A permission: a sharing link, or an invitation."""
+    """A permission, which is a sharing link or an invitation."""
 
     id: str
     node_id: str
@@ -59,14 +56,14 @@ class GraphPermission:
     people: list[str] = field(default_factory=list)
     prevents_download: bool = False
 
-    def is_over(self, now_s: float) -> bool:
-        """Returns whether it has expired."""
+    def is_expired(self, now_s: float) -> bool:
+        """Return whether the permission has expired."""
         return self.expires_s is not None and self.expires_s <= now_s
 
 
 @dataclass(slots=True)
 class WaitingDevice:
-    """A device that waits for its user to agree elsewhere (RFC 8628)."""
+    """A device that waits until its user agrees elsewhere (RFC 8628)."""
 
     user_code: str
     expires_s: float
@@ -77,7 +74,7 @@ class WaitingDevice:
 
 @dataclass(slots=True)
 class GraphState:
-    """One account."""
+    """The state of one account."""
 
     tree: GraphTree
     clock: Clock
@@ -87,69 +84,69 @@ class GraphState:
     key: blake2b
     oauth: OAuth
     devices: dict[str, WaitingDevice] = field(default_factory=dict)
-    """By device code."""
+    """Waiting devices by device code."""
     scopes: dict[str, str] = field(default_factory=dict)
-    """What an access or refresh token may do; one that is not here may do everything."""
+    """The scopes of access and refresh tokens. A token that is missing here has every scope."""
     nonces: dict[str, str] = field(default_factory=dict)
-    """What OpenID's token must repeat, by code."""
+    """The nonces that OpenID's token must repeat, by authorization code."""
     sessions: dict[str, UploadSession] = field(default_factory=dict)
     permissions: dict[str, GraphPermission] = field(default_factory=dict)
-    shared: dict[str, list[GraphPermission]] = field(default_factory=dict)
-    """The same permissions by item."""
+    permissions_by_item: dict[str, list[GraphPermission]] = field(default_factory=dict)
+    """The same permissions by the id of their item."""
     copies: dict[str, int] = field(default_factory=dict)
-    """Maps the job of a copy to the number of its entries."""
+    """The number of entries of each copy, by the id of its job."""
     jobs: Jobs = field(default_factory=Jobs)
 
-    def permit(self, known: GraphPermission) -> None:
+    def add_permission(self, permission: GraphPermission) -> None:
         """Add a permission."""
-        self.permissions[known.id] = known
-        self.shared.setdefault(known.node_id, []).append(known)
+        self.permissions[permission.id] = permission
+        self.permissions_by_item.setdefault(permission.node_id, []).append(permission)
 
-    def forbid(self, known: GraphPermission) -> None:
+    def remove_permission(self, permission: GraphPermission) -> None:
         """Remove a permission."""
-        del self.permissions[known.id]
-        self.shared[known.node_id].remove(known)
+        del self.permissions[permission.id]
+        self.permissions_by_item[permission.node_id].remove(permission)
 
-    def links_to(self, node: Node, now_s: float) -> list[GraphPermission]:
-        """Returns the links to an item, and the invitations to it, that have not expired."""
-        return [link for link in self.shared.get(node.id, ()) if not link.is_over(now_s)]
+    def active_links(self, node: Node, now_s: float) -> list[GraphPermission]:
+        """Return the links and invitations to an item that have not expired."""
+        return [link for link in self.permissions_by_item.get(node.id, ()) if not link.is_expired(now_s)]
 
-    def signed(self, text: str) -> str:
-        """Returns a text with a signature that only this account can make."""
+    def sign_text(self, text: str) -> str:
+        """Return a text with a signature that only this account can make."""
         signature = self.key.copy()
         signature.update(text.encode())
         return f"{text}.{signature.hexdigest()}"
 
-    def unsigned(self, text: str) -> str | None:
-        """Returns the text without its signature; None if the signature is wrong."""
-        bare = text.rpartition(".")[0]
-        return bare if self.signed(bare) == text else None
+    def verify_signature(self, text: str) -> str | None:
+        """Return a signed text without its signature, or None if the signature is wrong."""
+        content = text.rpartition(".")[0]
+        return content if self.sign_text(content) == text else None
 
     def download_url(self, origin: str, file: File, version: Version, now_s: float) -> str:
-        """Returns an address for content that needs no other token."""
-        proof = self.signed(f"{file.id}.{version.rev}.{int(now_s + _DOWNLOAD_S)}")
+        """Return an address for the content of a version. It holds its own proof, and needs no token."""
+        proof = self.sign_text(f"{file.id}.{version.rev}.{int(now_s + _DOWNLOAD_S)}")
         return (
-            f"{origin}/personal/emulated/_layouts/15/download.aspx?UniqueId={details_of(file).guid}"
+            f"{origin}/personal/emulated/_layouts/15/download.aspx?UniqueId={item_details(file).guid}"
             f"&Translate=false&tempauth={proof}&ApiVersion=2.0"
         )
 
     def is_in_app_folder(self, address: GraphAddress) -> bool:
-        """Returns whether an address is for the application's own folder, or for something in it."""
+        """Return whether an address names the application's own folder or an item in it."""
         if address.base.startswith("special/"):
             return address.base == f"special/{_APP_ROOT}"
         node = self.tree.root if address.base == "root" else self.tree.store.by_id(address.base)
-        path = "" if node is None else f"{self.tree.path(node)}/{address.path or ''}/"
+        path = "" if node is None else f"{self.tree.path_of(node)}/{address.path or ''}/"
         return path.lower().startswith(f"/{'/'.join(_APP_FOLDER)}/".lower())
 
     def require_drive(self, address: GraphAddress) -> None:
-        """Raise GraphError unless an address is for this account's drive."""
-        given = address.drive_id
-        if not given or given.lower() == self.drive_id.lower():
+        """Raise GraphError unless an address is in the drive of this account."""
+        drive_id = address.drive_id
+        if not drive_id or drive_id.lower() == self.drive_id.lower():
             return
-        looks_right = (given.startswith("b!") and len(given) > 40) or (
-            len(given) == 16 and all(letter in "0123456789abcdefABCDEF" for letter in given)
+        is_well_formed = (drive_id.startswith("b!") and len(drive_id) > 40) or (
+            len(drive_id) == 16 and all(letter in "0123456789abcdefABCDEF" for letter in drive_id)
         )
-        if looks_right:
+        if is_well_formed:
             raise GraphError(404, "itemNotFound", "The resource could not be found.")
         raise GraphError(
             400, "invalidRequest",
@@ -168,130 +165,130 @@ class GraphRequest:
 
     @property
     def now_s(self) -> float:
-        """When it arrived."""
+        """The time at which the request arrived."""
         return self.call.now_s
 
     @property
     def tree(self) -> GraphTree:
-        """The drive."""
+        """The tree of the drive."""
         return self.state.tree
 
     @property
     def query(self) -> dict[str, str]:
-        """The fields of the query, by name; OData's names may or may not begin with ``$``."""
+        """The fields of the query by their name. OData's names may begin with ``$`` or not."""
         if self._fields is None:
             text = self.call.query.decode("utf-8", "replace")
             self._fields = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         return self._fields
 
-    def option(self, name: str) -> str:
-        """Returns an option of OData: ``$top``, or ``top``."""
+    def odata_option(self, name: str) -> str:
+        """Return an option of OData, which the client may write as ``$top`` or ``top``."""
         return self.query.get(f"${name}") or self.query.get(name, "")
 
-    def require_offered_options(self) -> None:
-        """Raise GraphError for an option that would be ignored here, and change the answer of the service."""
-        if self.option("skip"):
+    def require_supported_options(self) -> None:
+        """Raise GraphError for an option that the service honours and this emulator would ignore."""
+        if self.odata_option("skip"):
             message = "$skip is not supported on this API. Only URLs returned by the API can be used to page."
             raise GraphError(400, "invalidRequest", message)
-        if self.option("expand").partition("(")[0] not in ("", "children"):
-            raise not_offered("expanding anything but children")
-        if self.option("filter") or self.option("apply"):
-            raise not_offered("$filter and $apply")
+        if self.odata_option("expand").partition("(")[0] not in ("", "children"):
+            raise unsupported_feature("expanding anything but children")
+        if self.odata_option("filter") or self.odata_option("apply"):
+            raise unsupported_feature("$filter and $apply")
 
     @property
     def is_spaced(self) -> bool:
-        """Whether the other part of the service answers: items of a drive by path, and what has changed in it."""
+        """Whether the other part of the service answers: it does so for items by path, and for ``delta``."""
         address = self.address
         return address.drive.startswith("drives/") and (address.path is not None or address.function == "delta")
 
     @property
     def host(self) -> str:
-        """The host that the client asked."""
+        """The host in the request."""
         return self.call.headers.get(b"host", b"graph.microsoft.com").decode("latin-1")
 
     @property
     def origin(self) -> str:
-        """The beginning of the request's own address."""
+        """The scheme and host of the request's own address."""
         return f"https://{self.host}"
 
     @property
     def files_origin(self) -> str:
-        """The beginning of an address for content, uploads and monitors: another host if a real name was used."""
+        """The scheme and host for content, uploads and monitors: another host if the client used a real name."""
         host = self.call.headers.get(b"host", b"graph.microsoft.com")
         if host not in _REAL_HOSTS:
             return f"https://{host.decode('latin-1')}"
         is_personal = self.state.account.type == "personal"
         return f"https://{'my.microsoftpersonalcontent.com' if is_personal else 'emulated-my.sharepoint.com'}"
 
-    def base(self) -> Node:
-        """Returns the item before the path. Raises StoreError."""
+    def find_base(self) -> Node:
+        """Return the item in the address from which its path starts. Raises StoreError."""
         base = self.address.base
         if base.startswith("special/"):
             name = base.removeprefix("special/")
             if name == _APP_ROOT:
-                return self.tree.made(self.tree.root, _APP_FOLDER, self.now_s)
-            return self.tree.made(self.tree.root, [name.capitalize()], self.now_s)
-        return self.tree.get(base)
+                return self.tree.ensure_folder(self.tree.root, _APP_FOLDER, self.now_s)
+            return self.tree.ensure_folder(self.tree.root, [name.capitalize()], self.now_s)
+        return self.tree.find_by_id(base)
 
-    def node(self) -> Node:
-        """Returns the item, which reads must see. Raises StoreError."""
-        node = self.base()
+    def find_node(self) -> Node:
+        """Return the item of the request. Raises StoreError unless reads see it."""
+        node = self.find_base()
         if self.address.path:
-            node = self.tree.below(node, self.address.path)
+            node = self.tree.find_below(node, self.address.path)
         if isinstance(node, File) and node.seen(self.now_s) is None:
             raise StoreError("not_found")
         return node
 
-    def read(self) -> Node:
-        """Like ``node``, for reads: they may still see a removed file. Raises StoreError."""
+    def find_readable_node(self) -> Node:
+        """Like ``find_node``, but also return a removed file that reads still see. Raises StoreError."""
         try:
-            return self.node()
+            return self.find_node()
         except StoreError:
-            fading = self._fading()
+            fading = self._find_fading_file()
             if fading is None or fading.seen(self.now_s) is None:
                 raise
             return fading
 
-    def _fading(self) -> File | None:
+    def _find_fading_file(self) -> File | None:
         if self.address.path:
-            return self.tree.fading_below(self.base(), self.address.path, self.now_s)
+            return self.tree.find_fading_below(self.find_base(), self.address.path, self.now_s)
         node = self.tree.store.by_id(self.address.base)
         return node if isinstance(node, File) and self.tree.is_fading(node, self.now_s) else None
 
-    def folder(self) -> Folder:
-        """Returns the item, which must be a folder. Raises StoreError."""
-        node = self.node()
+    def find_folder(self) -> Folder:
+        """Like ``find_node``, but raise StoreError unless the item is a folder."""
+        node = self.find_node()
         if not isinstance(node, Folder):
             raise StoreError("not_folder")
         return node
 
-    def place(self) -> tuple[Folder, str]:
-        """Returns folder and name of the file that a request writes; makes missing folders. Raises StoreError."""
+    def resolve_target(self) -> tuple[Folder, str]:
+        """Return the folder and name of the file to write. Make missing folders. Raises StoreError and GraphError."""
         path = self.address.path
         if not path:
-            node = self.node()
+            node = self.find_node()
             if not isinstance(node, File) or node.parent is None:
                 raise StoreError("taken")
             return node.parent, node.name
-        *above, name = [part for part in path.split("/") if part]
+        *folder_names, name = [part for part in path.split("/") if part]
         self.tree.check_name(name)
-        folder = self.tree.made(self.base(), above, self.now_s)
+        folder = self.tree.ensure_folder(self.find_base(), folder_names, self.now_s)
         self.tree.check_path(folder, name)
         return folder, name
 
     def require_match(self, node: Node) -> None:
         """Raise GraphError if the client requires a version of an item other than the current one."""
-        wanted = self.call.headers.get(b"if-match")
-        if wanted is None or wanted == b"*":
+        expected = self.call.headers.get(b"if-match")
+        if expected is None or expected == b"*":
             return
-        known = details_of(node)
-        tags = (etag(known), ctag(known, node))
-        if wanted.decode("latin-1").removeprefix("W/") not in (*tags, *(tag.strip('"') for tag in tags)):
+        details = item_details(node)
+        tags = (etag(details), ctag(details, node))
+        if expected.decode("latin-1").removeprefix("W/") not in (*tags, *(tag.strip('"') for tag in tags)):
             message = "The resource has changed since the caller last read it; usually an eTag mismatch."
             raise GraphError(412, "resourceModified", message)
 
-    def json_body(self) -> dict[str, Any]:
-        """Returns the object in the body; an empty body is an empty object. Raises GraphError."""
+    def read_json_body(self) -> dict[str, Any]:
+        """Return the JSON object in the body, which is empty for an empty body. Raises GraphError."""
         import json
 
         if not self.call.body.strip():
@@ -306,20 +303,20 @@ class GraphRequest:
         return value
 
 
-def etag(known: Any) -> str:
-    """Returns the tag of an item, which every change changes."""
-    return f'"{{{known.guid}}},{known.tag}"'
+def etag(details: Any) -> str:
+    """Return the tag of an item, which is new after every change."""
+    return f'"{{{details.guid}}},{details.tag}"'
 
 
-def ctag(known: Any, node: Node) -> str:
-    """Returns the tag of an item's content."""
+def ctag(details: Any, node: Node) -> str:
+    """Return the tag of the content of an item."""
     count = len(node.versions) if isinstance(node, File) else 0
-    return f'"c:{{{known.guid}}},{count}"'
+    return f'"c:{{{details.guid}}},{count}"'
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFunction:
-    """One function of the API: its delays, and what it does."""
+    """One function of the API. ``kind`` selects its delays, and ``run`` answers a request."""
 
     kind: Kind
     run: Callable[[GraphRequest], Answer]

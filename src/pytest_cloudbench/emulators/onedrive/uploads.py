@@ -1,7 +1,7 @@
-"""Upload sessions: createUploadSession, and the fragments that follow.
+"""Upload sessions: ``createUploadSession``, and the fragments that follow.
 
-What may live here: the protocol of "Upload large files with an upload session" in Graph's documents. Fragments come in
-order to an address that needs no token; each but the last is a multiple of 320 KiB, and none is larger than 60 MiB.
+The protocol is "Upload large files with an upload session" in Graph's documents. Clients send fragments in order to an
+address that needs no token. Each but the last is a multiple of 320 KiB, and none is larger than 60 MiB.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BytePieces, hashed
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
-from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, from_store, precise_time
-from pytest_cloudbench.emulators.onedrive.files import behavior_of, new_version, set_client_times
-from pytest_cloudbench.emulators.onedrive.items import item
+from pytest_cloudbench.emulators.onedrive.answers import (
+    GRAPH,
+    GraphError,
+    answer_json,
+    format_precise_time,
+    store_refusal,
+)
+from pytest_cloudbench.emulators.onedrive.files import parse_behavior, set_client_times, store_content
+from pytest_cloudbench.emulators.onedrive.items import describe_item
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, UploadSession
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.model import KIB, MIB
@@ -23,51 +29,54 @@ from pytest_cloudbench.workload.payload.quickxor import QuickXor
 _UNIT_BYTES = 320 * KIB
 _MAX_FRAGMENT_BYTES = 60 * MIB
 _LIFE_S = 7 * 86_400.0
-"""A choice: the documents say that a session expires, but not when."""
+"""Chosen freely, since the documents say that a session expires, but not when."""
 _RANGE = re.compile(rb"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$")
 
 
-def _create(request: GraphRequest) -> Answer:
-    body = request.json_body()
-    given = body.get("item")
-    wanted: dict[str, Any] = given if isinstance(given, dict) else {}
+def _create_session(request: GraphRequest) -> Answer:
+    body = request.read_json_body()
+    given_item = body.get("item")
+    properties: dict[str, Any] = given_item if isinstance(given_item, dict) else {}
     is_update = not request.address.path
-    folder, name = request.place()
-    if isinstance(wanted.get("name"), str) and not is_update:
-        name = request.tree.check_name(wanted["name"])
-    # The documented default is "fail"; rclone sends none when it overwrites, and the service replaces.
-    behavior = behavior_of(
-        wanted.get("@microsoft.graph.conflictBehavior") or wanted.get("@name.conflictBehavior"), "replace"
+    folder, name = request.resolve_target()
+    if isinstance(properties.get("name"), str) and not is_update:
+        name = request.tree.check_name(properties["name"])
+    # The documented default is "fail". But rclone sends no behavior when it overwrites, and the service replaces.
+    behavior = parse_behavior(
+        properties.get("@microsoft.graph.conflictBehavior") or properties.get("@name.conflictBehavior"), "replace"
     )
-    there = request.tree.taken(folder, name)
-    if there is not None:
-        request.require_match(there)
-        if behavior == "fail" or isinstance(there, Folder):
+    existing = request.tree.find_child(folder, name)
+    if existing is not None:
+        request.require_match(existing)
+        if behavior == "fail" or isinstance(existing, Folder):
             raise StoreError("taken")
-    size = wanted.get("fileSize")
+    size = properties.get("fileSize")
     if isinstance(size, int) and not isinstance(size, bool):
         request.tree.store.require_space(size)
     state = request.state
-    guid = state.tree.guid()
-    times = wanted.get("fileSystemInfo")
+    guid = state.tree.random_guid()
+    times = properties.get("fileSystemInfo")
     session = UploadSession(
         folder, name, behavior, request.now_s + _LIFE_S, dict(times) if isinstance(times, dict) else {}, QuickXor(),
         is_deferred=body.get("deferCommit") is True, address=request.address,
     )  # fmt: skip
     state.sessions[guid] = session
-    place = f"/_api/v2.0/drives/{state.drive_id}/items/{folder.id}/uploadSession"
-    url = f"{request.files_origin}{place}?guid='{guid}'&overwrite={behavior == 'replace'}&rename={behavior == 'rename'}&tempauth={state.signed(guid)}"  # noqa: E501  # an address is one line
+    path = f"/_api/v2.0/drives/{state.drive_id}/items/{folder.id}/uploadSession"
+    url = f"{request.files_origin}{path}?guid='{guid}'&overwrite={behavior == 'replace'}&rename={behavior == 'rename'}&tempauth={state.sign_text(guid)}"  # noqa: E501  # an address is one line
     value = {
         "@odata.context": f"{GRAPH}microsoft.graph.uploadSession",
-        "expirationDateTime": precise_time(session.expires_s),
+        "expirationDateTime": format_precise_time(session.expires_s),
         "nextExpectedRanges": ["0-"],
         "uploadUrl": url,
     }
     return answer_json(value, 200, (b"location", request.origin.encode("latin-1")))
 
 
-def fragment(state: GraphState, call: Call, guid: str) -> Answer:
-    """PUT adds a fragment, GET asks how much has arrived, POST commits, DELETE ends the session. Raises GraphError."""
+def handle_fragment(state: GraphState, call: Call, guid: str) -> Answer:
+    """Answer a request to a session: PUT adds a fragment, GET asks for progress, POST commits and DELETE ends it.
+
+    Raises GraphError.
+    """
     session = state.sessions.get(guid)
     if session is None or session.expires_s < call.now_s:
         state.sessions.pop(guid, None)
@@ -76,23 +85,23 @@ def fragment(state: GraphState, call: Call, guid: str) -> Answer:
         del state.sessions[guid]
         return Answer(204, [], b"")
     if call.method == "GET":
-        return _progress(session, 200)
+        return _answer_progress(session, 200)
     if call.method == "POST":
         if session.total_bytes is None or session.received_bytes < session.total_bytes:
             raise GraphError(400, "invalidRequest", "The upload session is not complete", "uploadSessionIncomplete")
-        return _commit(state, call, guid, session)
-    _add(session, call)
+        return _commit_session(state, call, guid, session)
+    _add_fragment(session, call)
     if session.received_bytes == session.total_bytes and not session.is_deferred:
-        return _commit(state, call, guid, session)
-    return _progress(session, 202)
+        return _commit_session(state, call, guid, session)
+    return _answer_progress(session, 202)
 
 
-def _add(session: UploadSession, call: Call) -> None:
+def _add_fragment(session: UploadSession, call: Call) -> None:
     body: BytePieces = call.body
-    found = _RANGE.match(call.headers.get(b"content-range", b"").strip())
-    if found is None:
+    match = _RANGE.match(call.headers.get(b"content-range", b"").strip())
+    if match is None:
         raise GraphError(400, "invalidRequest", "The Content-Range header is missing or malformed.")
-    first, last, total = (int(number) for number in found.groups())
+    first, last, total = (int(number) for number in match.groups())
     if session.total_bytes not in (None, total) or last >= total or first > last:
         raise GraphError(400, "invalidRequest", "The Content-Range header does not fit the upload session.")
     if last - first + 1 != len(body):
@@ -115,35 +124,35 @@ def _add(session: UploadSession, call: Call) -> None:
     session.received_bytes += len(body)
 
 
-def _progress(session: UploadSession, status: int) -> Answer:
-    done = session.received_bytes == session.total_bytes
+def _answer_progress(session: UploadSession, status: int) -> Answer:
+    is_complete = session.received_bytes == session.total_bytes
     value = {
         "@odata.context": f"{GRAPH}microsoft.graph.uploadSession",
-        "expirationDateTime": precise_time(session.expires_s),
-        "nextExpectedRanges": [] if done else [f"{session.received_bytes}-"],
+        "expirationDateTime": format_precise_time(session.expires_s),
+        "nextExpectedRanges": [] if is_complete else [f"{session.received_bytes}-"],
     }
     return answer_json(value, status)
 
 
-def _commit(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
+def _commit_session(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
     blob = Blob(BytePieces.join(session.parts).pieces, session.hash.hexdigest())
     if call.damage is not None:
         blob = hashed(blob.flipped(call.damage), QuickXor())
     request = GraphRequest(state, call, session.address)
-    if not state.tree.is_here(session.folder):
-        raise from_store(StoreError("not_found"))
+    if not state.tree.is_in_drive(session.folder):
+        raise store_refusal(StoreError("not_found"))
     try:
-        file, is_new = new_version(request, session.folder, session.name, blob, session.behavior)
+        file, is_new = store_content(request, session.folder, session.name, blob, session.behavior)
     except StoreError as error:
-        raise from_store(error) from error
+        raise store_refusal(error) from error
     del state.sessions[guid]
     if session.client_times:
         set_client_times(file, session.client_times)
-    value = {"@odata.context": f"{GRAPH}drives('{state.drive_id}')/items/$entity", **item(request, file)}
+    value = {"@odata.context": f"{GRAPH}drives('{state.drive_id}')/items/$entity", **describe_item(request, file)}
     return answer_json(value, 201 if is_new else 200)
 
 
 FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
-    ("POST", "createUploadSession"): GraphFunction(Kind.WRITE, _create),
-    ("POST", "createSession"): GraphFunction(Kind.WRITE, _create),
+    ("POST", "createUploadSession"): GraphFunction(Kind.WRITE, _create_session),
+    ("POST", "createSession"): GraphFunction(Kind.WRITE, _create_session),
 }

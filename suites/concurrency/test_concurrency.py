@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FILES = 50
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"100KB": 100 * KIB, "1MB": MIB}}
-THREADS = {"quick": (1, 5, 10, 25), "paper": (1, *range(5, 51, 5))}
+THREADS = {"quick": (1, 5, 10, 25, FILES), "paper": (1, *range(5, FILES + 1, 5))}
+"""More threads than files change nothing, so that a knee at the last level is one."""
 REPEATS = {"quick": 2, "paper": 3}
 
 
@@ -60,7 +61,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
         _conclude_level(experiment, threads, results)
-    found = find_knee(totals_s)
+    found = find_knee(totals_s, refused=set(THREADS[grid]) - totals_s.keys(), most=FILES)
     from_to = found.interval or (None, None)
     experiment.conclude(
         {"knee_threads": found.level, "best_total": found.best_time_s},
@@ -74,7 +75,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
             "knee_s": found.time_s, "knee_from": from_to[0], "knee_to": from_to[1], "best_threads": found.best_level,
             "size_bytes": size_bytes, "operation": verb.value,
         },
-        notes=notes,
+        notes=[*notes, *filter(None, [found.edge])],
     ).check()  # fmt: skip
 
 

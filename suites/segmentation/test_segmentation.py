@@ -68,9 +68,11 @@ def _conclude(
     notes = [f"{found} segments: some uploads failed" for found in sorted(refused)]
     if not best.is_complete:
         notes.append(f"the search used up its {best.probes} probes; a level nearby may be better")
+    if best.edge:
+        notes.append(best.edge)
     experiment.conclude(
         {
-            "best_segments": level, **time_s,
+            "best_segments": None if best.edge else level, **time_s,
             "improvement_factor": native_s / segmented_s if native_s and segmented_s else None,
         },
         times_s["segmented"] or times_s["native"] or [0.0],

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import sin, tau
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -61,10 +62,21 @@ def test_totals_that_do_not_depend_on_threads_have_their_knee_at_the_first_level
     assert knee({1: [2.0, 2.01], 5: [2.0, 2.0], 10: [1.99, 2.0]}).level == 1
 
 
-def test_totals_that_fall_to_the_end_have_their_knee_there() -> None:
-    found = knee(noisy(lambda threads: 50 / threads, THESIS_THREADS, 3, 0.02, 1))
-    assert found.level == found.best_level == 50
-    assert found.interval == (50, 50)
+@pytest.mark.parametrize(
+    ("limits", "level"), [({}, None), ({"most": 50}, 50), ({"refused": [60]}, 50), ({"refused": [3]}, None)]
+)
+def test_a_knee_at_the_last_level_is_known_only_if_nothing_can_be_beyond(limits: Any, level: int | None) -> None:
+    found = knee(noisy(lambda threads: 50 / threads, THESIS_THREADS, 3, 0.02, 1), **limits)
+    assert (found.level, found.best_level, found.interval) == (level, 50, (50, 50))
+    expected = "at the edge: 50 is the highest level that was measured, and more levels would be needed"
+    assert found.edge == ("" if level else expected)
+
+
+def test_a_knee_at_the_first_level_is_unknown_if_less_was_not_tried() -> None:
+    totals = {5: [2.0, 2.01], 10: [2.0, 2.0]}
+    assert knee(totals).edge.startswith("at the edge: 5 is the lowest level")
+    assert knee(totals).level is None
+    assert knee({1: [2.0], **totals}).edge == ""
 
 
 def test_tolerance_decides_and_both_times_are_given() -> None:
@@ -86,11 +98,14 @@ def test_a_knee_is_a_measured_level_within_tolerance_and_inside_its_interval(
     totals: Mapping[int, list[float]], tolerance: float
 ) -> None:
     found = knee(totals, tolerance)
-    if found.level is None or found.time_s is None or found.best_time_s is None:
+    if found.time_s is None or found.best_time_s is None:
         assert sum(bool(values) for values in totals.values()) < 2
         return
-    assert totals[found.level]
     assert found.best_time_s <= found.time_s <= found.best_time_s * (1 + tolerance)
+    if found.level is None:
+        assert found.edge.startswith("at the edge: ")
+        return
+    assert totals[found.level]
     assert found.interval is None or found.interval[0] <= found.level <= found.interval[1]
     assert found == knee(totals, tolerance), "the same numbers, the same interval"
 

@@ -17,7 +17,7 @@ BROKEN = (
     "gate broken: quiet_p50: +31 % (+22 to +41 %) worse than 15 runs; first suspect commit 4303970fed (of 3 since 1c2d)"
 )
 UNSURE = "gate inconclusive: baseline 3 of 10 runs (12 other runs had doubts)"
-NOTHING = "Nothing was expected of these runs"
+NOTHING = "These runs had asserts only"
 
 
 def gated(tmp_path: Path, gate: Any, **changes: Any) -> Page:

@@ -44,7 +44,6 @@ def test_the_table_of_one_experiment() -> None:
         "files  sensors  interval s  lost  loss rate  throttled  failed  corrupt  silent  p50 ms  p99 ms  late p99",
         "---------------------------------------------------------------------------------------------------------",
         "1,500       50           1    12     0.80 %          9       2        1       1    12.3   1,900       0.4",
-        "  no expectation",
         "",
     ]
 

@@ -14,6 +14,8 @@ from math import inf, isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
+from pytest_cloudbench.judge.shapes import edge_of
+
 _USUAL = 4.0
 """Repeats that differ by more than this many median differences do not count as noise. In a normal distribution, that
 is 0.7 % of the differences."""
@@ -26,6 +28,7 @@ class BestLevel:
     Attributes:
         level: the smallest of the contenders: if more is not measurably better, less is the answer. None: nothing
             was measured.
+        edge: why the answer may lie beyond the limits of the search. It is empty if it does not.
         time_s: median time at this level.
         quickest: the level with the least median time; of equal ones the smallest.
         contenders: ascending levels whose times cannot be distinguished from the quickest one's.
@@ -45,6 +48,7 @@ class BestLevel:
     probes: int
     is_complete: bool
     measured: Mapping[int, tuple[float, ...]]
+    edge: str = ""
 
 
 class LevelSearch:
@@ -128,7 +132,7 @@ class LevelSearch:
         contenders = self._contenders(medians)
         return BestLevel(
             contenders[0], medians[contenders[0]], _quickest(medians), tuple(contenders), self._noise(),
-            self._probes, is_complete, measured,
+            self._probes, is_complete, measured, edge_of(contenders[0], medians, self._failures),
         )  # fmt: skip
 
     def _wanted(self) -> int | None:

@@ -10,10 +10,10 @@ that are not above zero, raise ``ValueError``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import ceil, exp, isfinite, log, sqrt
+from math import ceil, exp, inf, isfinite, log, sqrt
 from random import Random
 from statistics import fmean, median, stdev
 from typing import Literal
@@ -44,6 +44,7 @@ __all__ = [
     "availability",
     "constancy",
     "drift",
+    "edge_of",
     "fit_line",
     "knee",
 ]
@@ -68,7 +69,9 @@ class Knee:
     """The smallest level that is nearly as quick as the best one. None: fewer than two levels were measured.
 
     Attributes:
-        level: smallest level whose median total is within the tolerance of the best median.
+        level: smallest level whose median total is within the tolerance of the best median. None if it is not known.
+        edge: why the knee is not known although levels were measured: it is at the edge of them, so that it may lie
+            beyond. Otherwise empty.
         time_s: its median total.
         best_level: the level with the least median total; the smallest such one.
         best_time_s: its median total.
@@ -83,21 +86,46 @@ class Knee:
     best_time_s: float | None
     interval: tuple[int, int] | None
     tolerance: float
+    edge: str = ""
 
 
-def knee(totals_s: Mapping[int, Sequence[float]], tolerance: float = 0.05) -> Knee:
+def knee(
+    totals_s: Mapping[int, Sequence[float]], tolerance: float = 0.05, refused: Collection[int] = (), most: float = inf
+) -> Knee:
     """Find where more threads stop paying off (thesis 4.2.2, Figures 4.1 to 4.4).
 
     Args:
         totals_s: number of threads to the total time of each repeat.
         tolerance: how much slower than the best a level may be, as a share.
+        refused: levels that were tried and did not work. The knee is not beyond them.
+        most: level above which nothing can change, such as the number of files.
     """
     found = _measured(totals_s)
     if len(found) < 2:
         return Knee(None, None, None, None, None, tolerance)
     medians = {level: median(values) for level, values in found.items()}
     level, best = _knee_of(medians, tolerance)
-    return Knee(level, medians[level], best, medians[best], _knee_interval(found, medians, tolerance), tolerance)
+    edge = edge_of(level, medians, refused, most)
+    return Knee(
+        None if edge else level, medians[level], best, medians[best], _knee_interval(found, medians, tolerance),
+        tolerance, edge,
+    )  # fmt: skip
+
+
+def edge_of(level: int, measured: Collection[int], refused: Collection[int] = (), most: float = inf) -> str:
+    """Explain why an answer among measured levels may lie beyond them. It is empty if it may not.
+
+    Args:
+        level: the answer.
+        measured: all levels that were measured.
+        refused: levels that were tried and did not work.
+        most: level above which nothing can change.
+    """
+    if level == max(measured) and level < most and not any(other > level for other in refused):
+        return f"at the edge: {level} is the highest level that was measured, and more levels would be needed"
+    if level == min(measured) and level > 1 and not any(other < level for other in refused):
+        return f"at the edge: {level} is the lowest level that was measured, and lower levels would be needed"
+    return ""
 
 
 def _knee_of(medians: Mapping[int, float], tolerance: float) -> tuple[int, int]:

@@ -189,7 +189,7 @@ def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Ite
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
     claimed, where = claims(found), {id(each): part for part in parts for each in part.members}
     if not claimed:
-        yield "<p>Nothing was expected of these runs: no gate was set, and no expectation is recorded.</p>"
+        yield "<p>These runs had asserts only: no bound was given, and no expectation is recorded for them.</p>"
     for status, title in ANSWERS.items():
         of = [each for each in claimed if each.status == status]
         if not of:

@@ -278,8 +278,8 @@ def _remarks(members: Sequence[_Finding], width: int, *, is_short: bool) -> list
     words = [line for text in said for line in textwrap.wrap(f"  {text}", width, subsequent_indent="    ")]
     if met:
         remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
-    if any(finding.info["expectations"] == _NONE for finding in members):
-        remarks["  no expectation for the others" if met else "  no expectation"] = None
+    if met and any(finding.info["expectations"] == _NONE for finding in members):
+        remarks["  no expectation for the others"] = None
     if any(finding.info.get("digest_checked") is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
     return [*words, *remarks]

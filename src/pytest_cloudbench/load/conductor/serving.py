@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
@@ -222,13 +223,13 @@ class Serving:
         if lines:
             reporter.section("cloudbench")
         for line in lines:
-            reporter.write_line(line, **markup(line))
+            _write_wrapped(reporter, line, markup(line))
         if comparisons:
             from pytest_cloudbench.report import versus
 
             reporter.section("cloudbench: A versus B")
             for line in versus.render(comparisons, width, verbosity):
-                reporter.write_line(line, **versus.markup(line))
+                _write_wrapped(reporter, line, versus.markup(line))
         if verbosity < -1:
             return
         for text, path in self.conductor.reports:
@@ -239,13 +240,15 @@ class Serving:
         if self.entries.gate is not None:
             reporter.section("cloudbench: gate")
             for line in self.entries.gate.summary():
-                reporter.write_line(line, **_GATE_MARKUP.get(line.partition(" ")[0], {}))
+                _write_wrapped(reporter, line, _GATE_MARKUP.get(line.partition(" ")[0], {}))
         records, folder = _relative(Path(self.facts.results)), self._stored_in
         entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
         report = f"   report: {_relative(self._reported)}" if self._reported else ""
         reporter.write_line(f"records: {records}   entries: {entries}{report}")
+        if self.entries.gate is not None and (counts := self.entries.gate.counts()):
+            reporter.write_line(f"cloudbench: gate: {counts}")
 
     def _compare(self, reporter: Any) -> None:
         """The last table, if there are several providers: one below the other."""
@@ -456,3 +459,11 @@ def _expectations(path: str | None) -> list[expect.Expectation]:
         return expect.parse_expectations(opening.read_file(path).decode(), path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:
+    """Write a line, broken between words where the terminal ends, with what follows indented below it."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    width = reporter._tw.fullwidth
+    for part in textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [line]:
+        reporter.write_line(part, **markup)

@@ -7,6 +7,7 @@ controller process, or in the only process without xdist.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -427,6 +428,11 @@ class SessionGate:
     def has_judged(self) -> bool:
         """Whether anything was measured that the gate could judge."""
         return bool(self.entries or self.comparisons)
+
+    def counts(self) -> str:
+        """Return how many entries had which answer, such as ``12 met, 1 broken``; empty if none was judged."""
+        judged = Counter(entry.answer for entry in (*self.entries, *self.comparisons) if entry.answer)
+        return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
 
     def summary(self) -> Iterator[str]:
         """Lines for the end: each entry with its answer, the worst last."""

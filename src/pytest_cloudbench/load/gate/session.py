@@ -431,7 +431,8 @@ class SessionGate:
 
     def counts(self) -> str:
         """Return how many entries had which answer, such as ``12 met, 1 broken``; empty if none was judged."""
-        judged = Counter(entry.answer for entry in (*self.entries, *self.comparisons) if entry.answer)
+        entries: list[Gated | GatedPairs] = [*self.entries, *self.comparisons]
+        judged = Counter(entry.answer for entry in entries if entry.answer)
         return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
 
     def summary(self) -> Iterator[str]:

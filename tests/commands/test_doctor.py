@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -53,11 +54,12 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
         assert main(["doctor", spec]) == 0
         shown = capsys.readouterr().out
         assert "FAIL" not in shown
+        connects = ["connect"] if spec.startswith("emulated:") else []
         assert [line.split()[1] for line in shown.splitlines() if line.startswith("ok")] == [
-            "connect", "write", "read", "list", "delete", "quota",
+            "driver", *connects, "write", "read", "list", "delete", "quota",
         ]  # fmt: skip
         clock = next(line for line in shown.splitlines() if line.split()[0] == "clock")
-        assert ("the emulator has this machine's" in clock) is spec.startswith("emulated:")
+        assert ("same as this machine (emulator)" in clock) is spec.startswith("emulated:")
     assert list((tmp_path / "objects").iterdir()) == []
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
@@ -151,14 +153,31 @@ def test_the_clock_is_compared_with_the_date_of_an_answer(
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     date = "" if ahead_s is None else formatdate(time.time() + ahead_s, usegmt=True)
     with HTTPServer(("127.0.0.1", 0), type("Handler", (Dated,), {"date": date})) as server:
-        thread = threading.Thread(target=server.handle_request)
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         (tmp_path / "objects").mkdir()
         driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path / 'objects'}"), None, {})
         driver.clock_url = f"http://127.0.0.1:{server.server_port}/"
         found = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
+        server.shutdown()
         thread.join()
     assert (found[0], told in found[1]) == (is_good, True), found
+
+
+def test_where_nothing_listens_it_does_not_say_that_it_connected(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    monkeypatch.setenv("CLOUDBENCH_WEBDAV_USER", "me")
+    monkeypatch.setenv("CLOUDBENCH_WEBDAV_PASSWORD", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert main(["doctor", f"webdav:http://127.0.0.1:{port}/"]) == 1
+    lines = {
+        line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.split()[0] in ("ok", "FAIL")
+    }
+    assert lines["connect"].startswith("FAIL")
+    assert f"127.0.0.1:{port} does not answer: Connection refused" in lines["connect"]
 
 
 def test_emulators_date_their_answers(emulator: EmulatorService) -> None:

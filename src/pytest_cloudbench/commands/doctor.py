@@ -7,11 +7,13 @@ first, so ``cloudbench clean`` removes it if this process is killed.
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.drivers.egress import leaving
@@ -67,10 +69,13 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
     except CloudError as error:
         yield _failed("connect", error)
         return
-    yield Checkup("connect", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
+    yield Checkup("driver", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
     is_real = provider.emulated == "none"
     asked = str(getattr(driver, "clock_url", ""))
-    yield _clock(asked, provider.endpoint) if is_real else Checkup("clock", None, "the emulator has this machine's")
+    served = next(iter(provider.endpoint.urls.values()), "") if provider.endpoint is not None else ""
+    if served or asked:  # other drivers connect to nothing, or only their program knows where
+        yield _reach(served or asked, provider.endpoint)
+    yield _clock(asked, provider.endpoint) if is_real else Checkup("clock", None, "same as this machine (emulator)")
     top = f"/cloudbench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
     steps = _Steps(driver, f"{top}/doctor.bin")
     try:
@@ -111,7 +116,7 @@ class _Steps:
             except CloudError as error:
                 yield _failed(name, error)
                 return
-            took = f" in {(now_ns() - begun_ns) / 1e6:.0f} ms"
+            took = f" {(now_ns() - begun_ns) / 1e6:.0f} ms"
             yield Checkup(name, not problem, problem or told + took)
             if problem:
                 return
@@ -120,11 +125,13 @@ class _Steps:
         entry = self._driver.put(self._path, Literal(self._data))
         if entry.size_bytes != len(self._data):
             return f"the provider says that it stored {entry.size_bytes} of {len(self._data)} bytes", ""
-        return "", f"{len(self._data):,} bytes"
+        return "", f"{len(self._data):,} bytes in"
 
     def _read(self) -> tuple[str, str]:
         data = b"".join(self._driver.get(self._path))
-        return ("" if data == self._data else f"{len(data)} bytes came back, and they differ"), f"{len(data):,} bytes"
+        return (
+            "" if data == self._data else f"{len(data)} bytes came back, and they differ"
+        ), f"{len(data):,} bytes in"
 
     def _list(self) -> tuple[str, str]:
         folder, name = self._path.rpartition("/")[0], self._driver.capabilities.digest
@@ -134,8 +141,23 @@ class _Steps:
         if name in DIGESTS and found[0].digest:
             if digest(Literal(self._data), name).hex() != found[0].digest:
                 return f"the listed {name} is not the file's", ""
-            return "", f"with its {name}"
-        return "", "with its size"
+            return "", f"found, {name} correct,"
+        return "", "found, size correct,"
+
+
+def _reach(url: str, endpoint: Endpoint | None) -> Checkup:
+    """Open a connection to where a driver will send its requests, which has sent nothing yet."""
+    if leaving(endpoint, url).proxy_for(url):
+        return Checkup("connect", None, "unknown: a proxy leads there")
+    parts = urlsplit(url)
+    address = parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+    begun_ns = now_ns()
+    try:
+        socket.create_connection(address, timeout=_DATE_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Checkup("connect", False, f"{address[0]}:{address[1]} does not answer: {reason}")
+    return Checkup("connect", True, f"{address[0]}:{address[1]} answered in {(now_ns() - begun_ns) / 1e6:.0f} ms")
 
 
 def _clock(url: str, endpoint: Endpoint | None) -> Checkup:

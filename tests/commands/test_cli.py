@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -42,6 +43,16 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"pytest-cloudbench {__version__}"
     assert {"emulate", "clean", "new", "schema"} <= set(run("--help").stdout.split())
+
+
+def test_without_arguments_it_says_what_people_do() -> None:
+    """Each command in it exists, and all of it fits 80 columns."""
+    done = run()
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    named = re.findall(r" cloudbench ([a-z]+)", done.stdout)
+    assert named == ["doctor", "new", "show", "report"]
+    assert set(named) <= set(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.commands import export, gate, history, raid, report, savingbox
+from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
 _SCHEMA = Path(__file__).resolve().parents[1] / "plugin" / "configs" / "bench.schema.json"
+
+
+_START = """\
+cloudbench measures and gates cloud storage. What people do with it:
+
+  measure a service  pytest --pyargs pytest_cloudbench.suites.iot -n 50
+  check a provider   cloudbench doctor local:s3
+  test of your own   cloudbench new; pytest experiment.bench.toml
+  gate a build       pytest experiment.bench.toml --cloudbench-gate
+  look at results    cloudbench show last; cloudbench report last -o report.html
+
+cloudbench --help lists all commands, cloudbench COMMAND --help explains one.
+"""
+"""What the command says without any argument."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    if not (sys.argv[1:] if argv is None else argv):
+        sys.stdout.write(_START)
+        sys.stdout.flush()
+        return 0
     try:
         options = _parser().parse_args(argv)
     except SystemExit:
@@ -75,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run an emulated provider on loopback until Ctrl-C. Prints one JSON line when it is ready: "
         "urls, credentials, ca_file, control, api, proxy, control_token_file, profile, pid.",
     )
-    emulate.add_argument("api", help="the API to imitate")
+    emulate.add_argument("api", metavar="API", help=f"the API to imitate: {', '.join(SKINS)}")
     emulate.add_argument("--profile", metavar="NAME", help="a profile's name or TOML file (default: the API's)")
     emulate.add_argument("--port", type=int, default=0, help="TCP port; 0 takes a free one (default: %(default)s)")
     emulate.add_argument("--time-scale", type=float, default=1.0, metavar="K", help="run its clock K times faster")

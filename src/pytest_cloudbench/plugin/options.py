@@ -47,9 +47,9 @@ class Option(NamedTuple):
 _OPTIONS: tuple[Option, ...] = (
     Option("--provider", {
         "action": "append", "metavar": "SPEC", "default": [],
-        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), served:RECIPE.toml (a "
-                "real server that the run starts), folder:PATH, or the name of a real one "
-                f"(default: {DEFAULT_PROVIDER})",
+        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), local:NAME or "
+                "served:RECIPE.toml (a real server that the run starts), folder:PATH, raid:FILE.toml (several as one), "
+                f"or the name of a real one such as s3://BUCKET (default: {DEFAULT_PROVIDER})",
     }),
     Option("--client", {
         "action": "append", "metavar": "NAME|FILE.toml", "default": [],
@@ -130,8 +130,8 @@ _OPTIONS: tuple[Option, ...] = (
     }),
     Option("--cloudbench-update-expectations", {
         "metavar": "FILE",
-        "help": "write what is observed into this TOML file as bounds with date and source, for a review; those it "
-                "wrote before are renewed and judge nothing in this session, all others stay",
+        "help": "write observed values to this TOML file as dated bounds for review; bounds written earlier are "
+                "renewed and not enforced in this session; hand-written ones are left alone",
     }),
     Option("--cloudbench-summary", {
         "metavar": "FILE",

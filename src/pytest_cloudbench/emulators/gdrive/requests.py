@@ -107,3 +107,22 @@ def answer_file(state: DriveState, node: Node, call: Call, params: Mapping[str, 
 def answer_selected(value: Any, params: Mapping[str, str], default: Selection | None) -> Answer:
     """Answer with the selected parts of a value."""
     return answer_json(pick_selected(value, read_selection(params, default)))
+
+
+def answer_list(
+    call: Call,
+    name: str,
+    items: list[dict[str, Any]],
+    kind: str,
+    default: Selection | None,
+    *,
+    default_size: int = 100,
+    largest_size: int = 1000,
+) -> Answer:
+    """Answer with the requested page of a list. ``name`` is the property that holds the items."""
+    params = query_params(call)
+    start, size = read_page_start(params), read_page_size(params, default_size, largest_size)
+    value: dict[str, Any] = {"kind": kind, name: items[start : start + size]}
+    if len(items) > start + size:
+        value["nextPageToken"] = f"~!!~{start + size}"
+    return answer_selected(value, params, default)

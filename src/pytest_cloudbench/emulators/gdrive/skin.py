@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from pytest_cloudbench.emulators.gdrive import changes, files, more, sharing, uploads
+from pytest_cloudbench.emulators.gdrive import changes, comments, files, revisions, shared_drives, sharing, uploads
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke_token
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
 from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
@@ -43,27 +43,27 @@ _FUNCTIONS: Mapping[str, tuple[Kind, str, str, _Function]] = {
     "permissions.get": (Kind.META, "GET", _FILE + "/permissions/{permission}", sharing.get_permission),
     "permissions.update": (Kind.WRITE, "PATCH", _FILE + "/permissions/{permission}", sharing.update_permission),
     "permissions.delete": (Kind.WRITE, "DELETE", _FILE + "/permissions/{permission}", sharing.delete_permission),
-    "revisions.list": (Kind.META, "GET", f"{_FILE}/revisions", more.list_revisions),
-    "revisions.get": (Kind.META, "GET", _FILE + "/revisions/{revision}", more.get_revision),
-    "revisions.update": (Kind.WRITE, "PATCH", _FILE + "/revisions/{revision}", more.update_revision),
-    "revisions.delete": (Kind.WRITE, "DELETE", _FILE + "/revisions/{revision}", more.delete_revision),
-    "comments.list": (Kind.META, "GET", f"{_FILE}/comments", more.list_comments),
-    "comments.create": (Kind.WRITE, "POST", f"{_FILE}/comments", more.create_comment),
-    "comments.get": (Kind.META, "GET", _COMMENT, more.get_comment),
-    "comments.update": (Kind.WRITE, "PATCH", _COMMENT, more.update_comment),
-    "comments.delete": (Kind.WRITE, "DELETE", _COMMENT, more.delete_comment),
-    "replies.list": (Kind.META, "GET", f"{_COMMENT}/replies", more.list_replies),
-    "replies.create": (Kind.WRITE, "POST", f"{_COMMENT}/replies", more.create_reply),
-    "replies.get": (Kind.META, "GET", _COMMENT + "/replies/{reply}", more.get_reply),
-    "replies.update": (Kind.WRITE, "PATCH", _COMMENT + "/replies/{reply}", more.update_reply),
-    "replies.delete": (Kind.WRITE, "DELETE", _COMMENT + "/replies/{reply}", more.delete_reply),
-    "drives.list": (Kind.META, "GET", "/drives", more.list_drives),
-    "drives.create": (Kind.WRITE, "POST", "/drives", more.create_drive),
-    "drives.get": (Kind.META, "GET", "/drives/{drive}", more.get_drive),
-    "drives.update": (Kind.WRITE, "PATCH", "/drives/{drive}", more.update_drive),
-    "drives.hide": (Kind.WRITE, "POST", "/drives/{drive}/hide", more.hide_drive),
-    "drives.unhide": (Kind.WRITE, "POST", "/drives/{drive}/unhide", more.unhide_drive),
-    "drives.delete": (Kind.WRITE, "DELETE", "/drives/{drive}", more.delete_drive),
+    "revisions.list": (Kind.META, "GET", f"{_FILE}/revisions", revisions.list_revisions),
+    "revisions.get": (Kind.META, "GET", _FILE + "/revisions/{revision}", revisions.get_revision),
+    "revisions.update": (Kind.WRITE, "PATCH", _FILE + "/revisions/{revision}", revisions.update_revision),
+    "revisions.delete": (Kind.WRITE, "DELETE", _FILE + "/revisions/{revision}", revisions.delete_revision),
+    "comments.list": (Kind.META, "GET", f"{_FILE}/comments", comments.list_comments),
+    "comments.create": (Kind.WRITE, "POST", f"{_FILE}/comments", comments.create_comment),
+    "comments.get": (Kind.META, "GET", _COMMENT, comments.get_comment),
+    "comments.update": (Kind.WRITE, "PATCH", _COMMENT, comments.update_comment),
+    "comments.delete": (Kind.WRITE, "DELETE", _COMMENT, comments.delete_comment),
+    "replies.list": (Kind.META, "GET", f"{_COMMENT}/replies", comments.list_replies),
+    "replies.create": (Kind.WRITE, "POST", f"{_COMMENT}/replies", comments.create_reply),
+    "replies.get": (Kind.META, "GET", _COMMENT + "/replies/{reply}", comments.get_reply),
+    "replies.update": (Kind.WRITE, "PATCH", _COMMENT + "/replies/{reply}", comments.update_reply),
+    "replies.delete": (Kind.WRITE, "DELETE", _COMMENT + "/replies/{reply}", comments.delete_reply),
+    "drives.list": (Kind.META, "GET", "/drives", shared_drives.list_drives),
+    "drives.create": (Kind.WRITE, "POST", "/drives", shared_drives.create_drive),
+    "drives.get": (Kind.META, "GET", "/drives/{drive}", shared_drives.get_drive),
+    "drives.update": (Kind.WRITE, "PATCH", "/drives/{drive}", shared_drives.update_drive),
+    "drives.hide": (Kind.WRITE, "POST", "/drives/{drive}/hide", shared_drives.hide_drive),
+    "drives.unhide": (Kind.WRITE, "POST", "/drives/{drive}/unhide", shared_drives.unhide_drive),
+    "drives.delete": (Kind.WRITE, "DELETE", "/drives/{drive}", shared_drives.delete_drive),
 }
 _BY_SPACE = frozenset({"files.list", "changes.list"})
 _THROTTLED: Mapping[str, tuple[int, str]] = {

@@ -1,1 +1,1 @@
-"""What is tested: experiments as parametrized tests."""
+"""The suites: experiments as parametrized tests."""

@@ -1,4 +1,4 @@
-"""Policy of the suites: where their results go, and which expectations they use."""
+"""Policy that all suites share: their results folder, their expectations and their grid."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytest_cloudbench import adopt_suites
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs before pytest-benchmark reads its options."""
+    """Set the defaults of the suites before pytest-benchmark reads its options."""
     adopt_suites(config, Path(__file__).parent)
 
 
 @pytest.fixture
 def grid(request: pytest.FixtureRequest) -> str:
-    """Which grid was asked for: ``quick`` or ``paper``."""
+    """The grid of ``--grid``: ``quick`` or ``paper``."""
     name: str = request.config.option.cloudbench_grid
     return name
 

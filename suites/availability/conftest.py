@@ -10,11 +10,11 @@ from pytest_cloudbench import Option, add_suite_options
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_suite_options(parser, "availability", (
         Option("--duration", {
-            "type": seconds, "metavar": "TIME",
+            "type": parse_seconds, "metavar": "TIME",
             "help": "how long the series lasts, such as 90s, 6h or 20d (default: by grid)",
         }),
         Option("--pause", {
-            "type": seconds, "metavar": "TIME", "help": "pause between two rounds (default: by grid)",
+            "type": parse_seconds, "metavar": "TIME", "help": "pause between two rounds (default: by grid)",
         }),
         Option("--resume", {
             "nargs": "?", "const": "", "metavar": "FILE",
@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     ))  # fmt: skip
 
 
-def seconds(text: str) -> float:
-    """The value of an option that is a duration. Raises pytest.UsageError."""
+def parse_seconds(text: str) -> float:
+    """Return the value of an option that is a duration. Raises pytest.UsageError."""
     from pytest_cloudbench import parse_duration_s
 
     try:

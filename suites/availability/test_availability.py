@@ -19,7 +19,7 @@ import pytest
 
 from pytest_cloudbench import KIB, RandomContent, Series, SeriesPlan, Threads, Verb, content_digest
 
-from .rounds import SizeClasses, checked, completed, counts, fold, hash_calls
+from .rounds import SizeClasses, count_compared, count_outcomes, find_completed, fold_series, summarize_hash_calls
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads, Result
@@ -28,23 +28,23 @@ READ_BACK = 0.1
 """III.B: "the test client reads 10% of randomly selected data back from the cloud"."""
 
 HASH_CALLS = 0.5
-"""The share of files with a hash call; the paper says "a series of randomized" requests."""
+"""The share of files with a hash call. The paper only says "a series of randomized" requests."""
 
 THREADS = 8
 
 SIZES_KB = {"quick": (100, 1024, 4096), "paper": (100, 1024, 10_240, 102_400)}
-"""Table I's sizes; ``quick`` has only those for which an emulator on two cores is not the bottleneck."""
+"""The sizes of Table I. ``quick`` leaves out those for which an emulator on two cores is the bottleneck."""
 
 FILES = {"quick": 18, "paper": 88}
 """Files in each round. 480 rounds of 88 are the 42,000 writes that Table III has for four of its providers."""
 
 PLANS = {"quick": SeriesPlan(rounds=3), "paper": SeriesPlan(rounds=480, duration_s=20 * 86_400, pause_s=3600)}
-"""Twenty days (III.A), with a round in each hour; otherwise a daily pattern could not be seen."""
+"""Twenty days (III.A) with a round in each hour, without which a daily pattern could not be seen."""
 
 TABLE_III = "Cloud-RAID 2012, Table III: 99.655 % to 100 % of 42,000 or 72,500 writes, 0 to 40 wrong hashes"
 TABLE_I = "Cloud-RAID 2012, Table I: the range of seven providers"
 TABLE_I_MS = {100: (28, 1326), 1024: (36, 1069), 10_240: (26, 1280), 102_400: (26, 1390)}
-"""By size in kB: the quickest and the slowest call of Table I."""
+"""The fastest and the slowest call of Table I in ms, by size in kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Options:
 
 @pytest.fixture
 def options(request: pytest.FixtureRequest) -> _Options:
-    """The grid's numbers, replaced by given options."""
+    """The settings of the grid, with those from the command line in their place."""
     option, grid = request.config.option, request.config.option.cloudbench_grid
     plan = PLANS[grid]
     if option.cloudbench_duration is not None:
@@ -81,76 +81,78 @@ def test_series(experiment: Experiment, payloads: Payloads, options: _Options) -
     series = Series(experiment, setup, options.plan, options.resume, options.keeps_plan)
     for number in series.rounds():
         payload = SizeClasses(f"{payloads.seed}/{number}", options.sizes_kb)
-        series.add({"round": number, **_round(experiment, series, payload, options)})
-    told = series.sum(fold)
-    results = [_availability(experiment, told), *_by_size(experiment, told)]
+        series.add({"round": number, **_run_round(experiment, series, payload, options)})
+    summary = series.sum(fold_series)
+    results = [_conclude_availability(experiment, summary), *_conclude_sizes(experiment, summary)]
     series.end()
     for result in results:
         result.check()
 
 
-def _round(experiment: Experiment, series: Series, payload: SizeClasses, options: _Options) -> dict[str, Any]:
-    """Upload, read a tenth back, request hashes. Returns the line for the state file."""
+def _run_round(experiment: Experiment, series: Series, payload: SizeClasses, options: _Options) -> dict[str, Any]:
+    """Upload files, read a tenth back and request hashes. Return the line for the state file."""
     run = partial(experiment.run, arrival=Threads(THREADS), store=False, detail=True, verify=False)
     began_s = series.now_s()
-    up = run(payload, files=options.files, keep=True, mkdir=False)
-    assert up.files is not None
-    there = replace(up.files, members=completed(up.ops))
-    down = calls = None
-    asked_s = 0.0
-    if there.members:
-        down = run(on=there, sample=READ_BACK, operation=Verb.GET)
-        asked_s = series.now_s()
-        calls = run(on=there, sample=HASH_CALLS, operation=Verb.STAT)
+    upload = run(payload, files=options.files, keep=True, mkdir=False)
+    assert upload.files is not None
+    uploaded = replace(upload.files, members=find_completed(upload.ops))
+    download = hash_run = None
+    calls_began_s = 0.0
+    if uploaded.members:
+        download = run(on=uploaded, sample=READ_BACK, operation=Verb.GET)
+        calls_began_s = series.now_s()
+        hash_run = run(on=uploaded, sample=HASH_CALLS, operation=Verb.STAT)
     if not options.keep:
-        experiment.remove(up.files)
-    runs = [each for each in (up, down, calls) if each is not None]
+        experiment.remove(upload.files)
+    results = [result for result in (upload, download, hash_run) if result is not None]
     has_digest = experiment.provider.driver.capabilities.digest is not None
-    compared = [each.ops for each in (down, calls if has_digest else None) if each is not None]
+    compared = [result.ops for result in (download, hash_run if has_digest else None) if result is not None]
     return {
-        "began_s": began_s, "writes": counts(up.ops), "reads": counts(down.ops if down else {}),
-        "calls": counts(calls.ops if calls else {}, has_digest), "files": checked(compared),
-        "hash": hash_calls(calls.ops, asked_s, payload) if calls else {},
-        "doubts": list(dict.fromkeys(doubt for each in runs for doubt in each.doubts)),
-        "ops_files": [each["ops_file"] for each in runs if "ops_file" in each.info],
+        "began_s": began_s, "writes": count_outcomes(upload.ops),
+        "reads": count_outcomes(download.ops if download else {}),
+        "calls": count_outcomes(hash_run.ops if hash_run else {}, has_digest), "files": count_compared(compared),
+        "hash": summarize_hash_calls(hash_run.ops, calls_began_s, payload) if hash_run else {},
+        "doubts": list(dict.fromkeys(doubt for result in results for doubt in result.doubts)),
+        "ops_files": [result["ops_file"] for result in results if "ops_file" in result.info],
     }  # fmt: skip
 
 
-def _availability(experiment: Experiment, told: Mapping[str, Any]) -> Result:
-    """Table III's row for this provider."""
-    times = told["all_sizes"]
-    day = told["time_of_day"]
-    metrics = {name: told[name] for name in ("availability", "wrong_hash_rate")}
-    metrics |= {name: value for name, value in times.items() if name in _SPREAD}
-    extra = {name: value for name, value in told.items() if name not in {"by_size", "all_sizes", *metrics}}
-    extra |= {
-        "loop": "closed", "errors": _listed(told["write_errors"]),
-        "time_of_day": day["answer"], "time_of_day_test": day,
-        "interval": f"{told['availability_low']:.2%} to {told['availability_high']:.2%}",
-        "checked": told["files_checked"], "hash_calls": times["hash_calls"], "hash_call_s": times["hash_call_s"],
+def _conclude_availability(experiment: Experiment, summary: Mapping[str, Any]) -> Result:
+    """Conclude this provider's row of Table III."""
+    times = summary["all_sizes"]
+    daily = summary["time_of_day"]
+    metrics = {name: summary[name] for name in ("availability", "wrong_hash_rate")}
+    metrics |= {name: value for name, value in times.items() if name in _TIME_METRICS}
+    details = {name: value for name, value in summary.items() if name not in {"by_size", "all_sizes", *metrics}}
+    details |= {
+        "loop": "closed", "errors": _format_errors(summary["write_errors"]),
+        "time_of_day": daily["answer"], "time_of_day_test": daily,
+        "interval": f"{summary['availability_low']:.2%} to {summary['availability_high']:.2%}",
+        "checked": summary["files_checked"], "hash_calls": times["hash_calls"], "hash_call_s": times["hash_call_s"],
     }  # fmt: skip
     columns = ["rounds", "writes", "errors", "availability", "interval", "checked", "wrong_hashes", "hash_call_p50",
                "hash_call_p99", "time_of_day", "size_matters"]  # fmt: skip
     return experiment.conclude(
-        metrics, times["times_s"] or [told["observed_s"]], columns=columns, extra=extra, doubts=_doubts(told),
+        metrics, times["times_s"] or [summary["observed_s"]], columns=columns, extra=details,
+        doubts=_list_doubts(summary),
         stats_of="time of hash calls" if times["times_s"] else "time of the whole series: no hash call was answered",
-        notes=_notes(told), published={"source": TABLE_III},
+        notes=_list_notes(summary), published={"source": TABLE_III},
     )  # fmt: skip
 
 
-def _by_size(experiment: Experiment, told: Mapping[str, Any]) -> list[Result]:
-    """Table I's rows for this provider: one entry per size."""
-    params, found = experiment.params, []
-    for size, times in told["by_size"].items():
+def _conclude_sizes(experiment: Experiment, summary: Mapping[str, Any]) -> list[Result]:
+    """Conclude this provider's rows of Table I, one entry for each size."""
+    params, results = experiment.params, []
+    for size, times in summary["by_size"].items():
         experiment.params = {**params, "size_kb": int(size)}
-        found.append(_of_size(experiment, int(size), times, _doubts(told)))
+        results.append(_conclude_size(experiment, int(size), times, _list_doubts(summary)))
     experiment.params = params
-    return found
+    return results
 
 
-def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], doubts: Sequence[str]) -> Result:
+def _conclude_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], doubts: Sequence[str]) -> Result:
     algorithm = experiment.provider.driver.capabilities.digest or "sha256"
-    local_s = experiment.agent.once(f"local-hash:{size_kb}", partial(_local_hash_s, size_kb, algorithm))
+    local_s = experiment.agent.once(f"local-hash:{size_kb}", partial(_time_local_hash_s, size_kb, algorithm))
     low, high = TABLE_I_MS.get(size_kb, (None, None))
     extra = {
         "ops": times["hash_calls"], "hash_calls": times["hash_calls"], "hash_calls_kept": times["hash_calls_kept"],
@@ -160,57 +162,57 @@ def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], dou
     }  # fmt: skip
     columns = ["hash_calls", "hash_call_p50", "hash_call_p90", "hash_call_p99", "hash_call_max", "local_hash_ms",
                "published_range"]  # fmt: skip
-    metrics = {name: times[name] for name in _SPREAD}
+    metrics = {name: times[name] for name in _TIME_METRICS}
     return experiment.conclude(
         metrics, times["times_s"], stats_of="time of hash calls", label=f"{size_kb}kB", extra=extra, columns=columns,
         doubts=doubts, published={"source": TABLE_I}, spread={"hash_call_p50": times["times_s"]},
     )  # fmt: skip
 
 
-_SPREAD = tuple(f"hash_call_{label}" for label in ("p50", "p90", "p99", "p99.9", "max"))
+_TIME_METRICS = tuple(f"hash_call_{label}" for label in ("p50", "p90", "p99", "p99.9", "max"))
 
 
-def _doubts(told: Mapping[str, Any]) -> list[str]:
-    count = told["doubtful_rounds"]
-    return [*told["doubts_of_rounds"], f"{count} of {told['rounds']} rounds are doubtful"] if count else []
+def _list_doubts(summary: Mapping[str, Any]) -> list[str]:
+    count = summary["doubtful_rounds"]
+    return [*summary["doubts_of_rounds"], f"{count} of {summary['rounds']} rounds are doubtful"] if count else []
 
 
-def _notes(told: Mapping[str, Any]) -> list[str]:
-    """Remarks that belong to the numbers."""
+def _list_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Return the remarks that belong to the numbers."""
     notes = []
-    earlier = told["sessions"] - 1
+    earlier = summary["sessions"] - 1
     if earlier:
-        whose = "an earlier run" if earlier == 1 else f"{earlier} earlier runs"
-        rounds = f"{told['earlier_rounds']} round{'s' * (told['earlier_rounds'] != 1)}"
-        notes.append(f"resumed: {rounds} of {whose}, stopped for {_spoken(told['gap_s'])}, "
+        source = "an earlier run" if earlier == 1 else f"{earlier} earlier runs"
+        rounds = f"{summary['earlier_rounds']} round{'s' * (summary['earlier_rounds'] != 1)}"
+        notes.append(f"resumed: {rounds} of {source}, stopped for {_format_duration(summary['gap_s'])}, "
                      "which counts neither as time nor as unavailability")  # fmt: skip
-    if told["was_torn"]:
+    if summary["was_torn"]:
         notes.append("the stop cut off the state file's last line; that round was repeated")
-    times, day = told["all_sizes"], told["time_of_day"]
+    times, daily = summary["all_sizes"], summary["time_of_day"]
     if times["hash_calls_kept"] < times["hash_calls"]:
         notes.append(f"percentiles of {times['hash_calls_kept']:,} of {times['hash_calls']:,} hash calls; "
                      "counts, means and largest are of all")  # fmt: skip
-    if day["answer"] == "yes":
-        test = f"Kruskal-Wallis {day['statistic']:.1f}, p {day['p_value']:.1g}, {day['days']:.1f} days"
+    if daily["answer"] == "yes":
+        test = f"Kruskal-Wallis {daily['statistic']:.1f}, p {daily['p_value']:.1g}, {daily['days']:.1f} days"
         notes.append(
-            f"hash calls depend on the time of day: hours differ by {day['change']:.0%} of the median ({test})"
+            f"hash calls depend on the time of day: hours differ by {daily['change']:.0%} of the median ({test})"
         )
-    if told["throttled"]:
-        others = told["availability_unthrottled"] or 0.0
-        notes.append(f"{told['throttled']} writes were throttled; without them {others:.2%} completed")
-    if told["read_errors"] or told["hash_call_errors"]:
-        notes.append(f"downloads that failed: {_listed(told['read_errors'])}; "
-                     f"hash calls that failed: {_listed(told['hash_call_errors'])}")  # fmt: skip
+    if summary["throttled"]:
+        unthrottled = summary["availability_unthrottled"] or 0.0
+        notes.append(f"{summary['throttled']} writes were throttled; without them {unthrottled:.2%} completed")
+    if summary["read_errors"] or summary["hash_call_errors"]:
+        notes.append(f"downloads that failed: {_format_errors(summary['read_errors'])}; "
+                     f"hash calls that failed: {_format_errors(summary['hash_call_errors'])}")  # fmt: skip
     return notes
 
 
-def _listed(errors: Mapping[str, int]) -> str:
-    """ "server 12, throttled 3"."""
+def _format_errors(errors: Mapping[str, int]) -> str:
+    """Return counts of errors as text, such as ``server 12, throttled 3``."""
     return ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items())) or "none"
 
 
-def _spoken(duration_s: float) -> str:
-    """ "3 h 2 min"."""
+def _format_duration(duration_s: float) -> str:
+    """Return a duration as text, such as ``3 h 2 min``."""
     minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -219,8 +221,8 @@ def _spoken(duration_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _InMemory:
-    """A file whose bytes exist beforehand, so that reading them does not count as hashing."""
+class _PreparedFile:
+    """A file whose bytes were made beforehand, so that making them does not count as time for the hash."""
 
     size_bytes: int
     block: bytes
@@ -230,10 +232,10 @@ class _InMemory:
         return self.block if length >= len(self.block) else self.block[:length]
 
 
-def _local_hash_s(size_kb: int, algorithm: str) -> float:
-    """Table I's third column: this machine's time for the same digest, the median of three."""
+def _time_local_hash_s(size_kb: int, algorithm: str) -> float:
+    """Return this machine's time for the same digest, the median of three (third column of Table I)."""
     size_bytes = size_kb * KIB
-    content = _InMemory(size_bytes, RandomContent("local", min(size_bytes, 4096 * KIB)).read(0, 4096 * KIB))
+    content = _PreparedFile(size_bytes, RandomContent("local", min(size_bytes, 4096 * KIB)).read(0, 4096 * KIB))
     times_s = []
     for _ in range(3):
         began_s = perf_counter()

@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="threshold_kb",
             y="tue",
             title="Traffic usage efficiency over the byte counter c",
-            told="More bytes wait together, so fewer sessions are paid for (UDS, Figure 19).",
+            told="The more bytes wait together, the fewer sessions are needed (UDS, Figure 19).",
             mark="published_best_kb",
             x_title="byte counter c, KB",
         ),
@@ -21,7 +21,7 @@ CLOUDBENCH_SUITE = Suite(
             x="threshold_kb",
             y="pushes",
             title="Pushes over the byte counter c",
-            told="How often changes were handed on for the same stream of appends.",
+            told="The number of times that changes were handed on, for the same stream of appends.",
             mark="published_best_kb",
             x_title="byte counter c, KB",
         ),
@@ -30,7 +30,7 @@ CLOUDBENCH_SUITE = Suite(
             x="threshold_kb",
             y="sync_delay_s",
             title="Sync delay over the byte counter c",
-            told="From the last append until the server has all: what still waits in the end (UDS, Figure 20).",
+            told="Time from the last append until the server has everything (UDS, Figure 20).",
             mark="published_best_kb",
             x_title="byte counter c, KB",
         ),
@@ -40,7 +40,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while a file is downloaded",
-            told="The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figures 16 and 21).",
+            told="The running sum over the final size of the file. 1 is the best (UDS, Figures 16 and 21).",
             over="file_bytes",
             published=(("uds_tue", "", "client alone"), ("uds_tue_batched", "", "with UDS")),
         ),
@@ -50,7 +50,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while a log grows",
-            told="The sum so far, over the size that the log has in the end; 1 is the best (UDS, Figures 15 and 22).",
+            told="The running sum over the final size of the log. 1 is the best (UDS, Figures 15 and 22).",
             over="file_bytes",
             published=(("uds_tue", "", "client alone"),),
         ),
@@ -61,8 +61,8 @@ CLOUDBENCH_SUITE = Suite(
             times="cpu_shares_at_s",
             title="CPU time while a file grows",
             told=(
-                "Of the client, and of what batches in front of it, as a share of one core (UDS, Figures 23 to 25); "
-                "published are means on a processor of 2012."
+                "CPU time of the client and of the savingbox in front of it, as a share of one core (UDS, Figures 23 "
+                "to 25). Published values are means on a processor of 2012."
             ),
             is_sum=False,
             published=(
@@ -77,7 +77,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while single bytes are appended",
-            told="The sum so far, over the size that the file has in the end (UDS, section 3.3).",
+            told="The running sum over the final size of the file (UDS, section 3.3).",
             over="file_bytes",
         ),
     ),

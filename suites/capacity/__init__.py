@@ -1,4 +1,4 @@
-"""How much load a provider can take before too many files are lost or late."""
+"""The load that a provider can take before too many files are lost or late."""
 
 from __future__ import annotations
 

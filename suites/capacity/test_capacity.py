@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 5 * KIB
 SENSORS = 10
-"""The number of sources that make up a rate; each keeps to its clock and starts at a random phase."""
+"""The number of sources that make up a rate. Each keeps to its clock and starts at a random phase."""
 
 INTERVAL_S = 1.0
 PROBE_S = {"quick": 2.0, "paper": 60.0}
@@ -33,7 +33,7 @@ LOWEST, HIGHEST, REPEATS = 4.0, 4_096.0, 3
 
 @pytest.fixture
 def limits(request: pytest.FixtureRequest, grid: str) -> dict[str, Any]:
-    """The bounds for passing, the duration of a probe, and the operations that the search may take."""
+    """The bounds that a load must keep, the duration of a probe, and the operations that the search may take."""
     option = request.config.option
     return {
         "loss": option.cloudbench_capacity_loss,
@@ -50,27 +50,27 @@ def test_rate(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]
     def probe(rate_per_s: float) -> Result:
         interval_s = SENSORS / rate_per_s
         count = max(1, ceil(limits["probe_s"] / interval_s))
-        return _probe(experiment, payloads, interval_s, SENSORS, count)
+        return _run_probe(experiment, payloads, interval_s, SENSORS, count)
 
-    _search(experiment, limits, "capacity_per_s", probe, is_integer=False)
+    _search_limit(experiment, limits, "capacity_per_s", probe, is_integer=False)
 
 
 def test_sensors(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]) -> None:
     """The largest number of sensors that upload 5 KB every second: the question of thesis 4.2.4, turned around."""
 
     def probe(sensors: float) -> Result:
-        return _probe(experiment, payloads, INTERVAL_S, int(sensors), max(1, ceil(limits["probe_s"] / INTERVAL_S)))
+        return _run_probe(experiment, payloads, INTERVAL_S, int(sensors), max(1, ceil(limits["probe_s"] / INTERVAL_S)))
 
-    _search(experiment, limits, "capacity_sensors", probe, is_integer=True)
+    _search_limit(experiment, limits, "capacity_sensors", probe, is_integer=True)
 
 
-def _probe(experiment: Experiment, payloads: Payloads, interval_s: float, sensors: int, count: int) -> Result:
+def _run_probe(experiment: Experiment, payloads: Payloads, interval_s: float, sensors: int, count: int) -> Result:
     arrival = FixedInterval(interval_s, first_delay_max_s=interval_s)
     payload = payloads.random(FILE_BYTES)
     return experiment.run(payload, arrival=arrival, sensors=sensors, ops_per_sensor=count, store=False)
 
 
-def _search(experiment: Experiment, limits: dict[str, Any], metric: str, probe: Any, *, is_integer: bool) -> None:
+def _search_limit(experiment: Experiment, limits: dict[str, Any], metric: str, probe: Any, *, is_integer: bool) -> None:
     search = BracketSearch(
         LOWEST, HIGHEST, limits["resolution"], REPEATS, max_ops=limits["max_ops"], start=16.0, integer=is_integer
     )
@@ -78,18 +78,18 @@ def _search(experiment: Experiment, limits: dict[str, Any], metric: str, probe: 
     responses_s: list[float] = []
     while (level := search.next()) is not None:
         result = probe(level)
-        passed = _passes(result, limits)
+        passed = _judge_probe(result, limits)
         search.tell(level, passed, result["ops"])
-        told = {
+        numbers = {
             key: result[key] for key in ("loss_rate", "response_p99", "ops", "ops_per_s", "lateness_p99", "ops_file")
         }
         doubts, notes = list(result.doubts), list(result.notes)
-        probes.append({"level": level, "passed": passed, **told, "doubts": doubts, "notes": notes})
+        probes.append({"level": level, "passed": passed, **numbers, "doubts": doubts, "notes": notes})
         responses_s += [result["response_p99"]] if passed and result["response_p99"] else []
     _conclude(experiment, limits, metric, search.result(), probes, responses_s)
 
 
-def _passes(result: Result, limits: dict[str, Any]) -> bool | None:
+def _judge_probe(result: Result, limits: dict[str, Any]) -> bool | None:
     if result.doubts or result["loss_rate"] is None:
         return None
     if result["loss_rate"] > limits["loss"]:
@@ -98,30 +98,31 @@ def _passes(result: Result, limits: dict[str, Any]) -> bool | None:
 
 
 def _conclude(
-    experiment: Experiment, limits: dict[str, Any], metric: str, found: Bracket, probes: list[dict[str, Any]],
+    experiment: Experiment, limits: dict[str, Any], metric: str, bracket: Bracket, probes: list[dict[str, Any]],
     responses_s: list[float],
 ) -> None:  # fmt: skip
     notes = [f"probes of {limits['probe_s']:g} s, loss <= {limits['loss']:g}, response p99 <= {limits['p99_s']:g} s"]
-    if found.passes_at is None and found.fails_at is not None:
-        notes.append(f"even {found.fails_at:g} is too much")
-    elif found.fails_at is None and found.passes_at is not None:
-        notes.append(f"at least {found.passes_at:g}: nothing failed ({found.ended})")
-    if not found.is_monotonic:
+    if bracket.passes_at is None and bracket.fails_at is not None:
+        notes.append(f"even {bracket.fails_at:g} is too much")
+    elif bracket.fails_at is None and bracket.passes_at is not None:
+        notes.append(f"at least {bracket.passes_at:g}: nothing failed ({bracket.ended})")
+    if not bracket.is_monotonic:
         notes.append("a higher load passed where a lower one failed: the interval is wider for it")
     notes += dict.fromkeys(note for probe in probes for note in probe["notes"])
-    doubts = [found.inconclusive] if found.inconclusive else []
-    if found.ended == "budget":
+    doubts = [bracket.inconclusive] if bracket.inconclusive else []
+    if bracket.ended == "budget":
         notes.append(f"the budget of {limits['max_ops']} operations ended the search")
     experiment.conclude(
-        {metric: found.passes_at},
+        {metric: bracket.passes_at},
         responses_s or [0.0],
         stats_of="response p99 of the probes that passed" if responses_s else "nothing: no probe passed",
-        of=[],  # a doubtful probe is not a doubtful answer
+        of=[],  # the search left doubtful probes out, so they cast no doubt on the answer
         columns=(metric, "passes_at", "fails_at", "low", "high", "ended", "probe_count", "ops_used"),
         extra={
-            "passes_at": found.passes_at, "fails_at": found.fails_at, "low": found.low, "high": found.high,
-            "is_bounded": found.is_bounded, "ended": found.ended, "probe_count": len(probes), "ops_used": found.ops,
-            "probes": probes, "limits": limits, "ops": found.ops, "ops_files": [probe["ops_file"] for probe in probes],
+            "passes_at": bracket.passes_at, "fails_at": bracket.fails_at, "low": bracket.low, "high": bracket.high,
+            "is_bounded": bracket.is_bounded, "ended": bracket.ended, "probe_count": len(probes),
+            "ops_used": bracket.ops, "probes": probes, "limits": limits, "ops": bracket.ops,
+            "ops_files": [probe["ops_file"] for probe in probes],
         },
         doubts=doubts,
         notes=notes,

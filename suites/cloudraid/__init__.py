@@ -1,4 +1,4 @@
-"""What an array of providers gains and costs, and what it survives (Cloud-RAID)."""
+"""The gains and costs of an array of providers, and the losses that it survives (Cloud-RAID)."""
 
 from __future__ import annotations
 

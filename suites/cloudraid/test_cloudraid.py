@@ -1,7 +1,8 @@
 """What does an array of providers gain over each of them, what does it cost, and what does it survive?
 
-The subject is any array, ``--provider raid:FILE.toml``; without one, six emulated clouds of which any four are enough.
-Losses and trouble are injected in this process, in front of the children, so they are the same for real ones.
+The subject is any array, ``--provider raid:FILE.toml``; without one, it is six emulated clouds of which
+any four are enough. Losses and trouble are injected in this process, in front of the children, so they are the same for
+real ones.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from pytest_cloudbench import (
 
 from .measures import (
     PHASES,
-    child_of,
-    delta,
-    judged_over,
-    judged_slower,
-    phases,
-    placement_of,
-    slower_of,
-    stored_bytes,
-    times_of,
+    compare_losses,
+    judge_excess,
+    judge_slowdown,
+    measure_placement,
+    measure_stored_bytes,
+    median_times,
+    open_child,
+    phases_per_operation,
+    subtract_costs,
 )
-from .rivals import RIVALS, measured_rival
-from .trouble import SLOW_S, TROUBLES, Chance, asked_first, trouble, troubled
+from .rivals import RIVALS, measure_rival
+from .trouble import SLOW_S, TROUBLES, RandomFailures, cause_trouble, first_asked_children, wrap_children
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Files, Payloads, RaidDriver, Result
@@ -50,23 +51,23 @@ SIZE_BYTES = {"quick": MIB, "paper": 16 * MIB}
 READS = {"quick": 300, "paper": 20_000}
 SIX = pytest.mark.cloudbench_provider("raid:six")
 TURNS = {"quick": 12, "paper": 20}
-"""How often each number of lost children has its turn: of 12, an interval of 95 % leaves two out at each end."""
+"""The turns of each number of lost children. An interval of 95 % leaves out two of 12 at each end."""
 
 GOALS_SINCE = date(2026, 11, 25)
 
 
 @pytest.fixture
 def objects(pytestconfig: pytest.Config, grid: str) -> int:
-    """How many objects each measurement uses."""
-    given: int | None = pytestconfig.option.cloudbench_cloudraid_objects
-    return OBJECTS[grid] if given is None else given
+    """The number of objects that each measurement uses."""
+    option: int | None = pytestconfig.option.cloudbench_cloudraid_objects
+    return OBJECTS[grid] if option is None else option
 
 
 @pytest.fixture
 def size_bytes(pytestconfig: pytest.Config, grid: str) -> int:
     """The size of each object."""
-    given: int | None = pytestconfig.option.cloudbench_cloudraid_bytes
-    return SIZE_BYTES[grid] if given is None else given
+    option: int | None = pytestconfig.option.cloudbench_cloudraid_bytes
+    return SIZE_BYTES[grid] if option is None else option
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def array(experiment: Experiment) -> RaidDriver:
 
     driver = experiment.provider.driver
     if not isinstance(driver, RaidDriver):
-        pytest.skip(f"{experiment.provider.spec}: not an array of providers; name one: --provider raid:FILE.toml")
+        pytest.skip(f"{experiment.provider.spec}: not an array of providers. Name one: --provider raid:FILE.toml")
     return driver
 
 
@@ -87,7 +88,7 @@ def array(experiment: Experiment) -> RaidDriver:
 def test_together_and_alone(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, objects: int, size_bytes: int
 ) -> None:
-    """Uploads and downloads, one after another: with the array, and with each of its children by itself."""
+    """Uploads and downloads, one after another, with the array and with each of its children alone."""
     payload = payloads.random(size_bytes)
 
     def both() -> tuple[Result, Result]:
@@ -99,37 +100,41 @@ def test_together_and_alone(
 
     before = array.ledger.totals()
     together = both()
-    spent = delta(before, array.ledger.totals())
-    apart = experiment.agent.once(f"apart:{experiment.nodeid}", lambda: phases(spent) | stored_bytes(array))
+    spent = subtract_costs(before, array.ledger.totals())
+    apart = experiment.agent.once(
+        f"apart:{experiment.nodeid}", lambda: phases_per_operation(spent) | measure_stored_bytes(array)
+    )
     alone: dict[str, tuple[Result, Result]] = {}
     for number, member in enumerate(array.array.file.children):
-        with experiment.elsewhere(child_of(experiment.provider, array, number)):
+        with experiment.elsewhere(open_child(experiment.provider, array, number)):
             alone[member.name] = both()
-    for place, verb in enumerate(("put", "get")):
-        _compare(experiment, verb, together[place], {name: runs[place] for name, runs in alone.items()}, apart)
+    for index, verb in enumerate(("put", "get")):
+        _conclude_direction(
+            experiment, verb, together[index], {name: runs[index] for name, runs in alone.items()}, apart
+        )
 
 
-def _compare(
+def _conclude_direction(
     experiment: Experiment, verb: str, together: Result, alone: Mapping[str, Result], apart: Mapping[str, Any]
 ) -> None:
-    """One entry: the array's time beside those of its children, and where it goes."""
+    """Store one entry: the time of the array and its phases, compared with the times of its children."""
     size_bytes = together.info["size_bytes"]
     medians_s = {name: median(result.ok_s or [0.0]) for name, result in alone.items()}
     best_s, best = min((taken_s, name) for name, taken_s in medians_s.items())
     array_s = median(together.ok_s or [0.0])
-    told = {name: apart[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in apart}
+    phases_s = {name: apart[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in apart}
     experiment.conclude(
         {"p50": array_s}, together.ok_s or [0.0], of=[together, *alone.values()], label=verb,
         stats_of=f"time of a {verb} of the array",
         columns=(
             "direction", "array_s", "best_s", "best_child", "times_the_best", "mb_per_s",
-            *(f"{name}_s" for name in told), "overhead",
+            *(f"{name}_s" for name in phases_s), "overhead",
         ),
         extra={
             "direction": verb, "array_s": array_s, "best_s": best_s, "best_child": best,
             "times_the_best": array_s / best_s if best_s else None,
             "children_s": medians_s, "mb_per_s": size_bytes / 1e6 / array_s if array_s else None, "loop": "closed",
-            "object_bytes": size_bytes, **{f"{name}_s": value for name, value in told.items()},
+            "object_bytes": size_bytes, **{f"{name}_s": value for name, value in phases_s.items()},
             **{name: apart[name] for name in ("overhead", "stored_bytes", "content_bytes")},
         },
     ).check()  # fmt: skip
@@ -143,48 +148,49 @@ def test_losses(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, pytestconfig: pytest.Config, objects: int,
     size_bytes: int, grid: str,
 ) -> None:  # fmt: skip
-    """Reads with 0 to m children lost, in turns, starting with those asked first; then with one more.
+    """Reads with 0 to m children lost, in turns, starting with those asked first, and finally with one more.
 
     With one more lost, reads fail and a write must leave nothing half done.
     """
-    most, wanted = array.array.file.m, pytestconfig.option.cloudbench_cloudraid_slower
+    most, at_most = array.array.file.m, pytestconfig.option.cloudbench_cloudraid_slower
     payload = payloads.random(size_bytes)
-    with troubled(array) as children:
+    with wrap_children(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
         turns: list[list[Result]] = []
         for _ in range(TURNS[grid]):
             turns.append([])
             for lost in range(most + 1):
-                with trouble(asked_first(array, children, size_bytes, lost), "lost"):
-                    turns[-1].append(_read(experiment, up.files))
-        with trouble(asked_first(array, children, size_bytes, most + 1), "lost"):
-            beyond = _read(experiment, up.files)
-            told = experiment.agent.once(f"refused:{experiment.nodeid}", lambda: _refused(array, up.files))
-        after = _read(experiment, up.files)
+                with cause_trouble(first_asked_children(array, children, size_bytes, lost), "lost"):
+                    turns[-1].append(_read_objects(experiment, up.files))
+        with cause_trouble(first_asked_children(array, children, size_bytes, most + 1), "lost"):
+            beyond = _read_objects(experiment, up.files)
+            refusal = experiment.agent.once(f"refused:{experiment.nodeid}", lambda: _try_refused_write(array, up.files))
+        after = _read_objects(experiment, up.files)
     by_lost = list(zip(*turns, strict=True))
-    times_s = [[taken_s for each in runs for taken_s in each.ok_s] for runs in by_lost]
-    slower = slower_of([[each.ok_s for each in turn] for turn in turns])
-    judged, note = judged_slower(slower, wanted)
-    failed = [sum(each["ops"] - each["ok"] for each in runs) for runs in by_lost]
-    changed = after["ops"] - after["ok"]
+    times_s = [[taken_s for result in runs for taken_s in result.ok_s] for runs in by_lost]
+    slowdowns = compare_losses([[result.ok_s for result in turn] for turn in turns])
+    ratio, note = judge_slowdown(slowdowns, at_most)
+    failures = [sum(result["ops"] - result["ok"] for result in runs) for runs in by_lost]
+    harmed = after["ops"] - after["ok"]
     experiment.conclude(
-        {"slower_with_losses": judged, "reads_failed": sum(failed),
-         "objects_harmed": changed + (told["answer"] != "refused")},
-        times_s[0] or [0.0], of=[*(each for turn in turns for each in turn), beyond, after],
+        {"slower_with_losses": ratio, "reads_failed": sum(failures),
+         "objects_harmed": harmed + (refusal["answer"] != "refused")},
+        times_s[0] or [0.0], of=[*(result for turn in turns for result in turn), beyond, after],
         stats_of="time of a read with nothing lost",
         columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
         extra={
-            "lost_at_most": most, "median_s": [median(each) if each else None for each in times_s],
-            "slower": [asdict(each) for each in slower], "p50": median(times_s[0]) if times_s[0] else None,
-            "slower_at_most": max((each.ratio for each in slower), default=None), "wanted": f"at most {wanted:g} x",
-            "failed": [*failed, beyond["ops"] - beyond["ok"]], "with_one_more": told["answer"], **told,
-            "whole_afterwards": not changed, "turns": len(turns), "loop": "closed",
+            "lost_at_most": most, "median_s": [median(read_s) if read_s else None for read_s in times_s],
+            "slower": [asdict(slowdown) for slowdown in slowdowns], "p50": median(times_s[0]) if times_s[0] else None,
+            "slower_at_most": max((slowdown.ratio for slowdown in slowdowns), default=None),
+            "wanted": f"at most {at_most:g} x",
+            "failed": [*failures, beyond["ops"] - beyond["ok"]], "with_one_more": refusal["answer"], **refusal,
+            "whole_afterwards": not harmed, "turns": len(turns), "loop": "closed",
         },
-        notes=[f"with {most + 1} lost: {told['error']}", *note],
+        notes=[f"with {most + 1} lost: {refusal['error']}", *note],
         expect=[
             Expectation(str(experiment.provider.spec), name, None, bound, source, GOALS_SINCE)
             for name, bound, source in (
-                ("slower_with_losses", wanted, "the goal of this suite: --cloudraid-slower"),
+                ("slower_with_losses", at_most, "the goal of this suite: --cloudraid-slower"),
                 ("reads_failed", 0, "an array can be read without any m of its children"),
                 ("objects_harmed", 0, "a write without enough children is refused and changes nothing"),
             ) if most or name != "slower_with_losses"
@@ -192,12 +198,12 @@ def test_losses(
     ).check()  # fmt: skip
 
 
-def _read(experiment: Experiment, files: Files | None) -> Result:
+def _read_objects(experiment: Experiment, files: Files | None) -> Result:
     return experiment.run(arrival=Threads(1), on=files, operation=Verb.GET, store=False, detail=True)
 
 
-def _refused(array: RaidDriver, files: Files | None) -> dict[str, Any]:
-    """What a write reports when too few children are left; it must leave everything as it was."""
+def _try_refused_write(array: RaidDriver, files: Files | None) -> dict[str, Any]:
+    """Try a write with too few children left. Return how it ended, and whether it left everything unchanged."""
     assert files is not None
     path, _ = files.file(*files.members[0])
     row = array.array.metadata.find(path)
@@ -219,26 +225,30 @@ def test_trouble(
 ) -> None:
     """Reads while m children are slow, hang, return changed bytes, or answer with errors."""
     payload = payloads.random(size_bytes)
-    with troubled(array) as children:
+    with wrap_children(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
-        well = [_read(experiment, up.files) for _ in range(2)]  # afterwards it knows the usual times
+        # After these reads the array knows the usual times.
+        usual_runs = [_read_objects(experiment, up.files) for _ in range(2)]
         before = array.ledger.totals()
-        with trouble(asked_first(array, children, size_bytes, array.array.file.m), kind):
-            ill = [_read(experiment, up.files) for _ in range(2)]
-        spent = delta(before, array.ledger.totals()).get("get")
-    met = experiment.agent.once(f"met:{experiment.nodeid}", lambda: {
+        with cause_trouble(first_asked_children(array, children, size_bytes, array.array.file.m), kind):
+            troubled_runs = [_read_objects(experiment, up.files) for _ in range(2)]
+        spent = subtract_costs(before, array.ledger.totals()).get("get")
+    ledger_counts = experiment.agent.once(f"met:{experiment.nodeid}", lambda: {
         name: getattr(spent, name) if spent else 0 for name in ("hedged", "failed", "damaged", "missing")
     })  # fmt: skip
-    usual, took = (sorted(taken_s for each in runs for taken_s in each.ok_s) for runs in (well, ill))
-    failed = sum(each["ops"] - each["ok"] for each in ill)
+    usual_s, troubled_s = (
+        sorted(taken_s for result in runs for taken_s in result.ok_s) for runs in (usual_runs, troubled_runs)
+    )
+    failed = sum(result["ops"] - result["ok"] for result in troubled_runs)
     experiment.conclude(
-        {"p50": median(took) if took else None}, took or [0.0], of=[*well, *ill],
+        {"p50": median(troubled_s) if troubled_s else None}, troubled_s or [0.0], of=[*usual_runs, *troubled_runs],
         stats_of="time of a read with trouble",
         columns=("usual_s", "troubled_s", "slower", "worst_s", "reads_failed", "hedged", "failed", "damaged"),
         extra={
-            "usual_s": median(usual), "troubled_s": median(took) if took else None,
-            "slower": median(took) / median(usual) if took and usual else None, "worst_s": max(took, default=None),
-            "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **met,
+            "usual_s": median(usual_s), "troubled_s": median(troubled_s) if troubled_s else None,
+            "slower": median(troubled_s) / median(usual_s) if troubled_s and usual_s else None,
+            "worst_s": max(troubled_s, default=None),
+            "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **ledger_counts,
         },
         doubts=[f"{failed} reads failed, though only {array.array.file.m} children had trouble"] if failed else [],
     ).check()  # fmt: skip
@@ -257,32 +267,34 @@ def test_availability(
     failures = [option.cloudbench_cloudraid_failure] * len(file.children)
     predicted = chance_of_at_least(file.k, failures)
     payload = payloads.random(KIB)
-    with troubled(array) as children:
+    with wrap_children(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=4, keep=True, store=False, verify=False)
-        chance = Chance(f"{experiment.facts.seed}/availability", failures, option.cloudbench_cloudraid_shared)
-        chance.set_on(children)
-        told = experiment.agent.once(f"reads:{experiment.nodeid}", lambda: _reads(array, up.files, chance, READS[grid]))
-    share = judge_availability(told["ok"], READS[grid])
-    within = share.low <= predicted <= share.high
+        chance = RandomFailures(f"{experiment.facts.seed}/availability", failures, option.cloudbench_cloudraid_shared)
+        chance.install_on(children)
+        reads = experiment.agent.once(
+            f"reads:{experiment.nodeid}", lambda: _read_with_failures(array, up.files, chance, READS[grid])
+        )
+    share = judge_availability(reads["ok"], READS[grid])
+    is_as_predicted = share.low <= predicted <= share.high
     experiment.conclude(
-        {"availability": share.share}, told["times_s"] or [0.0], of=[up], stats_of="time of a read",
+        {"availability": share.share}, reads["times_s"] or [0.0], of=[up], stats_of="time of a read",
         columns=("reads", "child_failure", "measured", "interval", "predicted", "as_predicted"),
         extra={
             "reads": READS[grid], "child_failure": failures[0], "measured": f"{share.share:.2%}",
             "shared_failure": option.cloudbench_cloudraid_shared, "interval": f"{share.low:.2%} to {share.high:.2%}",
-            "predicted": f"{predicted:.2%}", "predicted_share": predicted, "as_predicted": "yes" if within else "no",
-            "loop": "closed",
+            "predicted": f"{predicted:.2%}", "predicted_share": predicted,
+            "as_predicted": "yes" if is_as_predicted else "no", "loop": "closed",
         },
-        notes=[] if within else ["children do not fail independently, or not as often as assumed"],
+        notes=[] if is_as_predicted else ["children do not fail independently, or not as often as assumed"],
     ).check()  # fmt: skip
 
 
-def _reads(array: RaidDriver, files: Files | None, chance: Chance, count: int) -> dict[str, Any]:
+def _read_with_failures(array: RaidDriver, files: Files | None, chance: RandomFailures, count: int) -> dict[str, Any]:
     assert files is not None
     paths = [files.file(*member)[0] for member in files.members]
     times_s: list[float] = []
     for number in range(count):
-        chance.begin()
+        chance.begin_operation()
         began_ns = now_ns()
         try:
             for _ in array.get(paths[number % len(paths)]):
@@ -297,7 +309,7 @@ def _reads(array: RaidDriver, files: Files | None, chance: Chance, count: int) -
 
 TABLE_2 = pytest.mark.cloudbench_provider("raid:cloud-raid-2012")
 PUBLISHED_S = {"equal": 46.2, "throughput": 7.35, "in proportion": 2.51, "best single": 3.81}
-"""Computed from Table II's times of 10 MB; the paper prints none of them."""
+"""Computed from the times of 10 MB in Table II, since the paper prints none of them."""
 
 
 @TABLE_2
@@ -305,16 +317,16 @@ def test_placement(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, pytestconfig: pytest.Config, grid: str
 ) -> None:
     """Shares by observed throughput, against the least time in which any m children may still fail."""
-    _one_agent(experiment, "each agent observes its own rates")
+    _require_one_agent(experiment, "each agent observes its own rates")
     at_most, is_known = pytestconfig.option.cloudbench_cloudraid_over, experiment.provider.emulated == "all"
-    measured = placement_of(experiment, payloads, array, grid)
-    over, note = judged_over(measured.pop("over_the_bound"), at_most, is_busy=measured["is_busy"])
-    rounds_s = measured.pop("rounds_s")
+    placement = measure_placement(experiment, payloads, array, grid)
+    excess, note = judge_excess(placement.pop("over_the_bound"), at_most, is_busy=placement["is_busy"])
+    rounds_s = placement.pop("rounds_s")
     experiment.conclude(
-        {"p50": measured["throughput_s"], "over_the_bound": over}, rounds_s,
+        {"p50": placement["throughput_s"], "over_the_bound": excess}, rounds_s,
         stats_of="time of an upload by throughput",
         columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "overhead", "counts"),
-        extra={**measured, "rounds_s": rounds_s, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
+        extra={**placement, "rounds_s": rounds_s, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
         published={"source": "Cloud-RAID, Table II, 10 MB; times of the splits are computed from it"},
         notes=[*(["children are emulated, with the paper's rates"] if is_known else []), *note],
         expect=[
@@ -326,9 +338,9 @@ def test_placement(
     ).check()  # fmt: skip
 
 
-def _one_agent(experiment: Experiment, why: str) -> None:
+def _require_one_agent(experiment: Experiment, reason: str) -> None:
     if experiment.agent.count > 1:
-        pytest.skip(f"{why}: run it without -n")
+        pytest.skip(f"{reason}: run it without -n")
 
 
 # --- alternatives -------------------------------------------------------------------------------------
@@ -336,19 +348,19 @@ def _one_agent(experiment: Experiment, why: str) -> None:
 
 def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, size_bytes: int) -> None:
     """An array, rclone's union with crypt, and Tahoe-LAFS, each over folders of this machine."""
-    _one_agent(experiment, "CPU time is that of one client")
-    absent = []
+    _require_one_agent(experiment, "CPU time is that of one client")
+    unmeasured = []
     for name in RIVALS:
-        found = measured_rival(experiment, payloads, name, objects, size_bytes)
-        if isinstance(found, str):
-            absent.append(f"{name}: not measured: {found}")
+        measurement = measure_rival(experiment, payloads, name, objects, size_bytes)
+        if isinstance(measurement, str):
+            unmeasured.append(f"{name}: not measured: {measurement}")
             continue
-        runs, extra, note = found
-        up_s, down_s = times_of(*runs)
+        runs, extra, note = measurement
+        up_s, down_s = median_times(*runs)
         experiment.conclude(
             {"p50": up_s}, runs[0].ok_s or [0.0], of=runs, label=name, stats_of=f"time of an upload to {name}",
             columns=("system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "overhead", "survives"),
-            extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra}, notes=[note, *absent],
+            extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra}, notes=[note, *unmeasured],
         )  # fmt: skip
-    if absent:
-        experiment.report("\n".join(absent))
+    if unmeasured:
+        experiment.report("\n".join(unmeasured))

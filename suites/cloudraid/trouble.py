@@ -1,4 +1,4 @@
-"""Trouble injected between an array and its children, in this process: the same for emulated, local and real ones."""
+"""Trouble between an array and its children, injected in this process for emulated, local and real ones alike."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SLOW_S = 0.25
 """The extra time that a slow child takes for each request."""
 
 
-class Child:
-    """A child's driver with trouble in front of it. Calls without trouble pass through."""
+class TroubledChild:
+    """A wrapper of a child's driver that can cause trouble. Other calls pass through."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self.before: Callable[[str, str], object] = lambda verb, path: None
         self.corrupts = False
-        for name in ("prepare", "requests"):  # since Python 3.12, isinstance sees nothing of ``__getattr__``
+        for name in ("prepare", "requests"):  # isinstance ignores ``__getattr__`` since Python 3.12
             if hasattr(driver, name):
                 setattr(self, name, getattr(driver, name))
 
@@ -48,7 +48,7 @@ class Child:
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         self.before("get", path)
         pieces = self._driver.get(path, offset)
-        return _flipped(pieces) if self.corrupts else pieces
+        return _flip_last_bit(pieces) if self.corrupts else pieces
 
     def list(self, folder: str) -> Iterator[Entry]:
         self.before("list", folder)
@@ -59,8 +59,8 @@ class Child:
         self._driver.delete(path)
 
 
-def _flipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the pieces with one bit of the last byte changed."""
+def _flip_last_bit(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield pieces of content with one bit of the last byte changed."""
     latest = b""
     for piece in pieces:
         if latest:
@@ -70,21 +70,23 @@ def _flipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def troubled(driver: RaidDriver) -> Iterator[Sequence[Child]]:
-    """Yields the children of an array, ready for trouble. They work until then, and are restored at the end."""
+def wrap_children(driver: RaidDriver) -> Iterator[Sequence[TroubledChild]]:
+    """Wrap the children of an array. They work until trouble is caused, and are unwrapped at the end."""
     children = driver.array.children
-    before = children.drivers
-    made = [Child(each) for each in before]
-    drivers: list[Any] = [*made]  # everything else is passed on to the real driver
+    former = children.drivers
+    wrappers = [TroubledChild(child) for child in former]
+    drivers: list[Any] = [*wrappers]  # a wrapper has all methods of its driver
     children.drivers = drivers
     try:
-        yield made
+        yield wrappers
     finally:
-        children.drivers = before
+        children.drivers = former
 
 
-def asked_first(array: RaidDriver, children: Sequence[Child], size_bytes: int, count: int) -> list[Child]:
-    """The children that a read of an object asks first: a read would not notice trouble with others."""
+def first_asked_children(
+    array: RaidDriver, children: Sequence[TroubledChild], size_bytes: int, count: int
+) -> list[TroubledChild]:
+    """Return the children that a read of an object asks first, since a read would not notice trouble with others."""
     file = array.array.file
     equal = EqualPlacement(file.k, len(children)).split(size_bytes)
     order = array.array.hedge.order(equal, size_bytes // file.k)
@@ -92,8 +94,8 @@ def asked_first(array: RaidDriver, children: Sequence[Child], size_bytes: int, c
 
 
 @contextmanager
-def trouble(children: Sequence[Child], kind: str) -> Iterator[None]:
-    """Give some children trouble of one kind: one of TROUBLES, or ``lost``."""
+def cause_trouble(children: Sequence[TroubledChild], kind: str) -> Iterator[None]:
+    """Cause trouble of one kind with some children. The kind is one of TROUBLES, or ``lost``."""
     thawed = threading.Event()
 
     def before(verb: str, path: str) -> None:
@@ -116,24 +118,24 @@ def trouble(children: Sequence[Child], kind: str) -> Iterator[None]:
             child.before, child.corrupts = (lambda verb, path: None), False
 
 
-class Chance:
-    """Children that fail at random: each by itself with its own probability, and all together with a shared one.
+class RandomFailures:
+    """Random failures of children: of each child with its own probability, and of all together with a shared one.
 
-    ``begin`` begins an operation. Whether all fail together is decided once for each operation.
+    ``begin_operation`` decides once for an operation whether all fail together.
     """
 
     def __init__(self, seed: str, failures: Sequence[float], shared: float) -> None:
         self._random, self._failures, self._shared = Random(seed), failures, shared
         self._is_outage = False
 
-    def begin(self) -> None:
+    def begin_operation(self) -> None:
         self._is_outage = self._random.random() < self._shared
 
-    def set_on(self, children: Sequence[Child]) -> None:
+    def install_on(self, children: Sequence[TroubledChild]) -> None:
         for child, failure in zip(children, self._failures, strict=True):
-            child.before = self._check_of(failure)
+            child.before = self._make_check(failure)
 
-    def _check_of(self, failure: float) -> Callable[[str, str], object]:
+    def _make_check(self, failure: float) -> Callable[[str, str], object]:
         def check(verb: str, path: str) -> None:
             if verb == "get" and (self._is_outage or self._random.random() < failure):
                 raise CloudError(ErrorKind.SERVER, verb, path, detail="by chance, by the suite")

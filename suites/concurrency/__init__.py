@@ -1,4 +1,4 @@
-"""How many threads an application needs (thesis, section 4.2.2)."""
+"""The number of threads that an application needs (thesis, section 4.2.2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CLOUDBENCH_SUITE = Suite(
             y="elapsed",
             title="Total time over threads",
             told=(
-                "The knee is the smallest number whose total is within 5 % of the best one (thesis 4.2.2, Figures 4.1 "
-                "to 4.4)."
+                "The knee is the smallest number of threads whose total is within 5 % of the best (thesis 4.2.2, "
+                "Figures 4.1 to 4.4)."
             ),
             mark="knee_threads",
         ),

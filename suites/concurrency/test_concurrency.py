@@ -24,22 +24,22 @@ REPEATS = {"quick": 2, "paper": 3}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One experiment per size; it goes through all numbers of threads."""
+    """Make one experiment for each size, which goes through all numbers of threads."""
     sizes = SIZES[metafunc.config.option.cloudbench_grid]
     metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
 
 
 def test_upload(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
     """Figures 4.1 (100 KB) and 4.2 (1 MB): uploads."""
-    _find_knee(experiment, payloads, size_bytes, grid, Verb.PUT)
+    _measure_knee(experiment, payloads, size_bytes, grid, Verb.PUT)
 
 
 def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
     """Figures 4.3 (100 KB) and 4.4 (1 MB): downloads."""
-    _find_knee(experiment, payloads, size_bytes, grid, Verb.GET)
+    _measure_knee(experiment, payloads, size_bytes, grid, Verb.GET)
 
 
-def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
+def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
     payload, on = payloads.random(size_bytes), None
     if verb is not Verb.PUT:  # the same files for all numbers of threads
         on = experiment.run(payload, arrival=Threads(8), files=FILES, keep=True, store=False).files
@@ -54,17 +54,17 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         ]
         runs += results
         missed = sum(FILES - result["ok"] for result in results)
-        if missed:  # a refused file takes no time: such a total says nothing
+        if missed:  # refused files take no time, so this total would be too short
             notes.append(
                 f"{threads} threads are left out: {missed} of {FILES * len(results)} files did not get through"
             )
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
         _conclude_level(experiment, threads, results)
-    found = find_knee(totals_s, refused=set(THREADS[grid]) - totals_s.keys(), most=FILES)
-    from_to = found.interval or (None, None)
+    knee = find_knee(totals_s, refused=set(THREADS[grid]) - totals_s.keys(), most=FILES)
+    knee_interval = knee.interval or (None, None)
     experiment.conclude(
-        {"knee_threads": found.level, "best_total": found.best_time_s},
+        {"knee_threads": knee.level, "best_total": knee.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
         stats_of=f"total time of {FILES} files, for each number of threads",
         of=runs,
@@ -72,15 +72,15 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         columns=("knee_threads", "knee_from", "knee_to", "knee_s", "best_threads", "best_total"),
         extra={
             "totals_s": {str(threads): totals for threads, totals in totals_s.items()},
-            "knee_s": found.time_s, "knee_from": from_to[0], "knee_to": from_to[1], "best_threads": found.best_level,
-            "size_bytes": size_bytes, "operation": verb.value,
+            "knee_s": knee.time_s, "knee_from": knee_interval[0], "knee_to": knee_interval[1],
+            "best_threads": knee.best_level, "size_bytes": size_bytes, "operation": verb.value,
         },
-        notes=[*notes, *filter(None, [found.edge])],
+        notes=[*notes, *filter(None, [knee.edge])],
     ).check()  # fmt: skip
 
 
 def _conclude_level(experiment: Experiment, threads: int, results: list[Result]) -> None:
-    """One point of a figure: the total time, and the average time of an operation."""
+    """Store one point of a figure: the total time, and the average time of an operation."""
     totals_s = [result["elapsed"] for result in results]
     ok_s = [taken_s for result in results for taken_s in result.ok_s]
     experiment.conclude(

@@ -1,4 +1,4 @@
-"""The driver under test, and which tests are for it: what its capabilities declare is demanded, and nothing else."""
+"""The driver under test, and the choice of tests: only what its capabilities declare is tested."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark that ``declared`` reads."""
+    """Register the mark that the fixture ``driver`` reads."""
     config.addinivalue_line("markers", "needs(what, ...): run a conformance test for drivers that declare this")
 
 
-def undeclared(capabilities: Capabilities, what: object) -> str:
-    """What a test needs and a driver does not declare, in words; empty where it declares it.
+def find_undeclared(capabilities: Capabilities, need: object) -> str:
+    """Return a need of a test in words if a driver does not declare it, and otherwise an empty text.
 
-    A verb, a conflict, the name of a capability, or that name after ``no`` for one that must not be declared.
+    The need is a verb, a conflict, or the name of a capability, which follows ``no`` if it must not be declared.
     """
-    if isinstance(what, Verb):
-        return "" if what in capabilities.verbs else what.value
-    if isinstance(what, Conflict):
-        return "" if what in capabilities.conflicts else f"a conflict for {what.value}"
-    word, _, name = str(what).rpartition(" ")
+    if isinstance(need, Verb):
+        return "" if need in capabilities.verbs else need.value
+    if isinstance(need, Conflict):
+        return "" if need in capabilities.conflicts else f"a conflict for {need.value}"
+    word, _, name = str(need).rpartition(" ")
     value: Any = capabilities
     for part in name.split("."):
         value = getattr(value, part)
-    return "" if bool(value) is (word != "no") else f"{what}"
+    return "" if bool(value) is (word != "no") else f"{need}"
 
 
 @pytest.fixture
 def driver(sandbox: Sandbox, request: pytest.FixtureRequest) -> Any:
-    """The driver under test; a test that it declares too little for is skipped."""
-    needs = [what for mark in request.node.iter_markers("needs") for what in mark.args]
-    if missing := [told for what in needs if (told := undeclared(sandbox.driver.capabilities, what))]:
+    """The driver under test. Tests that need something which it does not declare are skipped."""
+    needs = [need for mark in request.node.iter_markers("needs") for need in mark.args]
+    if missing := [text for need in needs if (text := find_undeclared(sandbox.driver.capabilities, need))]:
         pytest.skip(f"not declared: {', '.join(missing)}")
     return sandbox.driver
 
 
 @pytest.fixture
 def top(driver: Any, sandbox: Sandbox) -> Iterator[str]:
-    """A folder of the test's own."""
+    """A folder that the test has to itself."""
     folder = sandbox.folder()
     yield folder
     sandbox.remove(folder)

@@ -1,4 +1,4 @@
-"""Does a driver keep doing what it declares, in whatever order it is asked?
+"""Does a driver do what it declares in any order of operations?
 
 Operations in random order, each compared with a dictionary (a hypothesis state machine). A failure is shown as the
 shortest failing sequence if the provider is an emulator: shrinking would send too many requests to a real service.
@@ -33,8 +33,8 @@ FOLDERS = ("/x", "/x/y", "/z")
 SIZES = (0, 1, 17, 1000, 70_000)
 
 
-class Model:
-    """What a provider should hold: files by path, and folders if they exist by themselves."""
+class ExpectedFiles:
+    """The expected content of a provider: files by path, and folders if the driver has folders of their own."""
 
     def __init__(self, has_folders: bool) -> None:
         self.files: dict[str, bytes] = {}
@@ -51,40 +51,40 @@ class Model:
         self.files[path] = data
 
     def remove(self, path: str) -> None:
-        def is_below(each: str) -> bool:
-            return f"{each}/".startswith(f"{path}/")
+        def is_below(other: str) -> bool:
+            return f"{other}/".startswith(f"{path}/")
 
-        self.files = {each: data for each, data in self.files.items() if not is_below(each)}
-        self.folders = {each for each in self.folders if not is_below(each)}
+        self.files = {other: data for other, data in self.files.items() if not is_below(other)}
+        self.folders = {other for other in self.folders if not is_below(other)}
 
     def holds(self, path: str) -> bool:
-        """Whether there is anything at a path, or below it."""
-        return any(f"{each}/".startswith(f"{path}/") for each in {*self.files, *self.folders})
+        """Return whether there is anything at a path or below it."""
+        return any(f"{other}/".startswith(f"{path}/") for other in {*self.files, *self.folders})
 
 
-def refused(kind: ErrorKind, method: Any, *args: Any) -> None:
+def require_refusal(kind: ErrorKind, method: Any, *args: Any) -> None:
     with pytest.raises(CloudError) as caught:
-        list(method(*args) or ())  # get and list begin when they are read
+        list(method(*args) or ())  # iterators of get and list send their request when they are first read
     assert caught.value.kind is kind, caught.value
 
 
-def machine(sandbox: Sandbox) -> Any:
-    """The state machine for one driver; each sequence begins in a new folder."""
+def make_state_machine(sandbox: Sandbox) -> Any:
+    """Return the state machine for one driver. Each sequence begins in a new folder."""
     from hypothesis import strategies as st
     from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
     driver, declared = sandbox.driver, sandbox.driver.capabilities
     paths, folders, sizes = st.sampled_from(PATHS), st.sampled_from(FOLDERS), st.sampled_from(SIZES)
-    places = st.integers(0, len(PATHS) - 1)
+    indexes = st.integers(0, len(PATHS) - 1)
 
     class AnyOrder(RuleBasedStateMachine):
         top: str
-        model: Model
+        model: ExpectedFiles
         number: int
 
         @initialize()
         def begin(self) -> None:
-            self.top, self.model, self.number = sandbox.folder(), Model(declared.folders), 0
+            self.top, self.model, self.number = sandbox.folder(), ExpectedFiles(declared.folders), 0
 
         def teardown(self) -> None:
             if not hasattr(self, "top"):
@@ -104,24 +104,24 @@ def machine(sandbox: Sandbox) -> Any:
             data = RandomContent(f"{self.number}", size_bytes).read(0, size_bytes)
             entry = driver.put(self.top + path, LiteralContent(data))
             self.model.put(path, data)
-            self.compare(path, entry)
+            self.check_entry(path, entry)
 
         @precondition(lambda self: declared.overwrites and self.model.files)
-        @rule(which=places, size_bytes=sizes)
-        def overwrite(self, which: int, size_bytes: int) -> None:
-            self.put(self.one_of_files(which), size_bytes)
+        @rule(index=indexes, size_bytes=sizes)
+        def overwrite(self, index: int, size_bytes: int) -> None:
+            self.put(self.pick_file(index), size_bytes)
 
         @rule(path=paths)
         def get(self, path: str) -> None:
             if path in self.model.files:
                 assert not content_difference(b"".join(driver.get(self.top + path)), self.model.files[path]), path
             else:
-                refused(ErrorKind.NOT_FOUND, driver.get, self.top + path)
+                require_refusal(ErrorKind.NOT_FOUND, driver.get, self.top + path)
 
         @precondition(lambda self: declared.ranges and self.model.files)
-        @rule(which=places, share=st.floats(0, 1))
-        def get_from_an_offset(self, which: int, share: float) -> None:
-            path = self.one_of_files(which)
+        @rule(index=indexes, share=st.floats(0, 1))
+        def get_from_an_offset(self, index: int, share: float) -> None:
+            path = self.pick_file(index)
             data = self.model.files[path]
             if len(data) > 1:
                 offset = 1 + int(share * (len(data) - 2))
@@ -133,25 +133,25 @@ def machine(sandbox: Sandbox) -> Any:
         @rule(path=paths)
         def stat(self, path: str) -> None:
             if path in self.model.files:
-                self.compare(path, driver.stat(self.top + path))
+                self.check_entry(path, driver.stat(self.top + path))
             else:
-                refused(ErrorKind.NOT_FOUND, driver.stat, self.top + path)
+                require_refusal(ErrorKind.NOT_FOUND, driver.stat, self.top + path)
 
         @rule()
         def list_all(self) -> None:
-            listed = list(driver.list(self.top))
-            found = {entry.path.removeprefix(self.top): entry for entry in listed}
-            assert len(found) == len(listed), "a path is listed twice"
-            assert {path for path, entry in found.items() if entry.is_folder} == self.model.folders
-            assert found.keys() - self.model.folders == self.model.files.keys()
+            entries = list(driver.list(self.top))
+            by_path = {entry.path.removeprefix(self.top): entry for entry in entries}
+            assert len(by_path) == len(entries), "a path is listed twice"
+            assert {path for path, entry in by_path.items() if entry.is_folder} == self.model.folders
+            assert by_path.keys() - self.model.folders == self.model.files.keys()
             for path in self.model.files:
-                self.compare(path, found[path])
+                self.check_entry(path, by_path[path])
 
         @rule(folder=folders)
         def list_folder(self, folder: str) -> None:
             if folder in self.model.folders or (declared.lists_by_prefix and not declared.folders):
-                below = {each for each in {*self.model.files, *self.model.folders} if each.startswith(f"{folder}/")}
-                assert {entry.path.removeprefix(self.top) for entry in driver.list(self.top + folder)} == below
+                expected = {path for path in {*self.model.files, *self.model.folders} if path.startswith(f"{folder}/")}
+                assert {entry.path.removeprefix(self.top) for entry in driver.list(self.top + folder)} == expected
 
         @rule(path=st.one_of(paths, folders))
         def delete(self, path: str) -> None:
@@ -159,7 +159,7 @@ def machine(sandbox: Sandbox) -> Any:
                 driver.delete(self.top + path)
                 self.model.remove(path)
             else:
-                refused(ErrorKind.NOT_FOUND, driver.delete, self.top + path)
+                require_refusal(ErrorKind.NOT_FOUND, driver.delete, self.top + path)
 
         @precondition(lambda _: declared.folders)
         @rule(folder=folders)
@@ -168,46 +168,52 @@ def machine(sandbox: Sandbox) -> Any:
             self.model.make_folder(folder)
 
         @precondition(lambda self: Verb.COPY in declared.verbs and self.model.files)
-        @rule(which=places, place=paths)
-        def copy(self, which: int, place: str) -> None:
-            source = self.one_of_files(which)
-            if self.may_place(driver.copy, Conflict.COPY_ON_EXISTING, source, place):
-                self.compare(source, driver.copy(self.top + source, self.top + place), at=place)
-                self.model.put(place, self.model.files[source])
+        @rule(index=indexes, destination=paths)
+        def copy(self, index: int, destination: str) -> None:
+            source = self.pick_file(index)
+            if self.is_placement_valid(driver.copy, Conflict.COPY_ON_EXISTING, source, destination):
+                self.check_entry(source, driver.copy(self.top + source, self.top + destination), at=destination)
+                self.model.put(destination, self.model.files[source])
 
         @precondition(lambda self: Verb.MOVE in declared.verbs and self.model.files)
-        @rule(which=places, place=paths)
-        def move(self, which: int, place: str) -> None:
-            source = self.one_of_files(which)
-            if self.may_place(driver.move, Conflict.MOVE_ON_EXISTING, source, place):
-                self.compare(source, driver.move(self.top + source, self.top + place), at=place)
+        @rule(index=indexes, destination=paths)
+        def move(self, index: int, destination: str) -> None:
+            source = self.pick_file(index)
+            if self.is_placement_valid(driver.move, Conflict.MOVE_ON_EXISTING, source, destination):
+                self.check_entry(source, driver.move(self.top + source, self.top + destination), at=destination)
                 data = self.model.files.pop(source)
-                self.model.put(place, data)
+                self.model.put(destination, data)
 
         @precondition(lambda _: declared.verbs & {Verb.COPY, Verb.MOVE})
-        @rule(source=paths, place=paths, verb=st.sampled_from(sorted(declared.verbs & {Verb.COPY, Verb.MOVE}) or [""]))
-        def copy_or_move_what_is_not_there(self, source: str, place: str, verb: str) -> None:
-            if source != place and not {source, place} & self.model.files.keys():
-                refused(ErrorKind.NOT_FOUND, getattr(driver, verb), self.top + source, self.top + place)
+        @rule(
+            source=paths,
+            destination=paths,
+            verb=st.sampled_from(sorted(declared.verbs & {Verb.COPY, Verb.MOVE}) or [""]),
+        )
+        def copy_or_move_missing_file(self, source: str, destination: str, verb: str) -> None:
+            if source != destination and not {source, destination} & self.model.files.keys():
+                require_refusal(ErrorKind.NOT_FOUND, getattr(driver, verb), self.top + source, self.top + destination)
 
-        def one_of_files(self, which: int) -> str:
-            return sorted(self.model.files)[which % len(self.model.files)]
+        def pick_file(self, index: int) -> str:
+            return sorted(self.model.files)[index % len(self.model.files)]
 
-        def may_place(self, method: Any, conflict: Conflict, source: str, place: str) -> bool:
-            """Whether a copy or move must succeed. If it must be refused, checks that it is."""
-            if source == place:
+        def is_placement_valid(self, method: Any, conflict: Conflict, source: str, destination: str) -> bool:
+            """Return whether a copy or move must succeed. If it must be refused, check that it is."""
+            if source == destination:
                 return False
-            if place in self.model.files and conflict in declared.conflicts:
-                refused(ErrorKind.CONFLICT, method, self.top + source, self.top + place)
-            return place not in self.model.files  # else it may be replaced, or not: nothing is declared
+            if destination in self.model.files and conflict in declared.conflicts:
+                require_refusal(ErrorKind.CONFLICT, method, self.top + source, self.top + destination)
+            return (
+                destination not in self.model.files
+            )  # otherwise the driver declares neither a refusal nor a replacement
 
-        def compare(self, path: str, entry: Any, at: str = "") -> None:
-            """Check that an entry says what it should of the file; ``at`` is where the file has just been placed."""
+        def check_entry(self, path: str, entry: Any, at: str = "") -> None:
+            """Check an entry against the expected file. ``at`` is the path to which it was just copied or moved."""
             data = self.model.files[path]
             algorithm = declared.digest_of(len(data))
             expected = content_digest(LiteralContent(data), algorithm).hex() if algorithm else None
-            found = (entry.path, entry.size_bytes, entry.is_folder, entry.digest)
-            assert found == (self.top + (at or path), len(data), False, expected)
+            actual = (entry.path, entry.size_bytes, entry.is_folder, entry.digest)
+            assert actual == (self.top + (at or path), len(data), False, expected)
 
     return AnyOrder
 
@@ -218,7 +224,7 @@ def test_any_order(sandbox: Sandbox, grid: str, tmp_path: Path, payloads: Any) -
     from hypothesis import HealthCheck, Phase, configuration, seed, settings
     from hypothesis.stateful import run_state_machine_as_test
 
-    configuration.set_hypothesis_home_dir(tmp_path)  # it writes nothing into the user's folder
+    configuration.set_hypothesis_home_dir(tmp_path)  # keeps hypothesis from writing into the user's folder
     phases = (Phase.generate,) if sandbox.provider.is_kept else (Phase.generate, Phase.shrink)
     chosen = settings(
         max_examples=SEQUENCES[grid],
@@ -229,4 +235,4 @@ def test_any_order(sandbox: Sandbox, grid: str, tmp_path: Path, payloads: Any) -
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    run_state_machine_as_test(seed(payloads.seed)(machine(sandbox)), settings=chosen)
+    run_state_machine_as_test(seed(payloads.seed)(make_state_machine(sandbox)), settings=chosen)

@@ -1,6 +1,6 @@
-"""Does a driver do what it declares? One test for each thing that experiments and other suites rely on.
+"""Does a driver do what it declares? There is one test for each thing that experiments and other suites rely on.
 
-What the driver does not declare is skipped, and the reason says what that is.
+Tests of what the driver does not declare are skipped, with a reason that names it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 needs = pytest.mark.needs
 
 LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
-"""The largest bound of one request above which an upload is tried: an account's traffic may cost money."""
+"""The largest bound of one request that an upload exceeds on purpose, because traffic of an account may cost money."""
 
-MOST_LISTED = 10_000
-"""Entries of a listing of everything that are looked through: an account may hold millions."""
+MAX_LISTED = 10_000
+"""The most entries of a listing of everything that a test reads, because an account may hold millions."""
 
 
 def independent_digest(algorithm: str, data: bytes) -> str:
-    """Written independently of the package's own, so that a mistake in either shows."""
+    """Return a digest by code that is independent of the package's own, so that a mistake in either shows."""
     if algorithm == "quickxorhash":
         ring = (len(data) << 96) % (1 << 160)
-        for place in range(160):
-            row = reduce(xor, data[place::160], 0)
-            ring ^= (row << 11 * place % 160) % (1 << 160) ^ row >> (160 - 11 * place % 160)
+        for position in range(160):
+            row = reduce(xor, data[position::160], 0)
+            ring ^= (row << 11 * position % 160) % (1 << 160) ^ row >> (160 - 11 * position % 160)
         return ring.to_bytes(20, "little").hex()
     if algorithm != "sha256-4mib-blocks":
         return hashlib.new(algorithm, data).hexdigest()
@@ -62,14 +62,14 @@ def independent_digest(algorithm: str, data: bytes) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
 
 
-def refusal(kind: ErrorKind, action: Callable[[], object]) -> CloudError:
+def require_refusal(kind: ErrorKind, action: Callable[[], object]) -> CloudError:
     with pytest.raises(CloudError) as caught:
         action()
     assert caught.value.kind is kind, caught.value
     return caught.value
 
 
-def content_of(driver: Any, path: str) -> bytes:
+def read_content(driver: Any, path: str) -> bytes:
     return b"".join(driver.get(path))
 
 
@@ -144,7 +144,7 @@ def test_a_larger_upload_takes_more_requests(sandbox: Sandbox, driver: Any, top:
     if bound > LARGEST_BYTES[grid]:
         pytest.skip(f"left to --grid paper: an upload of more than {bound} bytes")
     sent: list[int] = []
-    for size_bytes in (1, 1, bound + 1):  # the first one may look for the folder
+    for size_bytes in (1, 1, bound + 1):  # the first upload may also look up the folder
         before = driver.requests()
         assert driver.put(f"{top}/{len(sent)}", RandomContent("larger", size_bytes)).size_bytes == size_bytes
         sent.append(driver.requests() - before)
@@ -160,7 +160,7 @@ def test_round_trip(driver: Any, top: str, size_bytes: int) -> None:
     path = f"{top}/file.bin"
     put = driver.put(path, LiteralContent(data))
     stat = driver.stat(path)
-    assert not content_difference(content_of(driver, path), data)
+    assert not content_difference(read_content(driver, path), data)
     assert (put.path, put.size_bytes, put.is_folder) == (path, size_bytes, False)
     assert (stat.path, stat.size_bytes, stat.is_folder, stat.digest) == (path, size_bytes, False, put.digest)
 
@@ -179,14 +179,14 @@ def test_digest_is_the_declared_one(driver: Any, top: str, size_bytes: int) -> N
 @needs("no digest")
 def test_no_digest_is_given(driver: Any, top: str) -> None:
     entry = driver.put(f"{top}/a", LiteralContent(b"1"))
-    assert [each.digest for each in (entry, driver.stat(f"{top}/a"), *driver.list(top))] == [None] * 3
+    assert [listed.digest for listed in (entry, driver.stat(f"{top}/a"), *driver.list(top))] == [None] * 3
 
 
 @needs("overwrites")
 def test_overwrite_replaces_content(driver: Any, top: str) -> None:
     for data in (b"the first and longer one", b"second"):
         driver.put(f"{top}/a", LiteralContent(data))
-        assert content_of(driver, f"{top}/a") == data
+        assert read_content(driver, f"{top}/a") == data
     assert driver.stat(f"{top}/a").size_bytes == 6
     assert [entry.size_bytes for entry in driver.list(top)] == [6]
 
@@ -218,7 +218,7 @@ def test_get_gives_pieces_and_can_be_left(driver: Any, top: str) -> None:
     assert 0 < first < 3 * MIB, (
         f"the first piece has {first} of {3 * MIB} bytes: declare streams=False, or give it sooner"
     )
-    pieces.close()  # iterators of drivers are generators
+    pieces.close()  # drivers return generators
     assert driver.stat(f"{top}/a").size_bytes == 3 * MIB
 
 
@@ -232,7 +232,7 @@ def test_names(driver: Any, top: str, name: str) -> None:
     path = f"{top}/{name}"
     driver.put(path, LiteralContent(b"x"))
     assert driver.stat(path).path == path
-    assert content_of(driver, path) == b"x"
+    assert read_content(driver, path) == b"x"
     assert [entry.path for entry in driver.list(top)] == [path]
     driver.delete(path)
     assert list(driver.list(top)) == []
@@ -242,19 +242,19 @@ def test_names(driver: Any, top: str, name: str) -> None:
 def test_longest_name(driver: Any, top: str, character: str) -> None:
     rules = driver.capabilities.names
     bounds = [rules.max_chars, rules.max_bytes and rules.max_bytes // len(character.encode())]
-    known = [bound for bound in bounds if bound is not None]
-    if not known:
+    declared = [bound for bound in bounds if bound is not None]
+    if not declared:
         pytest.skip("not declared: names.max_chars, names.max_bytes")
-    path = f"{top}/{character * min(known)}"
+    path = f"{top}/{character * min(declared)}"
     driver.put(path, LiteralContent(b"x"))
     assert [entry.path for entry in driver.list(top)] == [path]
-    refusal(ErrorKind.INVALID, lambda: driver.put(path + character, LiteralContent(b"x")))
+    require_refusal(ErrorKind.INVALID, lambda: driver.put(path + character, LiteralContent(b"x")))
 
 
 @needs("names.refused")
 def test_refused_characters_are_invalid(driver: Any, top: str) -> None:
     for character in driver.capabilities.names.refused:
-        refusal(ErrorKind.INVALID, partial(driver.put, f"{top}/a{character}b", LiteralContent(b"x")))
+        require_refusal(ErrorKind.INVALID, partial(driver.put, f"{top}/a{character}b", LiteralContent(b"x")))
     assert list(driver.list(top)) == []
 
 
@@ -274,7 +274,7 @@ def test_case_is_one(driver: Any, top: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "relative", "relative/a"])
 def test_malformed_paths_are_invalid(driver: Any, path: str) -> None:
-    refusal(ErrorKind.INVALID, lambda: driver.put(path, LiteralContent(b"1")))
+    require_refusal(ErrorKind.INVALID, lambda: driver.put(path, LiteralContent(b"1")))
 
 
 # --- folders ---
@@ -314,7 +314,7 @@ def test_a_folder_that_goes_while_it_is_listed_is_left_out(driver: Any, top: str
 def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
     driver.put(f"{top}/deep/er/a", LiteralContent(b"12"))
     driver.put(f"{top}/b", LiteralContent(b"123"))
-    driver.put(f"{top}-not", LiteralContent(b"beside"))  # begins with the same letters, and is not below
+    driver.put(f"{top}-not", LiteralContent(b"beside"))  # has the same prefix, but is not below the folder
     driver.mkdir(f"{top}/empty")
     found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
     driver.delete(f"{top}-not")
@@ -324,12 +324,12 @@ def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
 def test_the_root_is_listed(driver: Any, top: str) -> None:
     driver.put(f"{top}/b", LiteralContent(b"123"))
     listed = 0
-    for entry in islice(driver.list("/"), MOST_LISTED):  # where other tests' folders come and go
+    for entry in islice(driver.list("/"), MAX_LISTED):  # folders of other tests come and go meanwhile
         listed += 1
         if entry.path == f"{top}/b":
             return
-    if listed == MOST_LISTED:
-        pytest.skip(f"not known: {top}/b is not among the first {MOST_LISTED} entries of this account")
+    if listed == MAX_LISTED:
+        pytest.skip(f"not known: {top}/b is not among the first {MAX_LISTED} entries of this account")
     pytest.fail(f"{top}/b is not among the {listed} entries below /")
 
 
@@ -352,13 +352,13 @@ def test_delete_removes_a_tree(driver: Any, top: str) -> None:
     driver.put(f"{top}/xy", LiteralContent(b"2"))
     driver.delete(f"{top}/x")
     assert [entry.path for entry in driver.list(top)] == [f"{top}/xy"]
-    refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{top}/x/y/a"))
+    require_refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{top}/x/y/a"))
 
 
 # --- what is not there, and what is in the way ---
 
 
-def missing(driver: Any, top: str, verb: str) -> Callable[[], object]:
+def access_missing_path(driver: Any, top: str, verb: str) -> Callable[[], object]:
     actions: dict[str, Callable[[], object]] = {
         "get": lambda: list(driver.get(f"{top}/no")),
         "stat": lambda: driver.stat(f"{top}/no"),
@@ -378,7 +378,7 @@ def missing(driver: Any, top: str, verb: str) -> Callable[[], object]:
     ],
 )
 def test_not_found(driver: Any, top: str, verb: str) -> None:
-    error = refusal(ErrorKind.NOT_FOUND, missing(driver, top, verb))
+    error = require_refusal(ErrorKind.NOT_FOUND, access_missing_path(driver, top, verb))
     assert (error.operation, error.path) == (verb, f"{top}/no")
     assert error.__cause__ is not None, (
         f"{error}: has no cause; raise it from the library's error, or from one of your own"
@@ -397,7 +397,7 @@ def test_what_is_not_there_can_be_deleted(driver: Any, top: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "conflict", [pytest.param(each, marks=needs(each), id=each.name.lower()) for each in list(Conflict)[:4]]
+    "conflict", [pytest.param(case, marks=needs(case), id=case.name.lower()) for case in list(Conflict)[:4]]
 )
 def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
     driver.put(f"{top}/file", LiteralContent(b"1"))
@@ -408,8 +408,8 @@ def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
         Conflict.GET_FOLDER: lambda: list(driver.get(f"{top}/folder")),
         Conflict.MKDIR_ON_FILE: lambda: driver.mkdir(f"{top}/file"),
     }
-    refusal(ErrorKind.CONFLICT, actions[conflict])
-    assert content_of(driver, f"{top}/file") == b"1"
+    require_refusal(ErrorKind.CONFLICT, actions[conflict])
+    assert read_content(driver, f"{top}/file") == b"1"
 
 
 # --- what only some drivers offer ---
@@ -421,16 +421,16 @@ def test_copy(driver: Any, top: str) -> None:
     copied = driver.copy(f"{top}/a", f"{top}/b")
     assert (copied.path, copied.size_bytes) == (f"{top}/b", 3)
     assert {entry.path for entry in driver.list(top)} == {f"{top}/a", f"{top}/b"}
-    assert content_of(driver, f"{top}/b") == b"abc"
-    refusal(ErrorKind.NOT_FOUND, lambda: driver.copy(f"{top}/no", f"{top}/c"))
+    assert read_content(driver, f"{top}/b") == b"abc"
+    require_refusal(ErrorKind.NOT_FOUND, lambda: driver.copy(f"{top}/no", f"{top}/c"))
 
 
 @needs(Verb.COPY, Conflict.COPY_ON_EXISTING)
 def test_copy_onto_a_file_is_refused(driver: Any, top: str) -> None:
     driver.put(f"{top}/a", LiteralContent(b"abc"))
     driver.put(f"{top}/b", LiteralContent(b"other"))
-    refusal(ErrorKind.CONFLICT, lambda: driver.copy(f"{top}/a", f"{top}/b"))
-    assert content_of(driver, f"{top}/b") == b"other"
+    require_refusal(ErrorKind.CONFLICT, lambda: driver.copy(f"{top}/a", f"{top}/b"))
+    assert read_content(driver, f"{top}/b") == b"other"
 
 
 @needs(Verb.MOVE)
@@ -438,15 +438,15 @@ def test_move(driver: Any, top: str) -> None:
     driver.put(f"{top}/a", LiteralContent(b"abc"))
     assert driver.move(f"{top}/a", f"{top}/b").path == f"{top}/b"
     assert [entry.path for entry in driver.list(top)] == [f"{top}/b"]
-    assert content_of(driver, f"{top}/b") == b"abc"
-    refusal(ErrorKind.NOT_FOUND, lambda: driver.move(f"{top}/no", f"{top}/c"))
+    assert read_content(driver, f"{top}/b") == b"abc"
+    require_refusal(ErrorKind.NOT_FOUND, lambda: driver.move(f"{top}/no", f"{top}/c"))
 
 
 @needs(Verb.MOVE, Conflict.MOVE_ON_EXISTING)
 def test_move_onto_a_file_is_refused(driver: Any, top: str) -> None:
     driver.put(f"{top}/a", LiteralContent(b"abc"))
     driver.put(f"{top}/b", LiteralContent(b"other"))
-    refusal(ErrorKind.CONFLICT, lambda: driver.move(f"{top}/a", f"{top}/b"))
+    require_refusal(ErrorKind.CONFLICT, lambda: driver.move(f"{top}/a", f"{top}/b"))
     assert sorted(entry.size_bytes for entry in driver.list(top)) == [3, 5]
 
 
@@ -462,7 +462,7 @@ def test_copy_or_move_of_a_folder_takes_all_it_holds(driver: Any, top: str, verb
     getattr(driver, verb)(f"{top}/x", f"{top}/z")
     expected = {f"{top}/z/y/a"} | ({f"{top}/x/y/a"} if leaves else set())
     assert {entry.path for entry in files_below(driver, top)} == expected
-    assert content_of(driver, f"{top}/z/y/a") == b"abc"
+    assert read_content(driver, f"{top}/z/y/a") == b"abc"
 
 
 @needs(Verb.SHARE)
@@ -471,15 +471,15 @@ def test_share_and_revoke(driver: Any, top: str) -> None:
     url = driver.share(f"{top}/a")
     assert url.startswith("https://")
     driver.revoke(url)
-    refusal(ErrorKind.NOT_FOUND, lambda: driver.revoke(url))
-    refusal(ErrorKind.NOT_FOUND, lambda: driver.share(f"{top}/no"))
+    require_refusal(ErrorKind.NOT_FOUND, lambda: driver.revoke(url))
+    require_refusal(ErrorKind.NOT_FOUND, lambda: driver.share(f"{top}/no"))
 
 
 @needs(Verb.SHARE, Conflict.SHARE_AGAIN)
 def test_a_second_share_is_refused(driver: Any, top: str) -> None:
     driver.put(f"{top}/a", LiteralContent(b"abc"))
     driver.share(f"{top}/a")
-    refusal(ErrorKind.CONFLICT, lambda: driver.share(f"{top}/a"))
+    require_refusal(ErrorKind.CONFLICT, lambda: driver.share(f"{top}/a"))
 
 
 @needs("space")
@@ -498,8 +498,8 @@ def test_sixteen_threads(driver: Any, top: str) -> None:
         for turn in range(10):
             file = f"{path}/a" if driver.capabilities.overwrites else f"{path}/{turn}"
             driver.put(file, LiteralContent(data))
-            assert not content_difference(content_of(driver, file), data)
-            refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{path}/no"))
+            assert not content_difference(read_content(driver, file), data)
+            require_refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{path}/no"))
         return list(driver.list(path))
 
     with ThreadPoolExecutor(16) as pool:

@@ -1,7 +1,7 @@
 """What do reads return after a write was confirmed, and for how long may they return anything else?
 
-One client writes; another one in the same process reads each file repeatedly. docs/suites/consistency.md says what
-counts as stale, and what the numbers mean.
+One client writes, and another one in the same process reads each file repeatedly. docs/suites/consistency.md defines
+stale reads and the numbers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ SIZE_BYTES = 1000
 
 @pytest.fixture
 def files(pytestconfig: pytest.Config, grid: str) -> int:
-    """How many files each check uses."""
-    given: int | None = pytestconfig.option.cloudbench_consistency_files
-    return FILES[grid] if given is None else given
+    """The number of files that each check uses."""
+    option: int | None = pytestconfig.option.cloudbench_consistency_files
+    return FILES[grid] if option is None else option
 
 
 @pytest.mark.parametrize("check", CONSISTENCY_CHECKS)
 def test_consistency(
     experiment: Experiment, payloads: Payloads, check: str, files: int, grid: str, pytestconfig: pytest.Config
 ) -> None:
-    """Reads and listings after a write, an overwrite and a removal; simultaneous and repeated writes."""
+    """Reads and listings after a write, an overwrite and a removal, and simultaneous and repeated writes."""
     capabilities = experiment.provider.driver.capabilities
     if "overwrite" in check and not capabilities.overwrites:
         pytest.skip(f"{experiment.provider.spec}: this driver does not overwrite")

@@ -1,4 +1,4 @@
-"""Whether a transfer takes longer when there are others (Cloud-RAID, III.D, Figures 5 and 6)."""
+"""The slowdown of a transfer by simultaneous ones (Cloud-RAID, III.D, Figures 5 and 6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="level",
             y="median_s",
             title="Time of one transfer over the number of simultaneous transfers",
-            told="A flat line: others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).",
+            told="A flat line means that others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).",
             high="slowest_s",
         ),
     ),

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB}}
 LEVELS = {"quick": (1, 2, 5, 10, 20), "paper": (1, 5, *range(10, 101, 10))}
 TRANSFERS = 24
-"""The least number of transfers per level, so that level one is known as well as the others."""
+"""The least number of transfers per level, so that level one is measured as precisely as the others."""
 
 REPEATS = 3
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One experiment per size; it goes through all levels."""
+    """Make one experiment for each size, which goes through all levels."""
     sizes = SIZES[metafunc.config.option.cloudbench_grid]
     metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
 
 
 def test_upload(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
     """Figures 5 and 6: simultaneous uploads."""
-    _classify(experiment, payloads, size_bytes, grid, Verb.PUT)
+    _classify_provider(experiment, payloads, size_bytes, grid, Verb.PUT)
 
 
 def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
     """The same for simultaneous downloads, which the paper measured but did not plot."""
-    _classify(experiment, payloads, size_bytes, grid, Verb.GET)
+    _classify_provider(experiment, payloads, size_bytes, grid, Verb.GET)
 
 
-def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
+def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
     payload, on = payloads.random(size_bytes), None
     if verb is not Verb.PUT:  # the same files for all levels
         on = experiment.run(
@@ -60,34 +60,34 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
         ]
         runs += results
         missed = sum(result["ops"] - result["ok"] for result in results)
-        if missed:  # refused transfers left more room for the others
+        if missed:  # refused transfers left more bandwidth to the others
             notes.append(f"level {level} is left out: {missed} transfers failed")
         else:
             durations_s[level] = [taken_s for result in results for taken_s in result.ok_s]
         _conclude_level(experiment, level, results)
-    found = judge_constancy(durations_s)
-    tests = {name: getattr(found, name) for name in ("difference", "trend", "bend")}
+    constancy = judge_constancy(durations_s)
+    tests = {name: getattr(constancy, name) for name in ("difference", "trend", "bend")}
     experiment.conclude(
-        {"slowdown": found.slowdown},
-        [taken_s for taken in durations_s.values() for taken_s in taken] or [0.0],
+        {"slowdown": constancy.slowdown},
+        [taken_s for level_s in durations_s.values() for taken_s in level_s] or [0.0],
         stats_of="time of one transfer, all levels",
         of=runs,
         label="category",
         columns=("category", "above_level", "slowdown", "slowdown_error", "trend_p"),
         extra={
-            "category": found.category, "reason": found.reason, "above_level": found.above_level,
-            "above_interval": list(found.above_interval or ()), "slowdown_error": found.slowdown_error,
-            "bound": found.bound, "trend_p": found.trend and found.trend.p_value,
-            "tests": {name: asdict(each) for name, each in tests.items() if each},
-            "centres_s": {str(level): centre_s for level, centre_s in found.centres_s.items()},
+            "category": constancy.category, "reason": constancy.reason, "above_level": constancy.above_level,
+            "above_interval": list(constancy.above_interval or ()), "slowdown_error": constancy.slowdown_error,
+            "bound": constancy.bound, "trend_p": constancy.trend and constancy.trend.p_value,
+            "tests": {name: asdict(test) for name, test in tests.items() if test},
+            "centres_s": {str(level): centre_s for level, centre_s in constancy.centres_s.items()},
             "size_bytes": size_bytes, "operation": verb.value,
         },
-        notes=[*notes, *([f"category unknown: {found.reason}"] if found.reason else [])],
+        notes=[*notes, *([f"category unknown: {constancy.reason}"] if constancy.reason else [])],
     ).check()  # fmt: skip
 
 
 def _conclude_level(experiment: Experiment, level: int, results: list[Result]) -> None:
-    """One bar of Figure 5: the times of single transfers at one level."""
+    """Store one bar of Figure 5: the times of single transfers at one level."""
     ok_s = sorted(taken_s for result in results for taken_s in result.ok_s)
     elapsed_s = [result["elapsed"] for result in results]
     experiment.conclude(

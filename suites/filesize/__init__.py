@@ -1,4 +1,4 @@
-"""Whether files of any size are handled badly (thesis, section 4.2.3)."""
+"""File sizes that a provider handles badly (thesis, section 4.2.3)."""
 
 from __future__ import annotations
 

@@ -21,15 +21,15 @@ FILES = 10
 
 def test_upload(experiment: Experiment, payloads: Payloads, grid: str) -> None:
     """Figure 4.5: uploads of 1 KB to 20 MB."""
-    _fit(experiment, payloads, grid, Verb.PUT)
+    _fit_times(experiment, payloads, grid, Verb.PUT)
 
 
 def test_download(experiment: Experiment, payloads: Payloads, grid: str) -> None:
     """Figure 4.6: downloads of 1 KB to 20 MB."""
-    _fit(experiment, payloads, grid, Verb.GET)
+    _fit_times(experiment, payloads, grid, Verb.GET)
 
 
-def _fit(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> None:
+def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> None:
     sizes = {name: size for name, size in SIZES.items() if size <= LARGEST_BYTES[grid]}
     results = {
         name: experiment.run(

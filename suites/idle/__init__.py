@@ -1,4 +1,4 @@
-"""What a sync client sends when nobody touches its folder."""
+"""The traffic of a sync client while nobody touches its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLOUDBENCH_SUITE = Suite(
             values="interval_bytes",
             times="interval_s",
             title="Traffic of a client that is left alone",
-            told="The sum so far: each step is the client asking for news (IMC, Figure 1).",
+            told="The running sum. At each step the client asks for news (IMC, Figure 1).",
         ),
     ),
     conclusions={

@@ -1,6 +1,6 @@
 """How many sensors can a provider serve, and at what loss? (thesis, section 4.2.4)
 
-The thesis's sensors sleep *after* each upload (``ThinkTime``, a closed loop); a real sensor keeps to its clock
+The thesis's sensors sleep *after* each upload (``ThinkTime``, a closed loop), while a real sensor keeps to its clock
 (``FixedInterval``). Tables 4.2 and 4.3 are repeated with the former, on the provider fitted to the thesis's Dropbox
 unless ``--provider`` names another. Everything else uses the latter, on the default provider.
 """
@@ -32,54 +32,54 @@ QUICK_ROWS = {("4.2", 10, 1), ("4.2", 30, 1), ("4.2", 50, 1), ("4.3", 10, 1), ("
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Grids: the tables' own rows, and sensors times interval for everything else."""
+    """Parametrize the tables with their own rows, and all other tests with sensors times interval."""
     grid = metafunc.config.option.cloudbench_grid
     if "row" in metafunc.fixturenames:
         table = metafunc.function.__name__.removeprefix("test_table_").replace("_", ".")
-        rows = [row for row in ROWS if row["table"] == table and (grid == "paper" or _key(row) in QUICK_ROWS)]
+        rows = [row for row in ROWS if row["table"] == table and (grid == "paper" or _row_key(row) in QUICK_ROWS)]
         metafunc.parametrize("row", rows, ids=lambda row: f"{row['sensors']}-{row['interval_s']}s", indirect=True)
     elif "sensors" in metafunc.fixturenames:
         metafunc.parametrize("sensors", SENSORS[grid])
         metafunc.parametrize("interval_s", INTERVALS_S[grid], ids=lambda interval_s: f"{interval_s}s")
 
 
-def _key(row: dict[str, Any]) -> tuple[str, int, int]:
+def _row_key(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["table"], row["sensors"], row["interval_s"]
 
 
-OF_THE_THESIS = pytest.mark.cloudbench_provider("emulated:dropbox-2014")
+THESIS_PROVIDER = pytest.mark.cloudbench_provider("emulated:dropbox-2014")
 """The tables' numbers are those of Dropbox in 2014, so they are repeated with the profile fitted to it."""
 
 
 @pytest.fixture
 def row(request: pytest.FixtureRequest, experiment: Experiment) -> dict[str, Any]:
-    """One published row; its numbers become the entry's parameters."""
+    """One published row, whose numbers become the parameters of the entry."""
     published: dict[str, Any] = request.param
     keys = ("sensors", "interval_s", "first_delay_max_s")
     experiment.params = {key: published[key] for key in keys}
     return published
 
 
-@OF_THE_THESIS
+@THESIS_PROVIDER
 def test_table_4_2(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
     """Table 4.2, the worst case: all sensors start together, and sleep after each upload."""
-    _repeat(experiment, payloads, row)
+    _repeat_row(experiment, payloads, row)
 
 
-@OF_THE_THESIS
+@THESIS_PROVIDER
 def test_table_4_3(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
     """Table 4.3, the average case: a random first delay, and sleep after each upload."""
-    _repeat(experiment, payloads, row)
+    _repeat_row(experiment, payloads, row)
 
 
-def _repeat(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
+def _repeat_row(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
     result = experiment.run(
         payloads.random(FILE_BYTES),
         arrival=ThinkTime(row["interval_s"], row["first_delay_max_s"]),
         sensors=row["sensors"],
         ops_per_sensor=FILES_PER_SENSOR,
         published={"loss_rate": row["loss_rate"], "source": row["source"]},
-        may_drift=True,  # sensors that start together come apart while they sleep after each upload
+        may_drift=True,  # sensors that start together drift apart, because each sleeps after its own upload
     )
     result.check()
 

@@ -1,4 +1,4 @@
-"""How a sync client copes with a slow, lossy or interrupted link."""
+"""Times and traffic of a sync client on a slow, lossy or interrupted link."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ CLOUDBENCH_SUITE = Suite(
             x="rtt_ms",
             y="completion",
             title="Completion time over round trips",
-            told="Many small messages make a client slow where round trips are long (mobile study, Figure 5).",
+            told="A client with many small messages is slow on long round trips (mobile study, Figure 5).",
         ),
         Curve(
             test="test_figure_4",
             x="how",
             y="recovery_overhead",
             title="Traffic of recovery by how a transfer was interrupted",
-            told=(
-                "What an interruption at half of the content costs, as a share of the content (mobile study, Figure 4)."
-            ),
+            told=("The cost of an interruption at half of the content, as a share of it (mobile study, Figure 4)."),
         ),
         Curve(
             test="test_loss",
             x="loss",
             y="completion",
             title="Completion time over lost packets",
-            told="How a client's connections recover (mobile study).",
+            told="The recovery of a client's connections (mobile study).",
         ),
         TimeCourse(
             test="test_figure_2",
@@ -36,7 +34,7 @@ CLOUDBENCH_SUITE = Suite(
             values="interval_bytes",
             times="interval_s",
             title="Traffic since the start",
-            told="The sum so far: what a start costs, and then what a client sends by itself (mobile study, Figure 2).",
+            told="The running sum: the cost of the start, then the client's own traffic (mobile study, Figure 2).",
             published=(("published_start_bytes", "published_start_s", "the largest start"),),
         ),
     ),

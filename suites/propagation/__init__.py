@@ -1,4 +1,4 @@
-"""How long until another device has a new file."""
+"""The time until another device has a new file."""
 
 from __future__ import annotations
 

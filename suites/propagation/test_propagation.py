@@ -1,7 +1,7 @@
-"""How long until a second device has a new file, intact, and what does that cost on both sides?
+"""How long does it take until a second device has a new file, intact, and what does that cost on both sides?
 
 ``--client`` names the client. Both of its halves run here, on one clock, in two network namespaces with a link between
-them. docs/suites/propagation.md says what the numbers mean.
+them. docs/suites/propagation.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SETS = {
 SIZES = {"quick": ("1 x 1 kB", "1 x 1 MB", "1 x 10 MB", "100 x 10 kB"), "paper": tuple(SETS)}
 REPEATS = {"quick": 2, "paper": 10}
 ONCE = "50000 x 1 kB"
-"""Too large to repeat. Syncthing's own benchmark of 50,000 files took 173 s, on another machine and link."""
+"""The set that is too large to repeat. Syncthing's own benchmark of it took 173 s, on another machine and link."""
 
 SYNCTHINGS_S = 173.0
 TIMEOUT_S = {"quick": 60.0, "paper": 900.0}
 PHASE_S = 2.0
-"""Each set appears after a random delay of at most this many seconds; otherwise all would meet the client's period at
-the same point."""
+"""The most seconds of the random delay before each set, without which all sets would meet the client's period at the
+same point."""
 LINK = Way(delay_ms=10)
 DEVICES = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
 COLUMNS = (
@@ -54,25 +54,25 @@ def test_propagation(lab: LabItem, grid: str) -> None:
     if receiver.side == "device":
         device = second
     results = []
-    for each in SIZES[grid]:
-        arrivals = repeated(lab, each, grid)
-        arrived = [one for one in arrivals if not one["error"]]
-        highs = [one["high_s"] for one in arrived]
-        # A file at a server is not yet on another device: that is a different quantity, with a different name.
-        name_of = "reaches_server_s" if device["device"] == "server" else "propagation"
+    for set_name in SIZES[grid]:
+        arrivals = repeat_set(lab, set_name, grid)
+        arrived = [arrival for arrival in arrivals if not arrival["error"]]
+        high_times_s = [arrival["high_s"] for arrival in arrived]
+        # A file at a server is not yet on another device, so this is another quantity with another name.
+        metric = "reaches_server_s" if device["device"] == "server" else "propagation"
         published = {"source": "syncthing's own benchmark: 50,000 files", "propagation": SYNCTHINGS_S}
         result = lab.conclude(
-            {name_of: mean_of_known(highs), "tue": tue(arrived)},
-            highs or [TIMEOUT_S[grid]],
+            {metric: mean_of_known(high_times_s), "tue": mean_tue(arrived)},
+            high_times_s or [TIMEOUT_S[grid]],
             stats_of="time from the change until the first look that found all files intact at the other side",
-            columns=(name_of, *COLUMNS),
-            label=each.replace(" ", ""),
-            params={"set": each},
-            extra={**numbers(arrived, receiver.side), "arrived": f"{len(arrived)} of {len(arrivals)}",
+            columns=(metric, *COLUMNS),
+            label=set_name.replace(" ", ""),
+            params={"set": set_name},
+            extra={**average_costs(arrived, receiver.side), "arrived": f"{len(arrived)} of {len(arrivals)}",
                    "arrivals": arrivals, "other_side": device["device"]},
-            published=published if each == ONCE and name_of == "propagation" else None,
+            published=published if set_name == ONCE and metric == "propagation" else None,
             doubts=lab.doubts(),
-            notes=[f"other side: {device['what']}", *(one["error"] for one in arrivals if one["error"])],
+            notes=[f"other side: {device['what']}", *(arrival["error"] for arrival in arrivals if arrival["error"])],
         )  # fmt: skip
         results.append(result)
         if arrivals[-1]["error"]:
@@ -80,38 +80,42 @@ def test_propagation(lab: LabItem, grid: str) -> None:
     lab.settle(results)
 
 
-def repeated(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
-    """Repeats a set as often as asked, up to the first that does not arrive; as plain data."""
-    found: list[dict[str, Any]] = []
+def repeat_set(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
+    """Repeat a set up to the first time that it does not arrive, and return all arrivals as plain data."""
+    arrivals: list[dict[str, Any]] = []
     for _ in range(1 if name == ONCE else REPEATS[grid]):
-        found.append(lab.propagate(Workload(*SETS[name]), phase_s=PHASE_S).as_dict())
-        if found[-1]["error"]:
+        arrivals.append(lab.propagate(Workload(*SETS[name]), phase_s=PHASE_S).as_dict())
+        if arrivals[-1]["error"]:
             break
-    return found
+    return arrivals
 
 
-def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
-    """Means of everything but the time itself, for the table; ``other`` names the receiving side's processes."""
+def average_costs(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
+    """Return means of everything but the time for the table. ``other`` names the processes of the receiving side."""
 
     def over(value: float | None, unit: float) -> float | None:
         return None if value is None else value / unit
 
-    found: dict[str, Any] = {"uncertain_s": max((one["high_s"] - one["low_s"] for one in arrived), default=None)}
+    means: dict[str, Any] = {
+        "uncertain_s": max((arrival["high_s"] - arrival["low_s"] for arrival in arrived), default=None)
+    }
     for name, side in {"client": "client", "other": other, "server": "server"}.items():
-        found[f"cpu_{name}_s"] = mean_of_known([one["cpu_s"][side] for one in arrived])
-        found[f"{name}_mb"] = over(mean_of_known([one["memory_bytes"][side] for one in arrived]), MB)
+        means[f"cpu_{name}_s"] = mean_of_known([arrival["cpu_s"][side] for arrival in arrived])
+        means[f"{name}_mb"] = over(mean_of_known([arrival["memory_bytes"][side] for arrival in arrived]), MB)
     for name in ("up_bytes", "down_bytes", "other_up_bytes", "other_down_bytes"):
-        found[name] = mean_of_known([one[name] for one in arrived])
-    other_bytes = mean_of_known([moved(one) for one in arrived])
-    return found | {"other_bytes": None if other_bytes is None else round(other_bytes)}
+        means[name] = mean_of_known([arrival[name] for arrival in arrived])
+    other_bytes = mean_of_known([count_other_bytes(arrival) for arrival in arrived])
+    return means | {"other_bytes": None if other_bytes is None else round(other_bytes)}
 
 
-def moved(arrival: dict[str, Any]) -> int | None:
-    """Bytes that the other side received and sent."""
+def count_other_bytes(arrival: dict[str, Any]) -> int | None:
+    """Return the bytes that the other side received and sent, or None if they are unknown."""
     up, down = arrival["other_up_bytes"], arrival["other_down_bytes"]
     return None if up is None or down is None else up + down
 
 
-def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
-    """Bytes on the link, both ways, over bytes of content."""
-    return mean_of_known([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])
+def mean_tue(arrived: Sequence[dict[str, Any]]) -> float | None:
+    """Return the mean of bytes on the link, both ways, over bytes of content."""
+    return mean_of_known(
+        [(arrival["up_bytes"] + arrival["down_bytes"]) / arrival["content_bytes"] for arrival in arrived]
+    )

@@ -1,4 +1,4 @@
-"""In how many parts an object is uploaded fastest (Cloud-RAID, III.D, Table II)."""
+"""The number of parts in which an object is uploaded fastest (Cloud-RAID, III.D, Table II)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="segments",
             y="time_s",
             title="Time of an object over its segments",
-            told="Fewer segments wait for bandwidth, more for latency (Cloud-RAID III.D, Figure 7).",
+            told="Few segments are limited by bandwidth, many by latency (Cloud-RAID III.D, Figure 7).",
             inside="segments_s",
             mark="best_segments",
         ),

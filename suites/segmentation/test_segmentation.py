@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 SIZES_MB = {"quick": (10,), "paper": (1, 10, 100)}
 START = {"quick": (1, 5, 10, 20, 50), "paper": (1, *range(5, 101, 5))}
-"""The search begins here; Table II has 5 to 100 segments."""
+"""The levels at which the search begins. Table II has 5 to 100 segments."""
 
 MOST_PROBES = {"quick": 24, "paper": 120}
 REPEATS = 3
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One experiment per size of the object."""
+    """Make one experiment for each size of the object."""
     metafunc.parametrize(
         "size_mb", SIZES_MB[metafunc.config.option.cloudbench_grid], ids=lambda size_mb: f"{size_mb}MB"
     )
@@ -46,7 +46,7 @@ def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid:
 
     while (level := search.next()) is not None:
         result = upload(level, level)
-        if result["ok"] < level or result["loss_rate"]:  # an object with a missing segment does not count
+        if result["ok"] < level or result["loss_rate"]:  # an object that lacks a segment does not count
             refused.add(level)
             search.tell(level, None)
         else:
@@ -65,7 +65,7 @@ def _conclude(
 ) -> None:
     time_s = {name: median(values) if values else None for name, values in times_s.items()}
     native_s, segmented_s, level = time_s["native"], time_s["segmented"], best.level
-    notes = [f"{found} segments: some uploads failed" for found in sorted(refused)]
+    notes = [f"{segments} segments: some uploads failed" for segments in sorted(refused)]
     if not best.is_complete:
         notes.append(f"the search used up its {best.probes} probes; a level nearby may be better")
     if best.edge:
@@ -84,7 +84,7 @@ def _conclude(
         extra={
             "object_bytes": size_mb * MIB, "segment_mb": size_mb / level if level else None,
             "contenders": f"{best.contenders[0]}-{best.contenders[-1]}" if best.contenders else None,
-            "segments_s": {str(found): list(values) for found, values in best.measured.items()},
+            "segments_s": {str(segments): list(values) for segments, values in best.measured.items()},
             "refused": sorted(refused), "probes": best.probes, "noise": best.noise, "is_complete": best.is_complete,
         },
         notes=notes,

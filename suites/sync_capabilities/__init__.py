@@ -1,4 +1,4 @@
-"""What a sync client does to save traffic."""
+"""The means by which a sync client saves traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLOUDBENCH_SUITE = Suite(
             x="files",
             y="syns",
             title="Connections over the number of files",
-            told="The same bytes in more files: a client that bundles opens no more (IMC, Figure 3).",
+            told="The same bytes in more files. A client that bundles opens no more connections (IMC, Figure 3).",
             quotes=(Quote("imc-2013-quoted", "connections", "100 x 10 kB", x=100),),
         ),
         Curve(
@@ -21,7 +21,7 @@ CLOUDBENCH_SUITE = Suite(
             x="files",
             y="completion_s",
             title="Completion time over the number of files",
-            told="The same bytes in more files: a client that bundles takes no longer (IMC, Figure 3).",
+            told="The same bytes in more files. A client that bundles takes no longer (IMC, Figure 3).",
             quotes=(Quote("imc-2013-quoted", "completion time", f"{'100 x 10 kB'}, Figure 3", x=100),),
         ),
         Curve(
@@ -29,7 +29,7 @@ CLOUDBENCH_SUITE = Suite(
             x="size_bytes",
             y="uploaded_mb",
             title="Uploaded over the size of a changed file",
-            told="A client with delta encoding sends the change (IMC, Figure 4).",
+            told="A client with delta encoding sends only the change (IMC, Figure 4).",
         ),
         Curve(
             test="test_figure_5",
@@ -44,15 +44,15 @@ CLOUDBENCH_SUITE = Suite(
             y="traffic_mb",
             title="Traffic over the size of a sparse file",
             told=(
-                "A flat line: what is not there is not sent. The published ones differ by 3.6 KB (thesis, Figure 4.8)."
+                "A flat line means that holes are not sent. Published traffic differs by 3.6 KB (thesis, Figure 4.8)."
             ),
         ),
         Curve(
             test="test_figure_4_10",
             x="percent",
             y="traffic_mb",
-            title="Traffic over what versions have in common",
-            told="Several versions of a file; with delta encoding the common part is sent once (thesis, Figure 4.10).",
+            title="Traffic over the common part of versions",
+            told="Several versions of a file. Delta encoding sends the common part once (thesis, Figure 4.10).",
             published="delta_encoded_mb",
             beside="with delta encoding",
             x_title="identical part, %",

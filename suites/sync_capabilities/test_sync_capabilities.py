@@ -1,7 +1,7 @@
 """What does a sync client do to save traffic and time? (IMC 2013, sections 4.1 to 4.6; thesis, section 4.2.6)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
-byte on it is captured. How each verdict is reached is in docs/suites/sync_capabilities.md.
+byte on it is captured. docs/suites/sync_capabilities.md explains each verdict.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TABLE_1 = {
     "deduplication": ("Deduplication", "Dropbox, Wuala"),
     "delta": ("Delta-encoding", "Dropbox"),
 }
-"""Capability to its name in Table 1, and which of the five services (Dropbox, SkyDrive, Wuala, Google Drive, Cloud
-Drive) have it there."""
+"""The name of each capability in Table 1, and those of its five services (Dropbox, SkyDrive, Wuala, Google Drive, Cloud
+Drive) that have it."""
 
 THESIS = "BenchCloud thesis, section 4.2.6, 2014, Dropbox 2.6.33"
 IDLE = Step("idle", duration_s=1.5)
@@ -52,9 +52,9 @@ TABLE_4_7_MB = {("20 MB", 3): 25.58}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Grids: ``quick``, or the papers' own."""
+    """Parametrize tests with the ``quick`` grid, or with the papers' own."""
     grid = metafunc.config.option.cloudbench_grid
-    given: dict[str, Sequence[Any]] = {
+    parameters: dict[str, Sequence[Any]] = {
         "files": FIGURE_3_FILES[grid],
         "content": tuple(FIGURE_5_KINDS),
         "size_bytes": FIGURE_5_SIZES[grid],
@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "where" in names:
         metafunc.parametrize("where, size_bytes", FIGURE_4[grid])
         return
-    for name, values in given.items():
+    for name, values in parameters.items():
         if name in names:
             metafunc.parametrize(name, values)
 
@@ -101,90 +101,102 @@ def test_table_1(lab: LabItem) -> None:
 
 
 def test_figure_3(lab: LabItem, files: int) -> None:
-    """Section 4.2 and Figure 3: the same bytes in more and more files; the figure counts SYNs of 100 files of 10 kB."""
+    """Section 4.2 and Figure 3: the same bytes in more and more files. The figure counts SYNs of 100 files of 10 kB."""
     kind = "few" if files <= 10 else "many"
-    idle, seen = lab.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
+    idle, observation = lab.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
     syns = {100: "Google Drive 100, Cloud Drive 400"}.get(files, "-")
-    extra = {"syns": seen.syns, "exchanges": seen.exchanges, "bursts": seen.bursts, "imc_2013_syns": syns}
+    extra = {
+        "syns": observation.syns,
+        "exchanges": observation.exchanges,
+        "bursts": observation.bursts,
+        "imc_2013_syns": syns,
+    }
     columns = ("syns", "exchanges", "bursts", "completion_s", "tue", "imc_2013_syns")
-    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 3", "syns": syns})
+    _conclude(lab, [idle, observation], columns, extra, {"source": f"{IMC}, Figure 3", "syns": syns})
 
 
 def test_figure_4(lab: LabItem, where: str, size_bytes: int) -> None:
-    """Section 4.4 and Figure 4: 100 kB are added to a file, at its end or at a random place; how much is sent?"""
+    """Section 4.4 and Figure 4: the bytes sent when 100 kB are added to a file, at its end or at a random place."""
     edit = Step("append" if where == "end" else "spliced", FIGURE_4_BYTES)
-    idle, _, seen = lab.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
+    idle, _, observation = lab.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
     drawn = "drawn only: Dropbox near the added 100 kB, the others near the file; Wuala less by chunks that stay"
-    extra = {"uploaded_mb": seen.up_bytes / 1e6, "file_mb": seen.size_bytes / 1e6, "imc_2013": "drawn only"}
+    extra = {
+        "uploaded_mb": observation.up_bytes / 1e6,
+        "file_mb": observation.size_bytes / 1e6,
+        "imc_2013": "drawn only",
+    }
     columns = ("file_mb", "uploaded_mb", "tue", "imc_2013")
-    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
+    _conclude(lab, [idle, observation], columns, extra, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
 
 
 def test_figure_5(lab: LabItem, content: str, size_bytes: int) -> None:
     """Section 4.5 and Figure 5: text, random bytes, and words that pretend to be a JPEG image."""
-    idle, seen = lab.measure([IDLE, Step(FIGURE_5_KINDS[content], size_bytes)])
+    idle, observation = lab.measure([IDLE, Step(FIGURE_5_KINDS[content], size_bytes)])
     drawn = {
         "text": "drawn only: Dropbox and Google Drive send less than the file",
         "random": "drawn only: all send the file, Dropbox most beside it",
         "fake_jpeg": "drawn only: Dropbox sends less, Google Drive does not",
     }[content]
-    zlib_mb = None if seen.zlib_bytes is None else seen.zlib_bytes / 1e6
-    extra = {"uploaded_mb": seen.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
+    zlib_mb = None if observation.zlib_bytes is None else observation.zlib_bytes / 1e6
+    extra = {"uploaded_mb": observation.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
     columns = ("uploaded_mb", "zlib_mb", "tue", "imc_2013")
-    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
+    _conclude(lab, [idle, observation], columns, extra, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
 
 
 def test_figure_4_8(lab: LabItem, size_mb: int) -> None:
     """Thesis, Figure 4.8: sparse files of 1 to 500 MB made almost the same traffic (to within 3.6 KB)."""
-    idle, seen = lab.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
+    idle, observation = lab.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
     extra = {"file_mb": size_mb, "thesis": "the same for all sizes"}
     published = {"source": f"{THESIS}, Figure 4.8", "traffic": "drawn only; largest less smallest is 3.6 KB"}
-    _conclude(lab, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), extra, published)
+    _conclude(lab, [idle, observation], ("file_mb", "traffic_mb", "tue", "thesis"), extra, published)
 
 
 def test_figure_4_10(lab: LabItem, grid: str, percent: int) -> None:
-    """Thesis, Figures 4.9 and 4.10: versions of a file share a part; delta encoding does not send that part again."""
+    """Thesis, Figures 4.9 and 4.10: versions of a file with a common part, which delta encoding sends only once."""
     size, versions = FIGURE_4_10_MB[grid] * 1_000_000, FIGURE_4_10_VERSIONS[grid]
     version = Step("version", share=percent / 100)
-    idle, *seen = lab.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
+    idle, *observations = lab.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
     expected_mb = size * (percent + versions * (100 - percent)) / 100 / 1e6
     extra = {"versions": versions, "whole_mb": versions * size / 1e6, "delta_encoded_mb": expected_mb}
     published = {"source": f"{THESIS}, Figure 4.10", "traffic": "drawn only, beside the traffic with delta encoding"}
-    _conclude(lab, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), extra, published)
+    _conclude(lab, [idle, *observations], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), extra, published)
 
 
 def test_table_4_7(lab: LabItem, size: str, files: int) -> None:
-    """Thesis, Table 4.7: files of the same content, one after another; 25.58 MB were sent for three of 20 MB."""
+    """Thesis, Table 4.7: files of the same content, one after another. Three of 20 MB took 25.58 MB of traffic."""
     bytes_each = int(size.partition(" ")[0]) * 1_000_000
-    idle, *seen = lab.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
+    idle, *observations = lab.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
     printed = TABLE_4_7_MB.get((size, files))
     extra = {"whole_mb": files * bytes_each / 1e6, "published_mb": printed}
     published = {"source": f"{THESIS}, Table 4.7", "traffic_mb": printed}
-    _conclude(lab, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), extra, published)
+    _conclude(lab, [idle, *observations], ("whole_mb", "traffic_mb", "published_mb"), extra, published)
 
 
 def _conclude(
     lab: LabItem,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
     columns: Sequence[str],
     extra: dict[str, Any],
     published: dict[str, Any],
 ) -> None:
-    """One entry of an idle phase and the phases after it: traffic both ways, minus that of the idle client."""
-    idle, *phases = seen
-    duration_s = sum(each.duration_s for each in phases)
-    known = [each.wire_bytes for each in phases if each.wire_bytes is not None]
-    wire = None
-    if idle.wire_bytes is not None and len(known) == len(phases):
-        wire = max(0.0, sum(known) - idle.wire_bytes / idle.duration_s * duration_s)
-    changed = sum(each.changed_bytes for each in phases)
-    metrics = {"tue": None if wire is None else wire / changed, "traffic_mb": None if wire is None else wire / 1e6}
-    about = {
+    """Store one entry for the phases after an idle one: traffic both ways, minus that of the idle client."""
+    idle, *phases = observations
+    duration_s = sum(phase.duration_s for phase in phases)
+    known_bytes = [phase.wire_bytes for phase in phases if phase.wire_bytes is not None]
+    traffic_bytes = None
+    if idle.wire_bytes is not None and len(known_bytes) == len(phases):
+        traffic_bytes = max(0.0, sum(known_bytes) - idle.wire_bytes / idle.duration_s * duration_s)
+    changed = sum(phase.changed_bytes for phase in phases)
+    metrics = {
+        "tue": None if traffic_bytes is None else traffic_bytes / changed,
+        "traffic_mb": None if traffic_bytes is None else traffic_bytes / 1e6,
+    }
+    common = {
         "completion_s": phases[-1].completion_s, "start_up_s": phases[-1].start_up_s, "changed_bytes": changed,
         "cpu_s": phases[-1].cpu_s,
     }  # fmt: skip
-    rounds_s = [each.duration_s for each in phases]
+    rounds_s = [phase.duration_s for phase in phases]
     lab.conclude(
         metrics, rounds_s, stats_of="time from the change until in sync and quiet", columns=columns,
-        extra={**about, **extra}, published=published,
+        extra={**common, **extra}, published=published,
     ).check()  # fmt: skip

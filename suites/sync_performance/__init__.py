@@ -1,4 +1,4 @@
-"""How quickly, and with how much traffic, a sync client uploads."""
+"""The times and the traffic of a sync client's uploads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="set",
             y="start_up",
             title="Start-up time by set of files",
-            told="From the change to the first byte of content (IMC, Figure 6a).",
+            told="Time from the change to the first byte of content (IMC, Figure 6a).",
             low="start_up_min",
             high="start_up_max",
             quotes=(
@@ -25,7 +25,7 @@ CLOUDBENCH_SUITE = Suite(
             x="set",
             y="completion",
             title="Completion time by set of files",
-            told="From the first to the last byte of content (IMC, Figure 6b).",
+            told="Time from the first to the last byte of content (IMC, Figure 6b).",
             low="completion_min",
             high="completion_max",
             quotes=tuple(

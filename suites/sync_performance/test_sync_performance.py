@@ -1,8 +1,7 @@
 """How quickly does a sync client upload, and with how much traffic? (IMC 2013, section 5)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
-byte on it is captured; ``external`` is captured where it runs. docs/suites/sync_performance.md says what the numbers
-mean.
+byte on it is captured. ``external`` is captured where it runs. docs/suites/sync_performance.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ KB, MB = 1000, 1_000_000
 """In the paper 1 kB is 1000 bytes: 100 files of 10 kB in 42 s are "189 kb/s"."""
 
 SETS = {"1 x 100 kB": (1, 100 * KB), "1 x 1 MB": (1, MB), "10 x 100 kB": (10, 100 * KB), "100 x 10 kB": (100, 10 * KB)}
-"""Figure 6: four sets, each with binary files (which are shown) and with text."""
+"""The four sets of Figure 6. The paper measured binary files, which it shows, and text."""
 
 WORKLOADS = {
     "quick": (*((name, "binary") for name in SETS), ("1 x 1 MB", "text")),
@@ -41,18 +40,18 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
     results, transfers = [], list[dict[str, Any]]()
     for name, kind in WORKLOADS[grid]:
         if not transfers or transfers[-1]["is_synced"]:
-            transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name], kind), REPEATS[grid])]
-        else:  # it is out of sync: its last result stands for the rest, and says why
+            transfers = [entry.as_dict() for entry in lab.transfer(Workload(*SETS[name], kind), REPEATS[grid])]
+        else:  # the client is out of sync: its last result stands for the other sets, and says why
             transfers = transfers[-1:]
         numbers = transfer_means(transfers)
-        quoted = [each for each in PUBLISHED["quoted"] if each["set"] in (name, "any") and kind == "binary"]
+        quoted = [entry for entry in PUBLISHED["quoted"] if entry["set"] in (name, "any") and kind == "binary"]
         extra = {
             **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
             "repeats": len(transfers), "transfers": transfers,
         }  # fmt: skip
         result = lab.conclude(
             numbers,
-            [each["synced_s"] for each in transfers if each["synced_s"]] or [TIMEOUT_S[grid]],
+            [entry["synced_s"] for entry in transfers if entry["synced_s"]] or [TIMEOUT_S[grid]],
             stats_of="time from the change until the other side was seen to have it",
             columns=COLUMNS,
             label=f"{name.replace(' ', '')}-{kind}",
@@ -60,7 +59,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
             extra=extra,
             published={"source": PUBLISHED["source"], "quoted": quoted},
             doubts=[*transfer_doubts(transfers, REPEATS[grid]), *lab.doubts()],
-            notes=[f"IMC 2013, {one['set']}, {one['quantity']}: {one['said']}" for one in quoted],
+            notes=[f"IMC 2013, {quote['set']}, {quote['quantity']}: {quote['said']}" for quote in quoted],
         )
         results.append(result)
     lab.settle(results)

@@ -1,4 +1,4 @@
-"""How fast does one file go up and down, by its size, and what does each transfer cost besides its bytes?"""
+"""How fast are uploads and downloads of one file by its size, and what does a transfer cost besides its bytes?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLOUDBENCH_SUITE = Suite(
             x="threads",
             y="throughput",
             title="Throughput over threads",
-            told="Where it stops rising, more brings nothing.",
+            told="Where the curve stops rising, more of them bring nothing.",
         ),
         Curve(
             test="test_parts",
             x="parts",
             y="throughput",
             title="Throughput over parts",
-            told="Where it stops rising, more brings nothing.",
+            told="Where the curve stops rising, more of them bring nothing.",
         ),
     ),
     conclusions={

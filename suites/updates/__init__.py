@@ -1,4 +1,4 @@
-"""What a sync client sends for streams of small updates."""
+"""Traffic and delays of a sync client for streams of small updates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ CLOUDBENCH_SUITE = Suite(
             test="test_delays",
             values={"start_ups_s": "start-up", "sync_delays_s": "sync delay"},
             told=(
-                "Start-up: from a change to the first payload that the client sent; sync delay: until the last one. A "
-                "client that indexes or waits before it sends begins late (UDS, Figures 8 and 9)."
+                "Start-up is the time from a change to the first payload that the client sent, and sync delay the time "
+                "to the last one. A client that indexes or waits before it sends starts late (UDS, Figures 8 and 9)."
             ),
             published={
                 "start_up_p50_7200_rpm_s": "median start-up with a disk of 7,200 rpm",
@@ -27,7 +27,7 @@ CLOUDBENCH_SUITE = Suite(
             x="changed_bytes",
             y="tue",
             title="Traffic usage efficiency over the size of a new file",
-            told="Bytes on the wire per byte of the file; 1 is the best (UDS, Table 1 and Figure 4).",
+            told="Bytes on the wire per byte of the file. 1 is the best (UDS, Table 1 and Figure 4).",
             published="uds_tue",
             x_title="size of the file",
             table="uds-2013-table-1",
@@ -37,7 +37,7 @@ CLOUDBENCH_SUITE = Suite(
             x="changed_bytes",
             y="sync_delay_s",
             title="Sync delay over the size of a new file",
-            told="From the new file to the last payload before the server had it (UDS, Table 1).",
+            told="Time from the new file to the last payload before the server had it (UDS, Table 1).",
             published="uds_delay_s",
             x_title="size of the file",
             table="uds-2013-table-1",
@@ -54,7 +54,7 @@ CLOUDBENCH_SUITE = Suite(
             x="interval_s",
             y="traffic_kb",
             title="Traffic over the interval of appends",
-            told="What the same number of one-byte appends costs (UDS, Figures 4 to 7).",
+            told="The cost of the same number of one-byte appends (UDS, Figures 4 to 7).",
             quotes=(
                 Quote("uds-2013-appends", "traffic", x=1.0, factor=0.001, given={"interval_s": 1.0, "count": 1024}),
             ),
@@ -64,7 +64,7 @@ CLOUDBENCH_SUITE = Suite(
             x="block_kb",
             y="traffic_kb",
             title="Traffic over the size of the written blocks",
-            told="The same bytes in other pieces (UDS, Figure 10).",
+            told="The same bytes in blocks of different sizes (UDS, Figure 10).",
         ),
         Curve(
             test="test_download",
@@ -79,7 +79,7 @@ CLOUDBENCH_SUITE = Suite(
             x="rate_kbit_per_s",
             y="up_over_file",
             title="Upload per byte of a file that is downloaded",
-            told="1 is the best, and the faster the download the better (UDS, Figure 17).",
+            told="1 is the best. Faster downloads come closer to it (UDS, Figure 17).",
             quotes=(Quote("uds-2013-ratios", "upload over file"),),
         ),
         TimeCourse(
@@ -89,7 +89,7 @@ CLOUDBENCH_SUITE = Suite(
             times=1.0,
             title="Traffic while bytes are appended",
             told=(
-                "The sum so far: each change costs the same again unless changes wait for each other (UDS, Figures 4 "
+                "The running sum. Each change costs the same again unless changes are sent together (UDS, Figures 4 "
                 "and 5)."
             ),
             quotes=(Quote("uds-2013-appends", "traffic", given={"interval_s": 1.0, "count": 1024}),),
@@ -100,7 +100,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while a file is downloaded",
-            told="The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figure 16).",
+            told="The running sum over the final size of the file. 1 is the best (UDS, Figure 16).",
             over="file_bytes",
             quotes=(
                 Quote("uds-2013-download", "traffic", "alone", factor=1 / 5000000.0, given={"rate_kbit_per_s": 80}),

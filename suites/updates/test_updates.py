@@ -24,37 +24,37 @@ TABLE_1 = {
     "1 B": (38200, 4.0), "1 KB": (40.1, 4.0), "10 KB": (4.63, 4.1), "100 KB": (1.528, 4.8), "1 MB": (1.22, 9.2),
     "10 MB": (1.149, 54.7), "100 MB": (1.1266, 496.3),
 }  # fmt: skip
-"""New file's size to alpha and sync delay in seconds."""
+"""Alpha and the sync delay in seconds by the size of the new file."""
 SIZES = {"quick": ("1 B", "100 KB", "1 MB"), "paper": tuple(TABLE_1)}
 REPEATS = {"quick": 1, "paper": 3}
 
 APPENDS = {"quick": ((0.1, 8), (1.0, 8)), "paper": tuple((each, KIB) for each in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))}
-"""Seconds between appends of one byte, and their number; figures 4 to 7 and 9, and figure 12 at one second."""
-APPENDED = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
+"""Seconds between appends of one byte, and their number, for figures 4 to 7, 9 and (at one second) 12."""
+PUBLISHED_APPENDS = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
 
 DELAYS = {"quick": ((1, 3),), "paper": ((1, KIB), (100 * KIB, 50))}
-"""Bytes of an append, and the number of appends: figures 8 and 9, and figure 11, whose sizes the text does not give."""
+"""Bytes of an append, and the number of appends: for figures 8 and 9, and for 11 whose sizes are not printed."""
 REST_S = {"quick": 0.5, "paper": 5.0}
-INDEXED = {"start_up_p50_7200_rpm_s": 0.2, "start_up_p50_5400_rpm_s": 0.4, "start_up_max_s": 0.96}
-DELAYED = {"sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3}
-"""Figure 8: medians by the disk and the longest of all; Figure 9: shares of all."""
+PUBLISHED_START_UPS = {"start_up_p50_7200_rpm_s": 0.2, "start_up_p50_5400_rpm_s": 0.4, "start_up_max_s": 0.96}
+PUBLISHED_DELAYS = {"sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3}
+"""Figure 8 has medians by the disk and the longest of all. Figure 9 has shares of all appends."""
 
 BLOCKS_KB = {"quick": (100,), "paper": (50, 60, 70, 80, 90, 100)}
 BLOCKS_UNTIL = {"quick": 300 * KIB, "paper": 5 * MIB}
 
 DOWNLOADS_KBIT = {"quick": (128, 1024), "paper": (40, 80, 120, 160, 200, 400, 800)}
 DOWNLOAD_BYTES = {"quick": 48 * KIB, "paper": 5 * MIB}
-DOWNLOADED = {80: "75 MB of traffic for 5 MB (Figure 16)"}
+PUBLISHED_DOWNLOADS = {80: "75 MB of traffic for 5 MB (Figure 16)"}
 
 USERS = {"quick": (100 * KIB, 4.0, 1.0), "paper": (MIB, 3600.0, 10.0)}
 """Size of the document, duration, and the longest time between two edits of one user."""
 
 IDLE_S = 0.5
-_MUCH = 0.1
+_LARGE_SHARE = 0.1
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Grids: ``quick``, or the paper's own."""
+    """Parametrize tests with the ``quick`` grid, or with the paper's own."""
     grid = metafunc.config.option.cloudbench_grid
     names = metafunc.fixturenames
     if "size" in names:
@@ -71,26 +71,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("rate_kbit_per_s", DOWNLOADS_KBIT[grid], ids=lambda rate: f"{rate}kbit")
 
 
-def bytes_of(size: str) -> int:
-    """The paper does not say whether 1 KB is 1000 or 1024 bytes; here it is 1024."""
+def parse_size(size: str) -> int:
+    """Return a printed size in bytes. The paper does not define 1 KB, which is taken as 1024 bytes here."""
     number, _, unit = size.partition(" ")
     return int(number) * {"B": 1, "KB": KIB, "MB": MIB}[unit]
 
 
 def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None:
     """Table 1: traffic, TUE and sync delay of a new file: a JPEG image, except for the file of 1 byte."""
-    size_bytes = bytes_of(size)
-    made = payloads.random(size_bytes) if size_bytes == 1 else payloads.jpeg(size_bytes)
+    size_bytes = parse_size(size)
+    payload = payloads.random(size_bytes) if size_bytes == 1 else payloads.jpeg(size_bytes)
     name = size.replace(" ", "")
-    new = [lab.new_file(name, made.content(0, number), label="new")[1] for number in range(REPEATS[grid])]
-    idle, *seen = lab.watch([lab.rest(IDLE_S), *new])
-    delays_s = [each.sync_delay_s for each in seen if each.sync_delay_s is not None]
-    if len(delays_s) < len(seen):
+    creations = [lab.new_file(name, payload.content(0, number), label="new")[1] for number in range(REPEATS[grid])]
+    idle, *windows = lab.watch([lab.rest(IDLE_S), *creations])
+    delays_s = [window.sync_delay_s for window in windows if window.sync_delay_s is not None]
+    if len(delays_s) < len(windows):
         pytest.skip("inconclusive: the file arrived, but no payload was seen")
     alpha, delay_s = TABLE_1[size]
     mean_s = sum(delays_s) / len(delays_s)
-    extra = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
-    extra |= {"files": len(seen), "kb_per_file": extra["traffic_kb"] / len(seen)}
+    extra = {**sum_windows(idle, windows), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
+    extra |= {"files": len(windows), "kb_per_file": extra["traffic_kb"] / len(windows)}
     result = lab.conclude(
         {"tue": extra["tue"], "sync_delay": mean_s},
         delays_s,
@@ -98,7 +98,7 @@ def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None
         columns=("files", "kb_per_file", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
         extra=extra,
         published={"source": f"{SOURCE}, Table 1", "tue": alpha, "sync_delay_s": delay_s},
-        notes=noise(extra),
+        notes=note_idle_traffic(extra),
     )
     result.check()
 
@@ -106,7 +106,7 @@ def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None
 def test_appends(lab: LabItem, payloads: Payloads, interval_s: float, count: int) -> None:
     """Figures 4 to 7, 9 and 12: random bytes are appended one by one to an empty file."""
     stream = payloads.updates("byte_appends", interval_s=interval_s, until_bytes=count)
-    streamed(lab, stream, "appends", "Figures 4 to 7 and 12", APPENDED.get(interval_s))
+    measure_stream(lab, stream, "appends", "Figures 4 to 7 and 12", PUBLISHED_APPENDS.get(interval_s))
 
 
 def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
@@ -115,15 +115,16 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
     size, is_figure_8 = count * append_bytes, append_bytes == 1
     acts = [created]
     for _, edit in payloads.updates("byte_appends", block_bytes=append_bytes, until_bytes=size):
-        acts += [lab.rest(REST_S[grid]), Act("append", partial(appended, path, edit))]
-    _, *seen = lab.watch(acts)
-    rests, appends = seen[::2], seen[1::2]
-    start_ups_s = [each.start_up_s for each in appends if each.start_up_s is not None]
-    delays_s = [each.sync_delay_s for each in appends if each.sync_delay_s is not None]
+        acts += [lab.rest(REST_S[grid]), Act("append", partial(append_edit, path, edit))]
+    _, *windows = lab.watch(acts)
+    rests, appends = windows[::2], windows[1::2]
+    start_ups_s = [window.start_up_s for window in appends if window.start_up_s is not None]
+    delays_s = [window.sync_delay_s for window in appends if window.sync_delay_s is not None]
     if min(len(start_ups_s), len(delays_s)) < count:
         pytest.skip("inconclusive: the append arrived, but no payload was seen")
-    figures = {**spread("start_up", start_ups_s), **spread("sync_delay", delays_s)}
+    figures = {**describe_percentiles("start_up", start_ups_s), **describe_percentiles("sync_delay", delays_s)}
     note = f"{lab.spec}: it does not watch its folder; its start-up time counts from when it is run"
+    published = {"source": f"{SOURCE}, Figures 8 and 9", **PUBLISHED_START_UPS, **PUBLISHED_DELAYS}
     result = lab.conclude(
         figures,
         start_ups_s,
@@ -131,12 +132,12 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
         columns=("appends", "start_up_p50", "start_up_max", "uds", "sync_delay_p50", "sync_delay_max", "sync_events"),
         extra={
             "appends": count, "file_bytes": size, "start_ups_s": start_ups_s, "sync_delays_s": delays_s,
-            "sync_events": sum(len(each.events_s) for each in appends),
+            "sync_events": sum(len(window.events_s) for window in appends),
             "uds": "200, 400 ms" if is_figure_8 else "drawn only",
-            "sync_delay_1_to_4_s": within(delays_s, 1, 4), "sync_delay_4_to_7_s": within(delays_s, 4, 7),
+            "sync_delay_1_to_4_s": share_within(delays_s, 1, 4), "sync_delay_4_to_7_s": share_within(delays_s, 4, 7),
         },
-        published={"source": f"{SOURCE}, Figures 8 and 9", **INDEXED, **DELAYED} if is_figure_8 else {},
-        doubts=own_traffic(rests, figures["start_up_p50"]),
+        published=published if is_figure_8 else {},
+        doubts=doubt_own_traffic(rests, figures["start_up_p50"]),
         notes=[] if lab.facts.watches_folder else [note],
     )  # fmt: skip
     result.check()
@@ -146,14 +147,14 @@ def test_blocks(lab: LabItem, payloads: Payloads, grid: str, block_kb: int) -> N
     """Figure 10: a block of random bytes is appended every second."""
     until = BLOCKS_UNTIL[grid]
     stream = payloads.updates("block_appends", interval_s=1.0, block_bytes=block_kb * KIB, until_bytes=until)
-    streamed(lab, stream, "blocks", "Figure 10", None)
+    measure_stream(lab, stream, "blocks", "Figure 10", None)
 
 
 def test_download(lab: LabItem, payloads: Payloads, grid: str, rate_kbit_per_s: int) -> None:
     """Figures 16 and 17: a file arrives from elsewhere at a steady rate, and is written as it comes."""
     rate, size = rate_kbit_per_s * 1000 / 8, DOWNLOAD_BYTES[grid]
     stream = payloads.updates("http_download", size_bytes=size, rate_bytes_per_s=rate)
-    streamed(lab, stream, "download", "Figures 16 and 17", DOWNLOADED.get(rate_kbit_per_s))
+    measure_stream(lab, stream, "download", "Figures 16 and 17", PUBLISHED_DOWNLOADS.get(rate_kbit_per_s))
 
 
 def test_two_users(lab: LabItem, payloads: Payloads, grid: str) -> None:
@@ -161,16 +162,16 @@ def test_two_users(lab: LabItem, payloads: Payloads, grid: str) -> None:
     size, duration_s, most_s = USERS[grid]
     stream = payloads.updates("two_users", duration_s=duration_s, max_interval_s=most_s)
     document = payloads.text(size).content(0, 0)
-    streamed(lab, stream, "users", "section 4.2", "130 MB of traffic for a file of 1 MB", document)
+    measure_stream(lab, stream, "users", "section 4.2", "130 MB of traffic for a file of 1 MB", document)
 
 
-def streamed(
+def measure_stream(
     lab: LabItem, stream: Iterator[tuple[float, Edit]], name: str, figure: str, published: str | None,
     start: Content | None = None,
 ) -> None:  # fmt: skip
     """Measure one stream of updates, and store it as an entry."""
     played = Played()
-    path, before = lab.new_file(name, start or LiteralContent(b""))
+    path, created = lab.new_file(name, start or LiteralContent(b""))
     after = None if lab.facts.watches_folder else lab.client.after_change
 
     def work() -> int:
@@ -178,81 +179,83 @@ def streamed(
         played = play_edits(stream, path, start=start, after=after)
         return played.changed_bytes
 
-    _, idle, seen = lab.watch([before, lab.rest(IDLE_S), Act(name, work)])
-    extra = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
-    if after is not None:  # runs follow each other without a pause, and each was requested
+    _, idle, window = lab.watch([created, lab.rest(IDLE_S), Act(name, work)])
+    extra = {**sum_windows(idle, [window]), **describe_stream(window, played), "uds": published or "drawn only"}
+    if after is not None:  # the suite ran the client after each update, so events say nothing about the client
         extra["sync_events"] = None
     late = f"{played.late} of {played.updates} updates were written late"
     note = f"{lab.spec}: it does not watch its folder and was run after each update; {late}"
     result = lab.conclude(
-        {"tue": extra["tue"], "sync_delay": seen.sync_delay_s},
-        [seen.duration_s],
+        {"tue": extra["tue"], "sync_delay": window.sync_delay_s},
+        [window.duration_s],
         stats_of="from the first update until the client was in sync and quiet",
         columns=("updates", "sync_events", "traffic_kb", "tue", "bytes_per_update", "sync_delay_s", "cpu_share"),
         extra=extra,
         published={"source": f"{SOURCE}, {figure}", "traffic": published} if published else {},
-        doubts=[late] if after is None and played.late > _MUCH * played.updates else [],
-        notes=[*([note] if after else []), *noise(extra)],
+        doubts=[late] if after is None and played.late > _LARGE_SHARE * played.updates else [],
+        notes=[*([note] if after else []), *note_idle_traffic(extra)],
     )
     result.check()
 
 
-def appended(path: Path, edit: Edit) -> int:
-    """Write one edit. Returns the number of changed bytes."""
+def append_edit(path: Path, edit: Edit) -> int:
+    """Write one edit, and return the number of changed bytes."""
     return play_edits([(0.0, edit)], path).changed_bytes
 
 
 # --- results ---
 
 
-def sums(idle: Window, seen: Sequence[Window]) -> dict[str, Any]:
-    """Traffic and CPU of some windows together; ``watch`` guarantees that sizes are known."""
-    up, down = (sum(getattr(each, name) or 0 for each in seen) for name in ("up_bytes", "down_bytes"))
-    changed, lasted_s = sum(each.changed_bytes for each in seen), sum(each.duration_s for each in seen)
-    known = [each.cpu_s for each in seen if each.cpu_s is not None]
-    cpu_s = sum(known) if len(known) == len(seen) else None
+def sum_windows(idle: Window, windows: Sequence[Window]) -> dict[str, Any]:
+    """Return the traffic and CPU time of some windows together. ``watch`` guarantees that sizes are known."""
+    uploaded = sum(window.up_bytes or 0 for window in windows)
+    downloaded = sum(window.down_bytes or 0 for window in windows)
+    changed, lasted_s = sum(window.changed_bytes for window in windows), sum(window.duration_s for window in windows)
+    known_s = [window.cpu_s for window in windows if window.cpu_s is not None]
+    cpu_s = sum(known_s) if len(known_s) == len(windows) else None
     return {
-        "changed_bytes": changed, "up_bytes": up, "down_bytes": down, "traffic_bytes": up + down,
-        "traffic_kb": (up + down) / 1e3, "tue": (up + down) / changed, "connections": sum(each.syns for each in seen),
+        "changed_bytes": changed, "up_bytes": uploaded, "down_bytes": downloaded,
+        "traffic_bytes": uploaded + downloaded, "traffic_kb": (uploaded + downloaded) / 1e3,
+        "tue": (uploaded + downloaded) / changed, "connections": sum(window.syns for window in windows),
         "cpu_s": cpu_s, "cpu_share": None if cpu_s is None else cpu_s / lasted_s, "lasted_s": lasted_s,
         "idle_bytes": round((idle.wire_bytes or 0) / idle.duration_s * lasted_s),
     }  # fmt: skip
 
 
-def of_stream(seen: Window, played: Played) -> dict[str, Any]:
-    """Updates and events, and the traffic over time as the figures draw it."""
+def describe_stream(window: Window, played: Played) -> dict[str, Any]:
+    """Return updates, events, and the traffic over time that the figures draw."""
     return {
         "updates": played.updates, "late_updates": played.late, "file_bytes": played.size_bytes,
-        "sync_events": len(seen.events_s), "events_s": [round(each, 3) for each in seen.events_s[:2000]],
-        "bytes_per_update": (seen.wire_bytes or 0) / played.updates, "sync_delay_s": seen.sync_delay_s,
-        "traffic_over_file": (seen.wire_bytes or 0) / played.size_bytes,
-        "up_over_file": (seen.up_bytes or 0) / played.size_bytes, "each_second_bytes": seen.every(1.0),
+        "sync_events": len(window.events_s), "events_s": [round(event_s, 3) for event_s in window.events_s[:2000]],
+        "bytes_per_update": (window.wire_bytes or 0) / played.updates, "sync_delay_s": window.sync_delay_s,
+        "traffic_over_file": (window.wire_bytes or 0) / played.size_bytes,
+        "up_over_file": (window.up_bytes or 0) / played.size_bytes, "each_second_bytes": window.every(1.0),
     }  # fmt: skip
 
 
-def spread(name: str, values_s: Sequence[float]) -> dict[str, float]:
-    """Percentiles of observed values."""
-    ordered = sorted(values_s)
-    return {f"{name}_{label}": percentile(ordered, share) for label, share in PERCENTILES.items()}
+def describe_percentiles(name: str, values_s: Sequence[float]) -> dict[str, float]:
+    """Return the percentiles of observed values by their metric names."""
+    ordered_s = sorted(values_s)
+    return {f"{name}_{label}": percentile(ordered_s, share) for label, share in PERCENTILES.items()}
 
 
-def within(values_s: Sequence[float], least_s: float, most_s: float) -> float:
-    """The share of values between the two bounds."""
+def share_within(values_s: Sequence[float], least_s: float, most_s: float) -> float:
+    """Return the share of values from ``least_s`` to below ``most_s``."""
     return sum(least_s <= value < most_s for value in values_s) / len(values_s)
 
 
-def own_traffic(rests: Sequence[Window], start_up_s: float) -> list[str]:
-    """A doubt if the client sends so often by itself that the first payload after an append may have another cause."""
-    events, rested_s = sum(len(each.events_s) for each in rests), sum(each.duration_s for each in rests)
-    if events * start_up_s <= _MUCH * rested_s:
+def doubt_own_traffic(rests: Sequence[Window], start_up_s: float) -> list[str]:
+    """Return a doubt if the client sends so often by itself that a payload after an append may have another cause."""
+    events, rested_s = sum(len(window.events_s) for window in rests), sum(window.duration_s for window in rests)
+    if events * start_up_s <= _LARGE_SHARE * rested_s:
         return []
     return [
         f"it began to send {events} times in {rested_s:.1f} s of rest: traffic after an append may be unrelated to it"
     ]
 
 
-def noise(extra: Mapping[str, Any]) -> list[str]:
-    """A remark if much of the traffic would have been sent anyway."""
-    if extra["idle_bytes"] <= _MUCH * extra["traffic_bytes"]:
+def note_idle_traffic(extra: Mapping[str, Any]) -> list[str]:
+    """Return a remark if much of the traffic would have been sent without any change."""
+    if extra["idle_bytes"] <= _LARGE_SHARE * extra["traffic_bytes"]:
         return []
     return [f"about {extra['idle_bytes']:,} of {extra['traffic_bytes']:,} bytes would have been sent without a change"]

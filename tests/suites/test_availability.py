@@ -183,8 +183,8 @@ def test_a_daily_course_is_seen_in_a_state_file_of_days_and_its_absence_too(lab:
 
 
 def test_memory_is_bounded_and_what_is_exact_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "KEPT", 50)
-    told = rounds.fold(synthetic(0.0))
+    monkeypatch.setattr(rounds, "SAMPLE_CALLS", 50)
+    told = rounds.fold_series(synthetic(0.0))
     times = told["by_size"]["100"]
     assert (times["hash_calls"], times["hash_calls_kept"]) == (360, 50)
     everything = [call_s for line in synthetic(0.0)[1:] for call_s in line["hash"]["100"]["call_s"]]
@@ -196,27 +196,27 @@ def test_memory_is_bounded_and_what_is_exact_stays_exact(monkeypatch: pytest.Mon
 def test_a_gap_between_sessions_is_neither_time_nor_unavailability() -> None:
     first = synthetic(0.0, days=1)
     later = [{"session": {"at_s": first[-1]["ended_s"] + 10_920, "run_id": "second"}}]
-    told = rounds.fold([*first, *later])
+    told = rounds.fold_series([*first, *later])
     assert (told["gap_s"], told["sessions"], told["earlier_rounds"]) == (10_920, 2, 24)
     assert told["availability"] == 1.0
     assert told["observed_s"] == 23 * 3600 + 60
-    assert test_availability._spoken(told["gap_s"]) == "3 h 2 min"
-    assert rounds.fold([])["availability"] is None
+    assert test_availability._format_duration(told["gap_s"]) == "3 h 2 min"
+    assert rounds.fold_series([])["availability"] is None
 
 
 def test_a_file_that_is_wrong_by_content_and_digest_counts_once() -> None:
     down: dict[str, list[Any]] = {"sensor": [1, 2, 3], "outcome": ["corrupt", "ok", "failed"]}
     calls: dict[str, list[Any]] = {"sensor": [1, 2, 4, 5], "outcome": ["corrupt", "corrupt", "ok", "throttled"]}
-    assert rounds.checked([down, calls]) == {"checked": 3, "wrong": 2}
-    assert rounds.counts({**calls, "kind": ["corrupt", "corrupt", None, "throttled"]}) == {
+    assert rounds.count_compared([down, calls]) == {"checked": 3, "wrong": 2}
+    assert rounds.count_outcomes({**calls, "kind": ["corrupt", "corrupt", None, "throttled"]}) == {
         "tried": 4, "ok": 1, "compared": 3, "wrong": 2, "errors": {"corrupt": 2, "throttled": 1},
     }  # fmt: skip
-    assert rounds.counts({}) == {"tried": 0, "ok": 0, "compared": 0, "wrong": 0, "errors": {}}
+    assert rounds.count_outcomes({}) == {"tried": 0, "ok": 0, "compared": 0, "wrong": 0, "errors": {}}
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=300).map(sorted), st.integers(2, 64))
 def test_thinning_keeps_the_ends_and_ranks(ordered: list[float], most: int) -> None:
-    kept = rounds.evenly(ordered, most)
+    kept = rounds.sample_evenly(ordered, most)
     assert len(kept) == min(len(ordered), most)
     assert list(kept) == sorted(kept)
     if ordered:
@@ -235,9 +235,9 @@ def test_hash_calls_grow_with_the_size_or_not() -> None:
                                               "at_s": [line["began_s"]] * 3}  # fmt: skip
         return made
 
-    assert rounds.fold(lines_of(0.0))["size_matters"] == "no"
-    assert rounds.fold(lines_of(5e-6))["size_matters"] == "yes"
-    assert rounds.fold(synthetic(0.0))["size_matters"] == "unknown"
+    assert rounds.fold_series(lines_of(0.0))["size_matters"] == "no"
+    assert rounds.fold_series(lines_of(5e-6))["size_matters"] == "yes"
+    assert rounds.fold_series(synthetic(0.0))["size_matters"] == "unknown"
 
 
 def test_the_range_beside_the_numbers_is_that_of_the_published_table() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.availability import at_least
-from suites.cloudraid.measures import judged_over, judged_slower, median_interval, slower_of
+from suites.cloudraid.measures import compare_losses, judge_excess, judge_slowdown, median_interval
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.truths import Truths
 
@@ -91,7 +91,7 @@ def turns(*ratios: float) -> list[list[list[float]]]:
     ],
 )
 def test_reads_are_slower_or_not_if_the_interval_says_so(ratios: tuple[float, ...], judged: float | None) -> None:
-    found, notes = judged_slower(slower_of(turns(*ratios)), 1.3)
+    found, notes = judge_slowdown(compare_losses(turns(*ratios)), 1.3)
     assert found == (None if judged is None else pytest.approx(judged))
     assert bool(notes) == (judged is None)
 
@@ -103,8 +103,8 @@ def test_bounds_of_a_median_are_the_values_that_a_table_of_ranks_names() -> None
 
 
 def test_of_a_child_whose_reads_all_failed_no_ratio_is_known() -> None:
-    assert slower_of([[[1.0], []]] * 6) == []
-    assert judged_slower([], 1.3) == (None, [])
+    assert compare_losses([[[1.0], []]] * 6) == []
+    assert judge_slowdown([], 1.3) == (None, [])
 
 
 def test_trouble_is_met_and_read_around(found: Ended) -> None:
@@ -172,9 +172,9 @@ def test_shares_by_throughput_that_take_longer_fail_the_suite(lab: Lab) -> None:
 
 
 def test_only_a_busy_machine_leaves_open_whether_the_bound_was_kept() -> None:
-    assert judged_over(0.1, 0.1, is_busy=True) == (0.1, [])
-    assert judged_over(0.11, 0.1, is_busy=False) == (0.11, [])
-    over, (note,) = judged_over(0.11, 0.1, is_busy=True)
+    assert judge_excess(0.1, 0.1, is_busy=True) == (0.1, [])
+    assert judge_excess(0.11, 0.1, is_busy=False) == (0.11, [])
+    over, (note,) = judge_excess(0.11, 0.1, is_busy=True)
     assert (over, note) == (None, "too busy to tell: 11.0% over the bound, and at most 10% is wanted")
 
 

@@ -1,4 +1,4 @@
-"""What must not get worse: readings are stored, with as few requests and bytes as before."""
+"""Readings must be stored, with no more requests and bytes than before."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The embedded Dropbox: one process for all tests, an empty and well-behaved account for each."""
+"""The embedded Dropbox: one process for all tests, and an empty, well-behaved account for each test."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 
 class Dropbox:
-    """What a test needs to know of the emulator, and how it changes its behaviour."""
+    """The addresses and the token of the emulator, and the control socket that changes its behaviour."""
 
     def __init__(self, ready):
         self.host, self.ca_file = urlsplit(ready["urls"]["content"]).netloc, ready["ca_file"]
@@ -18,14 +18,14 @@ class Dropbox:
         host, port = ready["control"].split(":")
         self._control = socket.create_connection((host, int(port)))
         self._lines = self._control.makefile("rw")
-        self._tell({"token": Path(ready["control_token_file"]).read_text().strip()})
+        self._send_line({"token": Path(ready["control_token_file"]).read_text().strip()})
 
     def control(self, **command):
-        """One command of the control socket, and its answer."""
-        self._tell(command)
+        """Send a command to the control socket, and return its answer."""
+        self._send_line(command)
         return json.loads(self._lines.readline())
 
-    def _tell(self, line):
+    def _send_line(self, line):
         self._lines.write(json.dumps(line) + "\n")
         self._lines.flush()
 

@@ -1,4 +1,4 @@
-"""A small client of Dropbox's API, with the standard library alone."""
+"""A small client of Dropbox's API that needs only the standard library."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ import time
 
 
 class Notes:
-    """Uploads and reads notes. Waits and tries again as often as ``tries`` says, when that can help."""
+    """A client that uploads and reads notes, and tries up to ``tries`` times if the service is busy or fails."""
 
     def __init__(self, host, token, ca_file=None, tries=4, sleep=time.sleep):
         self._host, self._token, self._tries, self._sleep = host, token, tries, sleep
@@ -15,24 +15,24 @@ class Notes:
         self.waited_s = []
 
     def write(self, path, text):
-        """Upload a note; an older one of that name is replaced."""
+        """Upload a note, which replaces an older one of the same name."""
         self._call("/2/files/upload", {"path": path, "mode": "overwrite"}, text.encode())
 
     def read(self, path):
-        """The text of a note."""
+        """Return the text of a note."""
         return self._call("/2/files/download", {"path": path}, b"").decode()
 
     def _call(self, route, argument, body):
-        head = {
+        headers = {
             "Authorization": f"Bearer {self._token}",
             "Dropbox-API-Arg": json.dumps(argument),
             "Content-Type": "application/octet-stream",
         }
-        for last in [False] * (self._tries - 1) + [True]:
+        for is_last_try in [False] * (self._tries - 1) + [True]:
             wait_s, problem = 0.1, None
             try:
                 connection = http.client.HTTPSConnection(self._host, context=self._tls, timeout=30)
-                connection.request("POST", route, body, head)
+                connection.request("POST", route, body, headers)
                 answer = connection.getresponse()
                 content = answer.read()
                 connection.close()
@@ -45,7 +45,7 @@ class Notes:
                     raise problem
             except (OSError, http.client.HTTPException) as error:
                 problem = error
-            if last:
+            if is_last_try:
                 raise problem
             self.waited_s.append(wait_s)
             self._sleep(wait_s)

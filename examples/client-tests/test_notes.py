@@ -1,4 +1,4 @@
-"""Does our client do the right thing when the service does not?"""
+"""Does our client do the right thing when the service fails?"""
 
 import pytest
 from notes import Notes

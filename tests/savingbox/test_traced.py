@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 import pytest
 
 from pytest_cloudbench.savingbox.batching.batcher import BatchRules
 from pytest_cloudbench.savingbox.box import SavingBox
 from pytest_cloudbench.savingbox.side import BusyError
-from pytest_cloudbench.savingbox.tracing import TracingUnavailable
 from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites
 from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
@@ -27,7 +25,6 @@ from tests.savingbox.loop import traced_folder
 from tests.savingbox.pairs import Pair, are_equal, stamp, write
 
 S = 1_000_000_000
-Way = Literal["bpf", "tracefs"]
 
 PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
 
@@ -38,23 +35,10 @@ def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield folder
 
 
-@pytest.fixture(params=["bpf", "tracefs"])
-def way(request: pytest.FixtureRequest, mounted: Path, monkeypatch: pytest.MonkeyPatch) -> Way:
-    """How events come here; skipped where that is not possible."""
-    by: Way = request.param
-    try:
-        TracedWrites(mounted, by=by).close()
-    except TracingUnavailable as error:
-        pytest.skip(str(error))
-    monkeypatch.setattr(Counting, "way", by)
-    return by
-
-
 class Counting(TracedWrites):
     """Counts how often the written ranges were known."""
 
     known = 0
-    way: Way = "tracefs"
 
     def take(self, fd: int):  # type: ignore[no-untyped-def]  # as the original
         found = super().take(fd)
@@ -65,7 +49,7 @@ class Counting(TracedWrites):
 class TracedFolders(machine.Folders):
     def __init__(self) -> None:
         super().__init__()
-        self.writes = Counting(self.home, by=Counting.way, buffer_kib=256)
+        self.writes = Counting(self.home, buffer_kib=256)
         self.use(self.writes)
 
     def use(self, writes: TracedWrites | NoWrites) -> None:
@@ -90,21 +74,19 @@ def examine(mounted: Path, monkeypatch: pytest.MonkeyPatch, examples: int, steps
     machine.examine(monkeypatch, examples, steps)
 
 
-@pytest.mark.usefixtures("way")
 def test_a_few_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examine(mounted, monkeypatch, 12, 15)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("way")
 def test_many_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examine(mounted, monkeypatch, 300, 40)
 
 
 @pytest.fixture
-def pair(mounted: Path, way: Way) -> Iterator[Pair]:
+def pair(mounted: Path) -> Iterator[Pair]:
     """A pair whose writes are seen, with three files that were pushed, and one that was patched."""
-    with closing(TracedWrites(mounted, by=way)) as writes:
+    with closing(TracedWrites(mounted)) as writes:
         made = Pair(Path(tempfile.mkdtemp(dir=mounted)), writes=writes)
         for name in ("log", "log.1", "log.2"):
             write(made.box / name, name * 20_000)
@@ -169,13 +151,13 @@ def punch(fd: int, place: int, size_bytes: int) -> None:
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
-def test_programs_that_never_rest(mounted: Path, way: Way) -> None:
+def test_programs_that_never_rest(mounted: Path) -> None:
     """Written, appended to, cut, punched and mapped while it is pushed: both folders are equal in the end."""
     home = Path(tempfile.mkdtemp(dir=mounted))
     for name in ("box", "sync"):
         (home / name).mkdir()
     rules = BatchRules(limit_bytes=20_000, quiet_ns=S // 20, at_most_ns=S // 5)
-    writes = Counting(home / "box", by=way)
+    writes = Counting(home / "box")
     Counting.known = 0
     box = SavingBox(home / "box", home / "sync", rules, state=home / "state", writes=writes)
     box.start()
@@ -210,4 +192,4 @@ def test_programs_that_never_rest(mounted: Path, way: Way) -> None:
     assert wait_for(lambda: are_equal(home), HANG_S, poll_s=0.05), box.status()
     box.stop()
     assert Counting.known
-    assert box.status().mechanism == way
+    assert box.status().mechanism == "tracefs"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import platform
-import select
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -21,18 +19,11 @@ from typing import Any, Literal
 import pytest
 
 from pytest_cloudbench.savingbox.batching.ranges import replay
-from pytest_cloudbench.savingbox.bpf import BpfEvents
-from pytest_cloudbench.savingbox.tracing import Events, TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
 from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
-from tests.limits import HANG_S
 from tests.savingbox.loop import traced_folder
 
 BLOCK = 4096
-Way = Literal["bpf", "tracefs"]
-_WRITE_EVENTS = {
-    "ext4": ("ext4/ext4_da_write_end", ("pos", "len")),
-    "xfs": ("xfs/xfs_file_buffered_write", ("offset", "count")),
-}
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs"])
@@ -50,36 +41,11 @@ def box(mounted: Path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(params=["bpf", "tracefs"])
-def way(request: pytest.FixtureRequest, box: Path) -> Way:
-    """How events come here; skipped where that is not possible."""
-    by: Way = request.param
-    try:
-        TracedWrites(box, by=by).close()
-    except TracingUnavailable as error:
-        pytest.skip(str(error))
-    return by
-
-
 @pytest.fixture
-def writes(box: Path, way: Way) -> Iterator[TracedWrites]:
-    made = TracedWrites(box, by=way)
+def writes(box: Path) -> Iterator[TracedWrites]:
+    made = TracedWrites(box)
     yield made
     made.close()
-
-
-@contextmanager
-def bpf_events(mounted: Path, tell: Callable[..., None], *, buffer_kib: int = 256) -> Iterator[BpfEvents]:
-    """The writes to files of a file system, by BPF."""
-    name, places = _WRITE_EVENTS[mounted.name]
-    device = mounted.stat().st_dev
-    wanted = Wanted(name, ("ino",), tell, places)
-    try:
-        events = BpfEvents([wanted], os.major(device) << 20 | os.minor(device), buffer_kib=buffer_kib)
-    except TracingUnavailable as error:
-        pytest.skip(str(error))
-    with closing(events):
-        yield events
 
 
 class Pair:
@@ -190,11 +156,11 @@ def test_a_mapping_is_unknown_until_nobody_can_write_to_it(pair: Pair) -> None:
     assert pair.seen() == [(0, 5)]
 
 
-def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: Path, way: Way) -> None:
+def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: Path) -> None:
     path = box / "mapped"
     path.write_bytes(bytes(10_000))
     writes.close()
-    later = TracedWrites(box, by=way)
+    later = TracedWrites(box)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         mapping[1] = 1
         fd = os.open(path, os.O_RDONLY)
@@ -353,47 +319,10 @@ def test_a_file_that_is_forgotten_is_unknown(pair: Pair) -> None:
     assert pair.seen() == [(5, 6)]
 
 
-def test_by_bpf_only_events_of_followed_files_come_here(box: Path, mounted: Path) -> None:
-    seen: list[tuple[int, ...]] = []
-    with (
-        bpf_events(mounted, lambda *values: seen.append(values)) as events,
-        (box / "a").open("wb", buffering=0) as one,
-        (box / "b").open("wb", buffering=0) as other,
-    ):
-        inode = os.fstat(one.fileno()).st_ino
-        assert events.follow(inode)
-        for file in (one, other):
-            file.write(b"1234")
-        events.read(pytest.fail)
-        events.forget(inode)
-        one.write(b"5678")
-        events.read(pytest.fail)
-    assert seen == [(inode, 0, 4)]
-
-
-def test_bpf_wakes_its_reader_only_when_much_is_there(box: Path, mounted: Path) -> None:
-    """Or it would be awake all the time while a program writes."""
-    poll = select.poll()
-    with (
-        bpf_events(mounted, lambda *values: None, buffer_kib=8) as events,
-        (box / "a").open("wb", buffering=0) as file,
-    ):
-        events.follow(os.fstat(file.fileno()).st_ino)
-        poll.register(events.filenos()[0], select.POLLIN)
-        file.write(b"1")
-        assert not poll.poll(0)
-        for _ in range(100):
-            file.write(b"1")
-        assert poll.poll(HANG_S * 1000)
-        events.read(pytest.fail)
-        file.write(b"1")
-        assert not poll.poll(0)
-
-
-def test_many_programs_at_once_lose_no_event(box: Path, way: Way) -> None:
+def test_many_programs_at_once_lose_no_event(box: Path) -> None:
     """The buffer goes round many times, and each CPU writes into it."""
     code = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY)\nfor n in range(20_000): os.pwrite(fd, b'x', 2 * n)"
-    with closing(TracedWrites(box, by=way, buffer_kib=256)) as writes:
+    with closing(TracedWrites(box, buffer_kib=256)) as writes:
         pairs = [Pair(writes, box / f"file{number}", bytes(50_000)) for number in range(3)]
         programs = [subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) for pair in pairs]
         assert [program.wait() for program in programs] == [0, 0, 0]
@@ -406,8 +335,8 @@ def test_many_programs_at_once_lose_no_event(box: Path, way: Way) -> None:
             pair.close()
 
 
-def test_events_that_were_lost_are_said(box: Path, way: Way) -> None:
-    writes = TracedWrites(box, by=way, buffer_kib=8)
+def test_events_that_were_lost_are_said(box: Path) -> None:
+    writes = TracedWrites(box, buffer_kib=8)
     pair = Pair(writes, box / "file", bytes(10))
     with writes._lock:  # no thread reads meanwhile, as if this process had been stopped
         for _ in range(5_000):
@@ -488,28 +417,25 @@ os.kill(os.getpid(), signal.SIGKILL)
         first.close()
 
 
-@pytest.mark.parametrize("way", [BpfEvents, TraceInstance])
-def test_an_event_that_the_kernel_does_not_have_is_said(box: Path, way: Callable[..., Events]) -> None:
+def test_an_event_that_the_kernel_does_not_have_is_said(box: Path) -> None:
     with pytest.raises(TracingUnavailable, match="does not have the tracepoint ext4/ext4_nothing"):
-        way([Wanted("ext4/ext4_nothing", ("ino",), print)], 0)
+        TraceInstance([Wanted("ext4/ext4_nothing", ("ino",), print)], 0)
     with pytest.raises(TracingUnavailable, match="ext4_free_inode has no field size"):
-        way([Wanted("ext4/ext4_free_inode", ("size",), print)], 0)
+        TraceInstance([Wanted("ext4/ext4_free_inode", ("size",), print)], 0)
 
 
-def test_the_best_way_that_works_is_used_and_why_it_is_no_better_one(
-    box: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def found(how: Literal["auto", "bpf", "trace"]) -> tuple[str, str]:
+def test_the_best_mechanism_that_works_is_used(box: Path) -> None:
+    def find(how: Literal["auto", "trace", "compare"]) -> tuple[str, str]:
         with closing(find_writes(box, how)) as writes:
             return writes.name, writes.why
 
-    assert found("trace") == ("tracefs", "asked for by --ranges trace")
-    if platform.machine() == "x86_64":
-        assert found("bpf") == found("auto") == ("bpf", "")
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert found("auto") == ("tracefs", "BPF is used on x86-64 Linux only")
-    with pytest.raises(TracingUnavailable, match=r"^--ranges bpf: BPF is used on x86-64 Linux only$"):
-        found("bpf")
+    assert find("auto") == find("trace") == ("tracefs", "")
+    assert find("compare") == ("compare", "asked for by --ranges compare")
+
+
+def test_a_mechanism_that_does_not_work_is_refused_when_asked_for() -> None:
+    with pytest.raises(TracingUnavailable, match=r"^--ranges trace: '/dev/shm' is on tmpfs; "):
+        find_writes(Path("/dev/shm"), "trace")
 
 
 def test_where_it_is_not_possible_the_reason_is_said() -> None:

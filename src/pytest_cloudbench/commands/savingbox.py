@@ -55,9 +55,9 @@ def add_command(commands: Any) -> None:
         "without a rhythm, --at-most is the limit",
     )  # fmt: skip
     command.add_argument(
-        "--ranges", choices=("auto", "bpf", "trace", "compare"), default="auto",
-        help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), through BPF or tracefs, "
-        "or by comparing; auto: by the first that works here (default: %(default)s)",
+        "--ranges", choices=("auto", "trace", "compare"), default="auto",
+        help="how changed bytes are found: trace: by the kernel's tracepoints (root, on ext4 or XFS); compare: by "
+        "comparing both files; auto: by tracepoints where they work (default: %(default)s)",
     )  # fmt: skip
     command.add_argument("--once", action="store_true", help="make both folders equal, and exit")
     command.add_argument("--status", action="store_true", help="show the status of a running savingbox, and exit")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_cloudbench.model import UsageError
 
@@ -92,39 +92,6 @@ class EventFormat(NamedTuple):
     fields: Mapping[str, EventField]
 
 
-class Events(Protocol):
-    """A way to get the events of one file system, as they happen."""
-
-    @property
-    def name(self) -> str:
-        """Its name, for people."""
-        ...
-
-    def filenos(self) -> tuple[int, ...]:
-        """Descriptors that become readable once a quarter of a buffer is full."""
-        ...
-
-    def follow(self, inode: int) -> bool:
-        """From now on, see this inode's events. Returns False if that is not possible."""
-        ...
-
-    def forget(self, inode: int) -> None:
-        """This inode's events are no longer of interest."""
-        ...
-
-    def is_unmapped(self, inode: int) -> bool:
-        """Whether it is known that no program has a followed inode mapped. Events not yet read may say otherwise."""
-        ...
-
-    def read(self, lost: Callable[[], None]) -> None:
-        """Pass on the events since the last call, those of one inode in order. ``lost`` is called if some were lost."""
-        ...
-
-    def close(self) -> None:
-        """Stop; safe to call again."""
-        ...
-
-
 _Tell = Callable[[bytes, int], None]
 """Reads the event at an offset of a page, and passes its values on."""
 
@@ -166,8 +133,6 @@ class TraceInstance:
     Raises TracingUnavailable if there is no tracefs, no permission to use it, or a required event is missing.
     """
 
-    name = "tracefs"
-
     def __init__(self, events: Sequence[Wanted], device: int, *, buffer_kib: int = _BUFFER_KIB) -> None:
         self._tracefs: Tracefs | None = None
         self._pipes: list[int] = []
@@ -197,13 +162,6 @@ class TraceInstance:
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable once a quarter of a CPU's buffer is full."""
         return tuple(self._pipes)
-
-    def follow(self, inode: int) -> bool:
-        """No effect: the events of all inodes are recorded."""
-        return True
-
-    def forget(self, inode: int) -> None:
-        """No effect."""
 
     def is_unmapped(self, inode: int) -> bool:
         """Whether no program has had the inode mapped since it was created, or read into memory."""

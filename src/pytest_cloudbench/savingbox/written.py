@@ -3,7 +3,7 @@
 What may live here: mechanisms that see writes, the limits of each, and the choice between them. Linux only.
 
 The paper patched the kernel so that inotify reports offset and length. The kernel's own tracepoints report the same
-without a patch: ``TracedWrites``, which gets their events by BPF or by tracefs. Its ranges may be too large, never too
+without a patch: ``TracedWrites``, which gets their events from tracefs. Its ranges may be too large, never too
 small. Where it cannot be sure, it says so, and the file is compared with its copy, as it is without any mechanism
 (``NoWrites``).
 """
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pytest_cloudbench.savingbox.batching.ranges import ByteRanges
-from pytest_cloudbench.savingbox.bpf import BpfEvents
-from pytest_cloudbench.savingbox.tracing import Events, TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
 
 FileKey = tuple[int, int]
 """A file's device and inode, as ``os.stat`` has them."""
@@ -81,7 +80,6 @@ _TRACEPOINTS: Mapping[str, _Tracepoints] = {
         born=("xfs_iget_miss", "xfs_iget_recycle"),
     ),
 }
-_WAYS: Mapping[str, Callable[..., Events]] = {"bpf": BpfEvents, "tracefs": TraceInstance}
 _LOST = "events were lost because the buffer was full"
 _UNKNOWN = "it was not followed"
 _MAPPED = "it is mapped"
@@ -190,21 +188,20 @@ class TracedWrites:
     one), truncating, allocating, punching holes and cloning; changes before ``follow``; and all changes under way when
     events were lost. A mapped or doubtful file is trusted again once it has been compared and no program maps it.
 
-    By tracefs, the kernel filters by device, not by file. So every write to the same file system costs the writer 0.2
-    to 0.5 us, and this process 2 us. By BPF, only writes to followed files reach this process.
+    The kernel filters by device, not by file. So every write to the same file system costs its writer 0.2 to 0.5 us,
+    and this process 0.5 to 2 us (docs/decisions/0015).
 
     Args:
         folder: one on ext4 or XFS.
-        by: how to get the events.
-        why: why no better way is in use.
-        buffer_kib: the size of the event buffer; by tracefs, of that of each CPU.
+        buffer_kib: the size of each CPU's event buffer.
 
     Raises TracingUnavailable where this cannot be used.
     """
 
-    def __init__(
-        self, folder: Path, *, by: Literal["bpf", "tracefs"] = "tracefs", why: str = "", buffer_kib: int = 4096
-    ) -> None:
+    name = "tracefs"
+    why = ""
+
+    def __init__(self, folder: Path, *, buffer_kib: int = 4096) -> None:
         if sys.platform != "linux":
             raise TracingUnavailable("tracepoints need Linux")
         try:
@@ -219,20 +216,14 @@ class TracedWrites:
             )
         if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
             raise TracingUnavailable(f"{str(folder)!r} is on {kind} mounted with dax, where writes leave no trace")
-        self.why = why
         self._device = device
         kernels = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _Followed] = {}
         self._lock = threading.Lock()
-        self._trace = _WAYS[by](self._events(kind), kernels, buffer_kib=buffer_kib)
+        self._trace = TraceInstance(self._events(kind), kernels, buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
-
-    @property
-    def name(self) -> str:
-        """``bpf`` or ``tracefs``."""
-        return self._trace.name
 
     def follow(self, fd: int) -> None:
         """From now on, see all writes to this file, open for reading. Keeps what is already known about it."""
@@ -241,7 +232,7 @@ class TracedWrites:
             return
         with self._lock:
             self._read()
-            if status.st_ino in self._files or not self._trace.follow(status.st_ino):
+            if status.st_ino in self._files:
                 return
             # A later mapping raises an event; whether there is one already must be checked.
             self._files[status.st_ino] = _Followed(doubt=self._mapped(fd, status))
@@ -349,8 +340,7 @@ class TracedWrites:
             file.doubt = file.doubt or _MAPPED
 
     def _forget(self, inode: int) -> None:
-        if self._files.pop(inode, None) is not None:
-            self._trace.forget(inode)
+        self._files.pop(inode, None)
 
     def _mapped(self, fd: int, status: os.stat_result) -> str:
         """Why a program might be able to change the file untraced; empty if no program has it mapped."""
@@ -378,27 +368,23 @@ class TracedWrites:
         ]  # fmt: skip
 
 
-def find_writes(folder: Path, how: Literal["auto", "bpf", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
+def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
     """The best mechanism that works for this folder. Its ``why`` says why no better one does.
 
     Args:
         folder: the savingbox.
         how: all but ``auto`` require that mechanism.
 
-    Raises TracingUnavailable for ``bpf`` and ``trace`` if that does not work here.
+    Raises TracingUnavailable for ``trace`` if that does not work here.
     """
     if how == "compare":
         return NoWrites("asked for by --ranges compare")
-    why = "" if how != "trace" else "asked for by --ranges trace"
-    ways: tuple[Literal["bpf", "tracefs"], ...] = ("bpf", "tracefs")
-    for way in {"auto": ways, "bpf": ways[:1], "trace": ways[1:]}[how]:
-        try:
-            return TracedWrites(folder, by=way, why=why)
-        except TracingUnavailable as error:
-            if how != "auto":
-                raise TracingUnavailable(f"--ranges {how}: {error}") from error
-            why = str(error) if str(error) == why or not why else f"{why}; {error}"
-    return NoWrites(why)
+    try:
+        return TracedWrites(folder)
+    except TracingUnavailable as error:
+        if how == "trace":
+            raise TracingUnavailable(f"--ranges trace: {error}") from error
+        return NoWrites(str(error))
 
 
 def _file_system(folder: Path) -> tuple[str, frozenset[str]]:

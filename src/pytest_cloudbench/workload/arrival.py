@@ -1,10 +1,9 @@
-"""When operations are due: arrival processes as pure functions of a seed.
+"""Arrival processes: when each operation is due, as a pure function of a seed.
 
-What may live here: arrival processes, their names in configuration files, and the plan they unfold to. No
-clock, no sleep: times are seconds from the start of the experiment; the engine acts on them.
+There is no clock and no sleep here: times are seconds from the start of the experiment, and the engine acts on them.
 
-Every open-loop process has one ``due_s(seed, sensor, count)``. Each sensor draws from a stream of its own, so
-due times do not depend on how sensors are assigned to agents. docs/arrivals.md has the formulas.
+Every open-loop process has a method ``due_s(seed, sensor, count)``. Each sensor draws from its own random stream, so
+due times do not depend on which agent carries the sensor. docs/arrivals.md has the formulas.
 """
 
 from __future__ import annotations
@@ -21,62 +20,64 @@ from typing import Protocol
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
 
-_TINY_S = 1e-9
-_HUGE = 1e15
+_SHORTEST_S = 1e-9
+_LARGEST = 1e15
 
 
 class Arrival(Protocol):
-    """Open loop: when the operations of each sensor are due, regardless of how they end. A frozen value."""
+    """An open-loop process: operations are due at fixed times, however earlier ones end. A frozen value."""
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of a sensor's first ``count`` operations, ascending, in seconds from the start.
+        """Return the due times of a sensor's first ``count`` operations, ascending, in seconds from the start.
 
-        The first times stay the same when ``count`` grows. Only a process that says ``steps`` may give fewer.
+        A larger ``count`` only appends times. A process that returns ``steps`` may return fewer than ``count``.
         """
         ...
 
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]] | None:
-        """What each of these operations is, and its size in bytes; None where the experiment decides."""
+        """Return the verb and the size in bytes of each operation, or None if the experiment chooses them."""
         ...
 
 
-class _Bare:
-    """A process that gives times only, not operations."""
+class _TimesOnly:
+    """A base for processes that set times but not operations."""
 
     __slots__ = ()
 
     def steps(self, sensor: int, count: int) -> None:
-        """The experiment decides what each operation is."""
+        """Return None: the experiment chooses the operations."""
         return
 
 
-def _number(process: str, key: str, value: object, expected: str, low: float = 0.0, high: float = _HUGE) -> None:
+def _check_number(
+    process: str, key: str, value: object, expected: str, low: float = 0.0, high: float = _LARGEST
+) -> None:
     """Raise ConfigError unless ``value`` is a number from ``low`` to ``high``."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
         raise ConfigError(f"arrival {process}", key, f"{value!r}: expected {expected}")
 
 
-def _seconds(process: str, **values: object) -> None:
+def _check_seconds(process: str, **values: object) -> None:
     for key, value in values.items():
-        _number(process, key, value, "0 or more seconds")
+        _check_number(process, key, value, "0 or more seconds")
 
 
-def _positive(process: str, key: str, value: object, high: float = _HUGE, but: str = "") -> None:
-    _number(process, key, value, f"seconds, at least {_TINY_S:g}{but}", _TINY_S, high)
+def _check_positive(process: str, key: str, value: object, high: float = _LARGEST, but: str = "") -> None:
+    _check_number(process, key, value, f"seconds, at least {_SHORTEST_S:g}{but}", _SHORTEST_S, high)
 
 
 def _first_delay_s(seed: str, sensor: int, longest_s: float) -> float:
     return Random(f"{seed}/first/{sensor}").uniform(0.0, longest_s) if longest_s else 0.0
 
 
-# Only Random.random() is promised to give the same numbers in later Pythons, so the rest is made from it here.
+# Python promises the same numbers in later versions for Random.random() alone, so other distributions are built on it.
 
 
-def _exponential(draws: Random) -> float:
+def _draw_exponential(draws: Random) -> float:
     return -log(1.0 - draws.random())
 
 
-def _normal(draws: Random) -> float:
+def _draw_normal(draws: Random) -> float:
     return sqrt(-2.0 * log(1.0 - draws.random())) * cos(2.0 * pi * draws.random())
 
 
@@ -84,34 +85,34 @@ def _normal(draws: Random) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedInterval(_Bare):
-    """Open loop: a sensor keeps its schedule, regardless of how its operations end.
+class FixedInterval(_TimesOnly):
+    """A fixed interval: a sensor keeps its schedule, however its operations end.
 
     Attributes:
         interval_s: seconds between two due times of one sensor.
-        first_delay_max_s: the first operation is due at a uniformly random time up to this; 0 starts
-            all sensors together.
+        first_delay_max_s: the first operation is due at a uniformly random time up to this. At 0, all sensors start
+            together.
     """
 
     interval_s: float
     first_delay_max_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _seconds("fixed", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
+        _check_seconds("fixed", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start."""
-        first = _first_delay_s(seed, sensor, self.first_delay_max_s)
-        return [first + self.interval_s * seq for seq in range(count)]
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
+        first_s = _first_delay_s(seed, sensor, self.first_delay_max_s)
+        return [first_s + self.interval_s * seq for seq in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
-class Jittered(_Bare):
-    """A sensor keeps its schedule, and each operation is a little late: delays do not accumulate.
+class Jittered(_TimesOnly):
+    """A fixed schedule with each operation a little late. Delays do not accumulate.
 
     Attributes:
         interval_s: seconds between two ticks of one sensor.
-        jitter_s: each operation is due at a uniformly random time up to this after its tick; at most ``interval_s``.
+        jitter_s: each operation is due at a uniformly random time up to this after its tick. At most ``interval_s``.
         first_delay_max_s: the first tick is at a uniformly random time up to this.
     """
 
@@ -120,20 +121,20 @@ class Jittered(_Bare):
     first_delay_max_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _seconds("jittered", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
-        _number("jittered", "jitter_s", self.jitter_s, "seconds from 0 to interval_s", high=self.interval_s)
+        _check_seconds("jittered", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
+        _check_number("jittered", "jitter_s", self.jitter_s, "seconds from 0 to interval_s", high=self.interval_s)
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start."""
-        first = _first_delay_s(seed, sensor, self.first_delay_max_s)
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
+        first_s = _first_delay_s(seed, sensor, self.first_delay_max_s)
         draws = Random(f"{seed}/jittered/{sensor}")
-        due = (first + self.interval_s * seq + self.jitter_s * draws.random() for seq in range(count))
-        return list(accumulate(due, max))  # a jitter of a whole interval can round to the wrong side of the next
+        times_s = (first_s + self.interval_s * seq + self.jitter_s * draws.random() for seq in range(count))
+        return list(accumulate(times_s, max))  # with a jitter of a whole interval, rounding may swap two neighbours
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson(_Bare):
-    """Independent events at a constant rate: exponential times between them, and before the first.
+class Poisson(_TimesOnly):
+    """Independent events at a constant rate, with exponential times before the first and between events.
 
     Attributes:
         interval_s: mean seconds between two operations of one sensor.
@@ -142,22 +143,22 @@ class Poisson(_Bare):
     interval_s: float
 
     def __post_init__(self) -> None:
-        _positive("poisson", "interval_s", self.interval_s)
+        _check_positive("poisson", "interval_s", self.interval_s)
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start."""
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
         draws = Random(f"{seed}/poisson/{sensor}")
-        return list(accumulate(self.interval_s * _exponential(draws) for _ in range(count)))
+        return list(accumulate(self.interval_s * _draw_exponential(draws) for _ in range(count)))
 
 
 @dataclass(frozen=True, slots=True)
-class Lognormal(_Bare):
-    """Lognormal times between operations: many short ones and a few very long ones, as people make them.
+class Lognormal(_TimesOnly):
+    """Lognormal gaps between operations: many short ones and a few very long ones, as people leave them.
 
     Attributes:
         interval_s: *mean* seconds between two operations of one sensor.
-        sigma: standard deviation of the logarithm; 0 is a fixed interval, 1 has a median of 0.61 of the mean.
-        first_delay_max_s: counting begins at a uniformly random time up to this.
+        sigma: standard deviation of the logarithm. 0 is a fixed interval, and 1 has a median of 0.61 of the mean.
+        first_delay_max_s: the first gap begins at a uniformly random time up to this.
     """
 
     interval_s: float
@@ -165,24 +166,24 @@ class Lognormal(_Bare):
     first_delay_max_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("lognormal", "interval_s", self.interval_s)
-        _number("lognormal", "sigma", self.sigma, "a number from 0 to 10", high=10.0)
-        _seconds("lognormal", first_delay_max_s=self.first_delay_max_s)
+        _check_positive("lognormal", "interval_s", self.interval_s)
+        _check_number("lognormal", "sigma", self.sigma, "a number from 0 to 10", high=10.0)
+        _check_seconds("lognormal", first_delay_max_s=self.first_delay_max_s)
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start."""
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
         draws = Random(f"{seed}/lognormal/{sensor}")
         median_s = self.interval_s * exp(-(self.sigma**2) / 2)
-        gaps = (median_s * exp(self.sigma * _normal(draws)) for _ in range(count))
-        begin = _first_delay_s(seed, sensor, self.first_delay_max_s)
-        return list(accumulate(gaps, initial=begin))[1:]
+        gaps_s = (median_s * exp(self.sigma * _draw_normal(draws)) for _ in range(count))
+        begin_s = _first_delay_s(seed, sensor, self.first_delay_max_s)
+        return list(accumulate(gaps_s, initial=begin_s))[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class Bursts(_Bare):
-    """On and off: Poisson while a sensor is on, nothing while it is off; both last exponentially distributed times.
+class Bursts(_TimesOnly):
+    """Bursts of Poisson arrivals with silence between them, both of exponentially distributed length.
 
-    A sensor is on at the start with the probability that it is on at any time, so sensors are not in step.
+    A sensor starts inside a burst with the probability of being in one at any time, so sensors are not in step.
 
     Attributes:
         interval_s: mean seconds between two operations within a burst, at most ``on_s``.
@@ -195,45 +196,46 @@ class Bursts(_Bare):
     off_s: float
 
     def __post_init__(self) -> None:
-        _positive("bursts", "on_s", self.on_s)
-        _seconds("bursts", off_s=self.off_s)
-        _positive("bursts", "interval_s", self.interval_s, self.on_s, " and at most on_s")
+        _check_positive("bursts", "on_s", self.on_s)
+        _check_seconds("bursts", off_s=self.off_s)
+        _check_positive("bursts", "interval_s", self.interval_s, self.on_s, " and at most on_s")
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start."""
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
         draws = Random(f"{seed}/bursts/{sensor}")
-        now = 0.0
+        now_s = 0.0
         if draws.random() * (self.on_s + self.off_s) >= self.on_s:
-            now = self.off_s * _exponential(draws)
-        end = now + self.on_s * _exponential(draws)
-        due: list[float] = []
-        while len(due) < count:
-            after = now + self.interval_s * _exponential(draws)
-            if after <= end:
-                due.append(after)
-                now = after
-            else:  # exponential times have no memory: what was drawn past the end is drawn anew
-                now = end + self.off_s * _exponential(draws)
-                end = now + self.on_s * _exponential(draws)
-        return due
+            now_s = self.off_s * _draw_exponential(draws)
+        burst_end_s = now_s + self.on_s * _draw_exponential(draws)
+        times_s: list[float] = []
+        while len(times_s) < count:
+            candidate_s = now_s + self.interval_s * _draw_exponential(draws)
+            if candidate_s <= burst_end_s:
+                times_s.append(candidate_s)
+                now_s = candidate_s
+            else:  # exponential times have no memory, so a time past the end may be redrawn
+                now_s = burst_end_s + self.off_s * _draw_exponential(draws)
+                burst_end_s = now_s + self.on_s * _draw_exponential(draws)
+        return times_s
 
 
 DAY_CURVE = (
     0.45, 0.32, 0.25, 0.21, 0.20, 0.24, 0.36, 0.55, 0.74, 0.86, 0.92, 0.95,
     0.94, 0.93, 0.92, 0.91, 0.90, 0.91, 0.94, 0.98, 1.00, 0.96, 0.83, 0.63,
 )  # fmt: skip
-"""Relative load at each full hour: quiet at 4, five times as much at 20 o'clock. A choice, not a measurement."""
+"""Relative load at each full hour, lowest at 04:00 and five times that at 20:00. Chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Diurnal(_Bare):
-    """Poisson with a rate that follows the time of day: a curve through weights, straight between them.
+class Diurnal(_TimesOnly):
+    """Poisson arrivals whose rate follows the time of day, interpolated linearly between weights.
 
     Attributes:
-        interval_s: mean seconds between two operations of one sensor, over a whole period.
+        interval_s: mean seconds between two operations of one sensor, averaged over a whole period.
         curve: relative rates at equally spaced moments of the period, the first at its beginning.
-        period_s: seconds the curve takes; shorter ones give a day in less time. At least a hundredth of ``interval_s``.
-        start_s: where in the period the experiment starts: 28800 with the default period is 8 o'clock.
+        period_s: length of the curve in seconds, at least a hundredth of ``interval_s``. A shorter period compresses
+            the day.
+        start_s: the time within the period at which the experiment starts. 28800 of the default period is 08:00.
     """
 
     interval_s: float
@@ -242,70 +244,74 @@ class Diurnal(_Bare):
     start_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("diurnal", "interval_s", self.interval_s)
-        _number("diurnal", "period_s", self.period_s, "seconds, at least interval_s / 100", low=self.interval_s / 100)
-        _seconds("diurnal", start_s=self.start_s)
+        _check_positive("diurnal", "interval_s", self.interval_s)
+        _check_number(
+            "diurnal", "period_s", self.period_s, "seconds, at least interval_s / 100", low=self.interval_s / 100
+        )
+        _check_seconds("diurnal", start_s=self.start_s)
         weights: object = self.curve
         if not isinstance(weights, (list, tuple)) or len(weights) == 0:
             raise ConfigError("arrival diurnal", "curve", f"{weights!r}: expected a list of numbers")
-        for place, weight in enumerate(weights, 1):
-            _number("diurnal", "curve", weight, f"numbers from 0 to 1e9 (value {place} of {len(weights)})", high=1e9)
+        for position, weight in enumerate(weights, 1):
+            _check_number(
+                "diurnal", "curve", weight, f"numbers from 0 to 1e9 (value {position} of {len(weights)})", high=1e9
+            )
         if not any(weights):
             raise ConfigError("arrival diurnal", "curve", "expected at least one number above 0")
         object.__setattr__(self, "curve", tuple(weights))
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of ``count`` operations of one sensor, in seconds from the start.
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start.
 
-        By thinning, piece by piece of the curve: candidates come at the larger of the piece's two rates, and one
-        is kept with the rate at its time over that.
+        Uses thinning on each piece of the curve: candidates arrive at the larger of its two end rates, and a candidate
+        is kept with the probability of its own rate divided by that one.
         """
         draws = Random(f"{seed}/diurnal/{sensor}")
         pieces = len(self.curve)
-        top = max(self.curve)
-        shares = [weight / top for weight in (*self.curve, self.curve[0])]
-        per_share = pieces / (sum(shares[:-1]) * self.interval_s)
-        rates = [share * per_share for share in shares]
-        length = self.period_s / pieces
-        piece, within = divmod(self.start_s % self.period_s, length)
-        number = int(piece)  # of the piece, counted from the beginning of the first period
-        due: list[float] = []
-        while len(due) < count:
-            left, right = rates[number % pieces], rates[number % pieces + 1]
-            most = max(left, right)
-            within = within + _exponential(draws) / most if most else inf
-            if within >= length:  # no memory: the next piece begins anew
-                number, within = number + 1, 0.0
-            elif draws.random() * most < left + (right - left) * within / length:
-                due.append(max(0.0, number * length + within - self.start_s % self.period_s))
-        return list(accumulate(due, max))  # at the border of two pieces a time can round to the wrong side
+        peak_weight = max(self.curve)
+        shares = [weight / peak_weight for weight in (*self.curve, self.curve[0])]
+        rate_per_share = pieces / (sum(shares[:-1]) * self.interval_s)
+        rates = [share * rate_per_share for share in shares]
+        piece_length_s = self.period_s / pieces
+        full_pieces, offset_s = divmod(self.start_s % self.period_s, piece_length_s)
+        piece_number = int(full_pieces)  # counted from the beginning of the first period
+        times_s: list[float] = []
+        while len(times_s) < count:
+            start_rate, end_rate = rates[piece_number % pieces], rates[piece_number % pieces + 1]
+            peak_rate = max(start_rate, end_rate)
+            offset_s = offset_s + _draw_exponential(draws) / peak_rate if peak_rate else inf
+            if offset_s >= piece_length_s:  # exponential times have no memory, so the next piece draws again
+                piece_number, offset_s = piece_number + 1, 0.0
+            elif draws.random() * peak_rate < start_rate + (end_rate - start_rate) * offset_s / piece_length_s:
+                times_s.append(max(0.0, piece_number * piece_length_s + offset_s - self.start_s % self.period_s))
+        return list(accumulate(times_s, max))  # rounding may swap two times at the border of two pieces
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkTime:
-    """Closed loop: a sensor sleeps ``interval_s`` *after* each operation, as the thesis's threads do (4.2.4)."""
+    """A closed loop where a sensor sleeps ``interval_s`` *after* each operation, like the thesis's threads (4.2.4)."""
 
     interval_s: float
     first_delay_max_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _seconds("think", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
+        _check_seconds("think", interval_s=self.interval_s, first_delay_max_s=self.first_delay_max_s)
 
     def first_s(self, seed: str, sensor: int) -> float:
-        """When the sensor's first operation is due, in seconds from the start."""
+        """Return the due time of the sensor's first operation, in seconds from the start."""
         return _first_delay_s(seed, sensor, self.first_delay_max_s)
 
     def horizon_s(self, count: int) -> float:
-        """How long ``count`` operations of a sensor take at most, if each takes no time at all."""
+        """Return the longest that ``count`` operations of a sensor take, if each completes instantly."""
         return self.first_delay_max_s + self.interval_s * count
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Closed loop: ``count`` threads, each of which takes the next file as soon as it is free (thesis 4.2.2).
+    """A closed loop of ``count`` threads that each take the next file as soon as they are free (thesis 4.2.2).
 
     Attributes:
-        count: threads in all, shared out evenly among the agents.
+        count: number of threads, divided evenly among the agents.
         pause_s: seconds that a thread sleeps after each operation.
         first_delay_max_s, first_delay_min_s: each thread begins at a uniformly random time between the two.
     """
@@ -316,100 +322,102 @@ class Threads:
     first_delay_min_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _number("threads", "count", self.count, "1 or more threads", 1)
+        _check_number("threads", "count", self.count, "1 or more threads", 1)
         if self.count % 1:
             raise ConfigError("arrival threads", "count", f"{self.count!r}: expected a whole number of threads")
-        _seconds("threads", pause_s=self.pause_s, first_delay_min_s=self.first_delay_min_s)
-        most = self.first_delay_max_s
-        _number("threads", "first_delay_max_s", most, "first_delay_min_s or more seconds", self.first_delay_min_s)
+        _check_seconds("threads", pause_s=self.pause_s, first_delay_min_s=self.first_delay_min_s)
+        longest_s = self.first_delay_max_s
+        _check_number(
+            "threads", "first_delay_max_s", longest_s, "first_delay_min_s or more seconds", self.first_delay_min_s
+        )
 
     def first_s(self, seed: str, thread: int) -> float:
-        """When a thread begins, in seconds from the start."""
-        least_s = self.first_delay_min_s
-        return least_s + _first_delay_s(seed, thread, self.first_delay_max_s - least_s)
+        """Return the time at which a thread begins, in seconds from the start."""
+        shortest_s = self.first_delay_min_s
+        return shortest_s + _first_delay_s(seed, thread, self.first_delay_max_s - shortest_s)
 
     def horizon_s(self, count: int) -> float:
-        """How long ``count`` operations take at most, if each takes no time at all."""
+        """Return the longest that ``count`` operations take, if each completes instantly."""
         return self.first_delay_max_s + self.pause_s * -(-count // self.count)
 
 
 Closed = ThinkTime | Threads
-"""A closed loop: when an operation starts depends on when others have ended."""
+"""A closed loop: an operation starts only after others have ended."""
 
 
 def changes(arrival: Arrival | Closed) -> bool:
-    """Returns whether the load changes by itself during a run, so that times may drift with it."""
+    """Return whether the load itself varies during a run, so that times may drift with it."""
     return isinstance(arrival, (Diurnal, Replay))
 
 
 # --- names for configuration files ---
 
 
-def _uniform(interval_s: float, first_delay_max_s: float | None = None) -> FixedInterval:
-    _seconds("uniform", interval_s=interval_s)
+def _make_uniform(interval_s: float, first_delay_max_s: float | None = None) -> FixedInterval:
+    _check_seconds("uniform", interval_s=interval_s)
     if first_delay_max_s is not None:
-        _seconds("uniform", first_delay_max_s=first_delay_max_s)
+        _check_seconds("uniform", first_delay_max_s=first_delay_max_s)
     return FixedInterval(interval_s, interval_s if first_delay_max_s is None else first_delay_max_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """How a process is made from a configuration: its keys, True for those that must be given."""
+class _NamedProcess:
+    """A process that configurations can name, with its keys. ``keys`` holds True for each required one."""
 
     make: Callable[..., Arrival | Closed]
     keys: Mapping[str, bool]
 
 
-def _of(process: type[Arrival] | type[ThinkTime] | type[Threads]) -> _Named:
+def _describe_process(process: type[Arrival] | type[ThinkTime] | type[Threads]) -> _NamedProcess:
     columns = fields(process)  # type: ignore[arg-type]  # mypy has no type "class of a dataclass"
-    return _Named(process, {column.name: column.default is MISSING for column in columns})
+    return _NamedProcess(process, {column.name: column.default is MISSING for column in columns})
 
 
-def _replay(file: object, read: Callable[[str], str] | None, **params: float | bool) -> Replay:
+def _make_replay(file: object, read: Callable[[str], str] | None, **params: float | bool) -> Replay:
     if not isinstance(file, str) or not file:
         raise ConfigError("arrival trace", "file", f"{file!r}: expected the name of a CSV file")
     if read is None:
         raise ConfigError("arrival trace", "file", "files cannot be read here")
-    return Replay(parse_trace(read(file), file), **params)  # type: ignore[arg-type]  # Replay checks what it is given
+    return Replay(parse_trace(read(file), file), **params)  # type: ignore[arg-type]  # Replay checks its values
 
 
-_REGISTRY: dict[str, _Named] = {
-    "fixed": _of(FixedInterval),
-    "uniform": _Named(_uniform, {"interval_s": True, "first_delay_max_s": False}),
-    "jittered": _of(Jittered),
-    "poisson": _of(Poisson),
-    "lognormal": _of(Lognormal),
-    "bursts": _of(Bursts),
-    "diurnal": _of(Diurnal),
-    "trace": _Named(_replay, {"file": True, "scale": False, "from_first": False}),
-    "think": _of(ThinkTime),
-    "threads": _of(Threads),
+_REGISTRY: dict[str, _NamedProcess] = {
+    "fixed": _describe_process(FixedInterval),
+    "uniform": _NamedProcess(_make_uniform, {"interval_s": True, "first_delay_max_s": False}),
+    "jittered": _describe_process(Jittered),
+    "poisson": _describe_process(Poisson),
+    "lognormal": _describe_process(Lognormal),
+    "bursts": _describe_process(Bursts),
+    "diurnal": _describe_process(Diurnal),
+    "trace": _NamedProcess(_make_replay, {"file": True, "scale": False, "from_first": False}),
+    "think": _describe_process(ThinkTime),
+    "threads": _describe_process(Threads),
 }
 
 NAMES = tuple(_REGISTRY)
-"""Names that ``arrival`` knows. All are open loops but ``think`` and ``threads``."""
+"""The names that ``arrival`` accepts. All but ``think`` and ``threads`` are open loops."""
 
 
 def arrival(name: str, params: Mapping[str, object], read: Callable[[str], str] | None = None) -> Arrival | Closed:
-    """An arrival process by its name and parameters, as configuration files have them.
+    """Return the arrival process with a name and parameters from a configuration file.
 
-    Raises ConfigError, a UsageError that names the key which is wrong, unknown or missing.
+    Raises ConfigError, a UsageError, with the key that is wrong, unknown or missing.
 
     Args:
         name: one of ``NAMES``.
         params: the process's attributes by name; for ``trace`` also ``file``.
-        read: gives the text of a trace's ``file``; this module opens none.
+        read: returns the text of a trace's ``file``, since this module opens no files.
     """
     if name not in _REGISTRY:
         raise ConfigError("arrival", "name", f"{name!r}: expected one of {', '.join(NAMES)}")
-    named = _REGISTRY[name]
+    process = _REGISTRY[name]
     for key in params:
-        if key not in named.keys:
-            raise ConfigError(f"arrival {name}", str(key), f"unknown key, expected one of {', '.join(named.keys)}")
-    for key, is_needed in named.keys.items():
+        if key not in process.keys:
+            raise ConfigError(f"arrival {name}", str(key), f"unknown key, expected one of {', '.join(process.keys)}")
+    for key, is_needed in process.keys.items():
         if is_needed and key not in params:
             raise ConfigError(f"arrival {name}", key, "is missing")
-    make = partial(named.make, read=read) if name == "trace" else named.make
+    make = partial(process.make, read=read) if name == "trace" else process.make
     return make(**params)
 
 
@@ -418,14 +426,14 @@ def arrival(name: str, params: Mapping[str, object], read: Callable[[str], str] 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every operation of a schedule in the order it is due: columns of equal length.
+    """All operations of a schedule in due order, as columns of equal length.
 
     Attributes:
         due_ns: nanoseconds from the start, ascending.
-        sensor: the sensor that is due.
-        seq: the sensor's sequence number of the operation.
-        code: what each operation is, an index into ``trace.VERBS``; None where the experiment decides.
-        size_bytes: the size of each operation, None where ``code`` is.
+        sensor: the number of the sensor.
+        seq: the operation's sequence number within its sensor.
+        code: the verb of each operation, as an index into ``trace.VERBS``. None if the experiment chooses.
+        size_bytes: the size of each operation. None if ``code`` is None.
     """
 
     due_ns: array[int]
@@ -439,24 +447,24 @@ class Plan:
 
     @property
     def horizon_s(self) -> float:
-        """When the last operation is due, in seconds from the start."""
+        """Due time of the last operation, in seconds from the start."""
         return self.due_ns[-1] / 1e9 if self.due_ns else 0.0
 
     def limited(self, count_of: Callable[[int], int]) -> Plan:
-        """Returns the plan with at most ``count_of(sensor)`` operations of each sensor."""
+        """Return the plan with at most ``count_of(sensor)`` operations of each sensor."""
         rows = [row for row, sensor in enumerate(self.sensor) if self.seq[row] < count_of(sensor)]
 
-        def chosen(column: array[int]) -> array[int]:
+        def select(column: array[int]) -> array[int]:
             return array(column.typecode, map(column.__getitem__, rows))
 
         codes, sizes = self.code, self.size_bytes
         return Plan(
-            chosen(self.due_ns), chosen(self.sensor), chosen(self.seq), codes if codes is None else chosen(codes),
-            sizes if sizes is None else chosen(sizes),
+            select(self.due_ns), select(self.sensor), select(self.seq), codes if codes is None else select(codes),
+            sizes if sizes is None else select(sizes),
         )  # fmt: skip
 
     def busiest(self, window_ns: int) -> int:
-        """The most operations due within any ``window_ns``."""
+        """Return the largest number of operations due within any ``window_ns``."""
         best, tail = 0, 0
         for head, due in enumerate(self.due_ns):
             while due - self.due_ns[tail] > window_ns:
@@ -466,9 +474,9 @@ class Plan:
 
 
 def plan(arrival: Arrival, sensors: Iterable[int], count: int, seed: str, time_scale: float = 1.0) -> Plan:
-    """Unfold an arrival process for some sensors, ``count`` operations each; ``time_scale`` divides all times.
+    """Return the plan of ``count`` operations for each of the sensors, with all times divided by ``time_scale``.
 
-    Raises UsageError when a time does not fit into 64 bits of nanoseconds (292 years).
+    Raises UsageError if a time does not fit into 64 bits of nanoseconds (292 years).
     """
     sensors = list(sensors)
     try:
@@ -477,15 +485,15 @@ def plan(arrival: Arrival, sensors: Iterable[int], count: int, seed: str, time_s
             for sensor in sensors
             for seq, due in enumerate(arrival.due_s(seed, sensor, count))
         )
-        due_ns, number, seqs = (array("q", (row[place] for row in rows)) for place in range(3))
+        due_ns, sensor_column, seq_column = (array("q", (row[index] for row in rows)) for index in range(3))
     except (OverflowError, ValueError) as error:
         raise UsageError(f"{arrival!r}: an operation is due more than 292 years after the start") from error
-    given = {sensor: steps for sensor in sensors if (steps := arrival.steps(sensor, count)) is not None}
-    if not given:
-        return Plan(due_ns, number, seqs)
+    steps_of = {sensor: steps for sensor in sensors if (steps := arrival.steps(sensor, count)) is not None}
+    if not steps_of:
+        return Plan(due_ns, sensor_column, seq_column)
     codes = {verb: code for code, verb in enumerate(VERBS)}
     return Plan(
-        due_ns, number, seqs,
-        array("b", (codes[given[sensor][seq][0]] for _, sensor, seq in rows)),
-        array("q", (given[sensor][seq][1] for _, sensor, seq in rows)),
+        due_ns, sensor_column, seq_column,
+        array("b", (codes[steps_of[sensor][seq][0]] for _, sensor, seq in rows)),
+        array("q", (steps_of[sensor][seq][1] for _, sensor, seq in rows)),
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What every run needs of payloads, and what the other generators are made of: random bytes, and what a generator is.
+"""The parts of payloads that every run needs and other generators build on: the protocol, and random bytes.
 
-What may live here: what the rest of this package shares. Imported by fifty agents: keep it light.
+Up to fifty agents import this module, so keep it light.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _AES_READ_BYTES = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class RandomContent:
-    """Incompressible bytes, a pure function of ``key`` and size; any part can be read without the parts before it.
+    """Incompressible bytes, a pure function of ``key`` and size, readable at any offset.
 
-    The size is part of it because a file that begins like another one is deduplicated. Above 64 KiB the bytes are the
-    key stream of AES-128 in counter mode; below, importing a cipher would cost more than it saves.
+    The bytes depend on the size because a file that begins like another one would be deduplicated. Above 64 KiB they
+    are the key stream of AES-128 in counter mode. For smaller files, importing a cipher costs more than it saves.
     """
 
     key: str
     size_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         length = min(length, self.size_bytes - offset)
         if length <= 0:
             return b""
@@ -53,23 +53,23 @@ class RandomContent:
 
 @lru_cache(maxsize=1)
 def _zeros() -> memoryview:
-    """Plaintext for the key stream. Made once: zeroing memory takes four times as long as encrypting it."""
+    """Return zeros to encrypt. Cached, because zeroing memory takes four times as long as encrypting it."""
     return memoryview(bytes(_AES_READ_BYTES))
 
 
 class Generator(Protocol):
-    """Makes the content of file number ``seq`` of one sensor.
+    """A maker of file contents, one for each sensor and sequence number.
 
-    It may have a ``suffix``, such as ``.jpg``, that the names of its files should end with.
+    It may have a ``suffix`` for the names of its files, such as ``.jpg``.
     """
 
     @property
     def size_bytes(self) -> int:
-        """Of each file; the mean where sizes differ."""
+        """Size of each file, or the mean if sizes differ."""
         ...
 
     def content(self, sensor: int, seq: int) -> Content:
-        """The same bytes for the same arguments."""
+        """Return the content of file number ``seq`` of a sensor: the same bytes for the same arguments."""
         ...
 
 
@@ -84,7 +84,7 @@ class RandomPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Bytes that depend on the run's seed, the sensor and the sequence number."""
+        """Return bytes that depend on the run's seed, the sensor and the sequence number."""
         return RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
 
 
@@ -96,5 +96,5 @@ class IdenticalPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """The same bytes for every file of the run."""
+        """Return the same bytes for every file of the run."""
         return RandomContent(f"{self.seed}/identical", self.size_bytes)

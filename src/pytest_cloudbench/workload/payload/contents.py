@@ -1,7 +1,7 @@
-"""File contents other than random bytes, each readable at any offset.
+"""File contents other than plain random bytes, each readable at any offset.
 
-What may live here: ``Content`` classes, and where two contents differ. A read generates only the requested range plus a
-block at either end, so files of any size stream through constant memory.
+A read generates only the requested range plus a block at either end, so files of any size stream through constant
+memory.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from pytest_cloudbench.model import KIB, Content
 
 _TEXT_BLOCK_BYTES = 16 * KIB
 _WORDS_PER_LINE = 12
-_MIX = 2654435761
+_KNUTH_MULTIPLIER = 2654435761
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Bytes at hand."""
+    """Bytes held in memory."""
 
     data: bytes
 
     @property
     def size_bytes(self) -> int:
-        """As many as there are."""
+        """Number of bytes."""
         return len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         return self.data[offset : offset + length]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """``pattern`` repeated, cut off at the end."""
+    """A repeated ``pattern``, cut off at ``size_bytes``."""
 
     pattern: bytes
     size_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         length = max(0, min(length, self.size_bytes - offset))
         skip = offset % len(self.pattern)
         return (self.pattern * ((skip + length) // len(self.pattern) + 1))[skip : skip + length]
@@ -52,7 +52,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """``size_bytes`` of ``content``, from ``start``."""
+    """A range of ``size_bytes`` of ``content`` from ``start``."""
 
     content: Content
     start: int
@@ -68,7 +68,7 @@ class Pieces:
 
     @classmethod
     def join(cls, pieces: Iterable[Piece]) -> Pieces:
-        """Pieces in order; empty ones are left out."""
+        """Join pieces in order, without the empty ones."""
         flat: list[Piece] = []
         for piece in pieces:
             if isinstance(piece.content, Pieces):
@@ -79,30 +79,30 @@ class Pieces:
 
     @property
     def size_bytes(self) -> int:
-        """Of all pieces together."""
+        """Total size of all pieces."""
         return self._ends[-1] if self._ends else 0
 
     def cut(self, offset: int, length: int) -> list[Piece]:
-        """The pieces, or parts of them, that make up ``length`` bytes from ``offset``."""
-        found: list[Piece] = []
+        """Return the pieces, or parts of them, that make up ``length`` bytes from ``offset``."""
+        parts: list[Piece] = []
         index = bisect_right(self._ends, offset)
         end = min(offset + length, self.size_bytes)
         while offset < end:
-            piece, last = self.pieces[index], self._ends[index]
-            taken = min(end, last) - offset
-            found.append(Piece(piece.content, piece.start + piece.size_bytes - (last - offset), taken))
-            offset += taken
+            piece, piece_end = self.pieces[index], self._ends[index]
+            part_bytes = min(end, piece_end) - offset
+            parts.append(Piece(piece.content, piece.start + piece.size_bytes - (piece_end - offset), part_bytes))
+            offset += part_bytes
             index += 1
-        return found
+        return parts
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         return b"".join(piece.content.read(piece.start, piece.size_bytes) for piece in self.cut(offset, length))
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """``over`` with ``shared_blocks`` of its whole blocks, evenly spread, taken from ``under`` at the same place."""
+    """``over`` with ``shared_blocks`` evenly spread whole blocks replaced by those of ``under`` at the same offset."""
 
     over: Content
     under: Content
@@ -111,27 +111,32 @@ class Spread:
 
     @property
     def size_bytes(self) -> int:
-        """That of ``over``."""
+        """Size of ``over``."""
         return self.over.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         end, size = min(offset + length, self.size_bytes), self.block_bytes
         blocks, shared = max(1, self.size_bytes // size), self.shared_blocks
         if end <= offset:
             return b""
-        first = offset // size * size
-        data, common = bytearray(self.over.read(first, end - first)), memoryview(self.under.read(first, end - first))
-        for at in range(first, end, size):
-            number = at // size
+        first_byte = offset // size * size
+        data, common = (
+            bytearray(self.over.read(first_byte, end - first_byte)),
+            memoryview(self.under.read(first_byte, end - first_byte)),
+        )
+        for block_start in range(first_byte, end, size):
+            number = block_start // size
             if number < blocks and (number + 1) * shared // blocks > number * shared // blocks:
-                data[at - first : at - first + size] = common[at - first : at - first + size]
-        return bytes(memoryview(data)[offset - first :])
+                data[block_start - first_byte : block_start - first_byte + size] = common[
+                    block_start - first_byte : block_start - first_byte + size
+                ]
+        return bytes(memoryview(data)[offset - first_byte :])
 
 
 @dataclass(frozen=True, slots=True)
 class Compressible:
-    """``base`` with zeros at the end of each chunk: the share ``ratio`` of it, as fio's buffer_compress_percentage."""
+    """``base`` with the share ``ratio`` of each chunk zeroed at its end, like fio's buffer_compress_percentage."""
 
     base: Content
     ratio: float
@@ -139,11 +144,11 @@ class Compressible:
 
     @property
     def size_bytes(self) -> int:
-        """That of ``base``."""
+        """Size of ``base``."""
         return self.base.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         end, size = min(offset + length, self.size_bytes), self.chunk_bytes
         if end <= offset:
             return b""
@@ -159,7 +164,7 @@ class Compressible:
 
 @dataclass(frozen=True, slots=True)
 class Duplicated:
-    """Blocks of which ``duplicates`` repeat an earlier block; ``base`` holds the others, one after the other."""
+    """Blocks of which ``duplicates`` repeat an earlier block. ``base`` holds the unique ones in order."""
 
     base: Content
     size_bytes: int
@@ -167,14 +172,14 @@ class Duplicated:
     block_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         end, size = min(offset + length, self.size_bytes), self.block_bytes
         if end <= offset:
             return b""
         first = offset // size
         runs: list[list[int]] = []
         for number in range(first, (end - 1) // size + 1):
-            source = self._source(number)
+            source = self._source_block(number)
             if runs and sum(runs[-1]) == source:
                 runs[-1][1] += 1
             else:
@@ -182,72 +187,74 @@ class Duplicated:
         data = b"".join(self.base.read(source * size, count * size) for source, count in runs)
         return data[offset - first * size : end - first * size]
 
-    def _source(self, number: int) -> int:
-        """Which block of ``base`` stands at block ``number``; the first of them is never a duplicate."""
+    def _source_block(self, number: int) -> int:
+        """Return the number of the ``base`` block that is used as block ``number``. Block 0 is never a duplicate."""
         blocks = -(-self.size_bytes // self.block_bytes)
         before = number * self.duplicates // blocks
         if (number + 1) * self.duplicates // blocks > before:
-            return (number * _MIX >> 7) % (number - before)
+            return (number * _KNUTH_MULTIPLIER >> 7) % (number - before)
         return number - before
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Lines of words from the dictionary; each block of 16 KiB is a pure function of ``key`` and its number."""
+    """Lines of dictionary words. Each block of 16 KiB is a pure function of ``key`` and its number."""
 
     key: str
     size_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
+        """Return at most ``length`` bytes from ``offset``."""
         end = min(offset + length, self.size_bytes)
         if end <= offset:
             return b""
         first, last = offset // _TEXT_BLOCK_BYTES, (end - 1) // _TEXT_BLOCK_BYTES
-        parts = b"".join(self._block(number) for number in range(first, last + 1))
+        parts = b"".join(self._make_block(number) for number in range(first, last + 1))
         return parts[offset - first * _TEXT_BLOCK_BYTES : end - first * _TEXT_BLOCK_BYTES]
 
-    def _block(self, number: int) -> bytes:
-        """Whole words and a line break at the end, so that blocks join up."""
+    def _make_block(self, number: int) -> bytes:
+        """Return a block of whole words that ends with a line break, so that blocks join cleanly."""
         from pytest_cloudbench.workload.payload.words import WORDS
 
-        size = min(_TEXT_BLOCK_BYTES, self.size_bytes - number * _TEXT_BLOCK_BYTES)
+        size_bytes = min(_TEXT_BLOCK_BYTES, self.size_bytes - number * _TEXT_BLOCK_BYTES)
         chance = Random(f"{self.key}/{self.size_bytes}/{number}")
-        chosen = chance.choices(WORDS, k=size // 5 + 1)
-        lines = (" ".join(chosen[at : at + _WORDS_PER_LINE]) for at in range(0, len(chosen), _WORDS_PER_LINE))
-        words = "\n".join(lines)
-        keep = 1 + max(words.rfind(" ", 0, max(0, size - 2)), words.rfind("\n", 0, max(0, size - 2)))
-        return (words[:keep] + _fill(size - keep, chance)).encode("ascii")
+        words = chance.choices(WORDS, k=size_bytes // 5 + 1)
+        lines = (" ".join(words[at : at + _WORDS_PER_LINE]) for at in range(0, len(words), _WORDS_PER_LINE))
+        text = "\n".join(lines)
+        kept_chars = 1 + max(text.rfind(" ", 0, max(0, size_bytes - 2)), text.rfind("\n", 0, max(0, size_bytes - 2)))
+        return (text[:kept_chars] + _fill_with_words(size_bytes - kept_chars, chance)).encode("ascii")
 
 
 @lru_cache(maxsize=1)
 def words_by_length() -> dict[int, list[str]]:
-    """The dictionary's words by length."""
+    """Return the dictionary's words by length."""
     from pytest_cloudbench.workload.payload.words import WORDS
 
-    found: dict[int, list[str]] = {}
+    by_length: dict[int, list[str]] = {}
     for word in WORDS:
-        found.setdefault(len(word), []).append(word)
-    return found
+        by_length.setdefault(len(word), []).append(word)
+    return by_length
 
 
-def _fill(size: int, chance: Random) -> str:
-    """Exactly ``size`` characters of words, the last one a line break."""
+def _fill_with_words(size: int, chance: Random) -> str:
+    """Return exactly ``size`` characters of words, the last one a line break."""
     if size < 2:
         return "\n" * size
     if size - 1 in words_by_length():
         return chance.choice(words_by_length()[size - 1]) + "\n"
-    return "a " + _fill(size - 2, chance)
+    return "a " + _fill_with_words(size - 2, chance)
 
 
 def difference(found: bytes, expected: bytes) -> str:
-    """Where bytes are not the expected ones, in words; empty where they are.
+    """Describe the first difference between bytes, or return an empty text if they are equal.
 
-    For an ``assert``: pytest's own comparison of 100,000 bytes takes half an hour where ``CI`` is set, since it then
-    shows the whole difference.
+    Use it in an ``assert``: where ``CI`` is set, pytest's own comparison of 100,000 bytes takes half an hour, because
+    it then shows the whole difference.
     """
     if found == expected:
         return ""
     shorter = min(len(found), len(expected))
-    same = next((at for at in range(shorter) if found[at] != expected[at]), shorter)
-    return f"{len(found):,} bytes where {len(expected):,} were expected, of which the first {same:,} are the same"
+    equal_bytes = next((offset for offset in range(shorter) if found[offset] != expected[offset]), shorter)
+    return (
+        f"{len(found):,} bytes where {len(expected):,} were expected, of which the first {equal_bytes:,} are the same"
+    )

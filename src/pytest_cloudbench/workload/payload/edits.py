@@ -1,7 +1,6 @@
-"""Changes to an existing file, and streams of them: content in, content out.
+"""Changes to an existing file as values, and streams of (due time in seconds, edit).
 
-What may live here: edits as values, and iterators of (second at which it is due, edit). Nothing is changed in place:
-the content before an edit stays readable, so a test can compare both.
+Nothing is changed in place: the content before an edit stays readable, so a test can compare both.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from pytest_cloudbench.workload.payload.contents import Piece, Pieces
 
 
 class Edit(Protocol):
-    """A change to a file by ``author`` (0, 1...: one of the users who share it)."""
+    """A change to a file by ``author``, the number of one of the users who share it (0, 1, ...)."""
 
     @property
     def author(self) -> int: ...
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the user wrote: what TUE divides by."""
+        """Number of bytes the user wrote, the divisor of TUE."""
         ...
 
     def apply(self, content: Content) -> Content:
-        """The content after the edit. Raises UsageError when the edit does not fit."""
+        """Return the content after the edit. Raises UsageError if the edit does not fit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """``new`` inserted at ``where``: front (prepend), middle, random, back (append)."""
+    """An insertion of ``new`` at ``where``: front (prepend), middle, random or back (append)."""
 
     new: Content
     where: str = "back"
@@ -44,21 +43,21 @@ class Insert:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is new."""
+        """Size of the new bytes."""
         return self.new.size_bytes
 
     def apply(self, content: Content) -> Content:
-        """Longer by what is new."""
+        """Return the content with the new bytes inserted."""
         size = content.size_bytes
-        at = _place(self.where, size, self.key)
+        offset = _choose_offset(self.where, size, self.key)
         return Pieces.join(
-            [Piece(content, 0, at), Piece(self.new, 0, self.new.size_bytes), Piece(content, at, size - at)]
+            [Piece(content, 0, offset), Piece(self.new, 0, self.new.size_bytes), Piece(content, offset, size - offset)]
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """``new`` written over as many bytes at ``where``: front, middle, random, back."""
+    """An overwrite of as many bytes as ``new`` has, at ``where``: front, middle, random or back."""
 
     new: Content
     where: str = "random"
@@ -67,39 +66,39 @@ class Overwrite:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is new."""
+        """Size of the new bytes."""
         return self.new.size_bytes
 
     def apply(self, content: Content) -> Content:
-        """As long as before."""
+        """Return the content with some bytes replaced, as long as before."""
         size, length = content.size_bytes, self.new.size_bytes
         if length > size:
             raise UsageError(f"overwrite: {length} bytes do not fit into a file of {size}")
-        at = _place(self.where, size - length, self.key)
-        end = at + length
-        return Pieces.join([Piece(content, 0, at), Piece(self.new, 0, length), Piece(content, end, size - end)])
+        offset = _choose_offset(self.where, size - length, self.key)
+        end = offset + length
+        return Pieces.join([Piece(content, 0, offset), Piece(self.new, 0, length), Piece(content, end, size - end)])
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Keep only the first ``keep_bytes``."""
+    """A truncation to the first ``keep_bytes``."""
 
     keep_bytes: int
     author: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """None: nothing is written."""
+        """Zero, because nothing is written."""
         return 0
 
     def apply(self, content: Content) -> Content:
-        """Shorter, or the same."""
+        """Return the content, shortened to ``keep_bytes``."""
         if self.keep_bytes > content.size_bytes:
             raise UsageError(f"truncate: keep_bytes is {self.keep_bytes}; the file has {content.size_bytes}")
         return Pieces.join([Piece(content, 0, self.keep_bytes)])
 
 
-def _place(where: str, size: int, key: str) -> int:
+def _choose_offset(where: str, size: int, key: str) -> int:
     if where == "random":
         return Random(f"{key}/where/{size}").randint(0, size)
     return {"front": 0, "middle": size // 2, "back": size}[where]
@@ -108,9 +107,9 @@ def _place(where: str, size: int, key: str) -> int:
 def appends(
     seed: str, interval_s: float = 1.0, block_bytes: int = 1, until_bytes: int = KIB
 ) -> Iterator[tuple[float, Edit]]:
-    """One block of random bytes per interval until ``until_bytes`` were appended; the first at once.
+    """Append one block of random bytes per interval, starting at once, until ``until_bytes`` were appended.
 
-    Source: paper 002, 3.2 and 3.3: one byte until 1 KiB every 0.1 to 10 s; 50 to 100 KB every second until 5 MB.
+    Source: paper 002, 3.2 and 3.3: one byte every 0.1 to 10 s up to 1 KiB, and 50 to 100 KB every second up to 5 MB.
     """
     for number, offset in enumerate(range(0, until_bytes, block_bytes)):
         size = min(block_bytes, until_bytes - offset)
@@ -120,27 +119,28 @@ def appends(
 def http_download(
     seed: str, size_bytes: int = 5 * MIB, rate_bytes_per_s: float = 10_000.0, write_bytes: int = 4 * KIB
 ) -> Iterator[tuple[float, Edit]]:
-    """A file that arrives at a steady rate: appended in writes, each due when its last byte has come in.
+    """Append to a file as a download at a steady rate does: each write is due when its last byte has arrived.
 
-    Source: paper 002, 4.2: 5 MB at 80 kbit/s; about 9 KB per write at 200 kbit/s and above.
+    Source: paper 002, 4.2: 5 MB at 80 kbit/s, and about 9 KB per write at 200 kbit/s and above.
     """
-    whole = RandomContent(f"{seed}/download", size_bytes)
+    download = RandomContent(f"{seed}/download", size_bytes)
     for offset in range(0, size_bytes, write_bytes):
         length = min(write_bytes, size_bytes - offset)
-        part = Pieces.join([Piece(whole, offset, length)])
+        part = Pieces.join([Piece(download, offset, length)])
         yield (offset + length) / rate_bytes_per_s, Insert(part)
 
 
 def two_users(
     seed: str, duration_s: float = 3600.0, max_interval_s: float = 10.0, max_edit_bytes: int = 10, users: int = 2
 ) -> Iterator[tuple[float, Edit]]:
-    """Users who edit one document: each, every 0 to ``max_interval_s``, appends or overwrites 1 to ``max_edit_bytes``.
+    """Edit one document as several users, each adding or overwriting 1 to ``max_edit_bytes`` at random intervals.
 
-    Source: paper 002, 4.2: two users, one hour, a document of 1 MB, both kinds of edit equally likely.
-    ``author`` of each edit says whose it is.
+    Each user makes an edit every 0 to ``max_interval_s``, an append or an overwrite.
+    Each edit's ``author`` is its user. Source: paper 002, 4.2: two users, one hour, a document of 1 MB, both kinds of
+    edit equally likely.
     """
 
-    def one(user: int) -> Iterator[tuple[float, int, int, Edit]]:
+    def edits_of_user(user: int) -> Iterator[tuple[float, int, int, Edit]]:
         chance = Random(f"{seed}/user/{user}")
         due_s, number = chance.uniform(0, max_interval_s), 0
         while due_s < duration_s:
@@ -153,5 +153,7 @@ def two_users(
             due_s += chance.uniform(0, max_interval_s)
             number += 1
 
-    for due_s, _, _, edit in heapq.merge(*(one(user) for user in range(users)), key=lambda each: each[:3]):
+    for due_s, _, _, edit in heapq.merge(
+        *(edits_of_user(user) for user in range(users)), key=lambda timed_edit: timed_edit[:3]
+    ):
         yield due_s, edit

@@ -1,4 +1,4 @@
-"""The generators beyond random and identical files; docs/payloads.md says what each is for."""
+"""All generators except random and identical files. docs/payloads.md gives the purpose of each."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _SPREAD_BLOCK_BYTES = 4 * KIB
 
 @dataclass(frozen=True, slots=True)
 class SparsePayload:
-    """Files of one repeated string, which compress well; all the same. Source: thesis 3.4.3, SparseFileGenerator."""
+    """Identical files of one repeated string, which compress well. Source: thesis 3.4.3, SparseFileGenerator."""
 
     seed: str
     size_bytes: int
     text: str = "0123456789abcdef"
 
     def content(self, sensor: int, seq: int) -> Content:
-        """The string again and again."""
+        """Return the string, repeated up to the size."""
         return Repeated(self.text.encode(), self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPayload:
-    """Files of one size that share ``percent`` of their content (0.9 is 90 %); the rest is random.
+    """Files of one size that share ``percent`` of their content (0.9 is 90 %), with random bytes otherwise.
 
-    Source: thesis 3.4.3 and Figure 4.9, DeltaFileGenerator, which has the common part at the front. ``where`` is front,
-    middle or back; ``spread`` shares out whole 4 KiB blocks evenly.
+    Source: thesis 3.4.3 and Figure 4.9, DeltaFileGenerator, which puts the common part at the front. ``where`` is
+    front, middle or back, or ``spread`` to distribute whole common blocks of 4 KiB evenly.
     """
 
     seed: str
@@ -51,23 +51,23 @@ class DeltaPayload:
     where: str = "front"
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Common bytes stand at the same place in every file."""
+        """Return a file whose common bytes are at the same offsets as in every other file."""
         common = RandomContent(f"{self.seed}/common", self.size_bytes)
-        own = RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
+        unique = RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
         if self.where == "spread":
-            shared = round(self.size_bytes // _SPREAD_BLOCK_BYTES * self.percent)
-            return Spread(own, common, shared, _SPREAD_BLOCK_BYTES)
+            shared_blocks = round(self.size_bytes // _SPREAD_BLOCK_BYTES * self.percent)
+            return Spread(unique, common, shared_blocks, _SPREAD_BLOCK_BYTES)
         size = round(self.size_bytes * self.percent)
         start = {"front": 0, "middle": (self.size_bytes - size) // 2, "back": self.size_bytes - size}[self.where]
         end = start + size
         return Pieces.join(
-            [Piece(own, 0, start), Piece(common, start, size), Piece(own, end, self.size_bytes - end)]
+            [Piece(unique, 0, start), Piece(common, start, size), Piece(unique, end, self.size_bytes - end)]
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentedPayload:
-    """One random object in ``segments`` parts of equal size (to a byte): sensor *k* has part *k*.
+    """One random object in ``segments`` parts of equal size (to a byte), where sensor *k* has part *k*.
 
     Source: Cloud-RAID, III.B and Table II, where objects are split into chunks of equal size.
     """
@@ -78,12 +78,12 @@ class SegmentedPayload:
 
     @property
     def size_bytes(self) -> int:
-        """Of the largest part."""
+        """Size of the largest part."""
         return -(-self.object_bytes // self.segments)
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Part ``sensor`` of object ``seq``."""
-        start, end = (self.object_bytes * place // self.segments for place in (sensor, sensor + 1))
+        """Return part ``sensor`` of object ``seq``."""
+        start, end = (self.object_bytes * part // self.segments for part in (sensor, sensor + 1))
         return Pieces.join([Piece(RandomContent(f"{self.seed}/{seq}", self.object_bytes), start, end - start)])
 
 
@@ -96,13 +96,13 @@ class TextPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Words drawn from the dictionary shipped with the package."""
+        """Return words drawn from the dictionary shipped with the package."""
         return Text(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class CompressiblePayload:
-    """Files that compression shrinks by the share ``ratio``, as fio's ``buffer_compress_percentage``."""
+    """Files that compression shrinks by the share ``ratio``, like fio's ``buffer_compress_percentage``."""
 
     seed: str
     size_bytes: int
@@ -110,14 +110,14 @@ class CompressiblePayload:
     chunk_bytes: int = 4 * KIB
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Random bytes, then zeros, in every chunk."""
+        """Return chunks of random bytes followed by zeros."""
         base = RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
         return Compressible(base, self.ratio, self.chunk_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicatedPayload:
-    """Files in which the share ``ratio`` of the blocks repeats an earlier one, as fio's ``dedupe_percentage``.
+    """Files in which the share ``ratio`` of the blocks repeats an earlier one, like fio's ``dedupe_percentage``.
 
     The first block is always new, so a ratio of 1 leaves one block. Files share no block with each other.
     """
@@ -128,7 +128,7 @@ class DuplicatedPayload:
     block_bytes: int = 4 * KIB
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Random blocks, some of them more than once."""
+        """Return random blocks, some of them repeated."""
         blocks = -(-self.size_bytes // self.block_bytes)
         duplicates = max(0, min(round(blocks * self.ratio), blocks - 1))
         base = RandomContent(f"{self.seed}/{sensor}/{seq}", (blocks - duplicates) * self.block_bytes)
@@ -144,7 +144,7 @@ class JpegPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """An image as near to a square as its bytes allow."""
+        """Return an image as close to a square as its bytes allow."""
         from pytest_cloudbench.workload.payload.jpeg import image
 
         return image(RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes))
@@ -152,9 +152,9 @@ class JpegPayload:
 
 @dataclass(frozen=True, slots=True)
 class FakeJpegPayload:
-    """Files with a JPEG's name and header but text inside: does a client inspect content before it compresses?
+    """Files with a JPEG's name and header but text inside.
 
-    Source: paper 001, 4.5.
+    They show whether a client inspects content before it compresses. Source: paper 001, 4.5.
     """
 
     suffix: ClassVar[str] = ".jpg"
@@ -162,7 +162,7 @@ class FakeJpegPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """A header, then text, truncated to size."""
+        """Return a header followed by text, truncated to size."""
         from pytest_cloudbench.workload.payload.jpeg import head
 
         start = Literal(head(1024, 768)[: self.size_bytes])
@@ -172,7 +172,7 @@ class FakeJpegPayload:
 
 @dataclass(frozen=True, slots=True)
 class MixedPayload:
-    """Files of another generator, of many sizes; ``make`` gives that generator for a size and a seed."""
+    """Another generator's files in many sizes. ``make`` returns that generator for a size and a seed."""
 
     seed: str
     sizes: Sizes
@@ -180,15 +180,15 @@ class MixedPayload:
 
     @property
     def size_bytes(self) -> int:
-        """The mean."""
+        """Mean of the sizes."""
         return self.sizes.mean_bytes
 
     @property
     def suffix(self) -> str:
-        """That of the other generator."""
+        """Suffix of the other generator."""
         return getattr(self.make(self.sizes.least_bytes, self.seed), "suffix", "")
 
     def content(self, sensor: int, seq: int) -> Content:
-        """The size depends on the same things as the bytes do."""
+        """Return content whose size, like its bytes, depends on the seed, the sensor and the sequence number."""
         size = self.sizes.draw(Random(f"{self.seed}/size/{sensor}/{seq}"))
         return self.make(size, self.seed).content(sensor, seq)

@@ -1,4 +1,4 @@
-"""How big the files of ``mixed`` are: distributions of sizes, as pure functions of a seeded ``Random``."""
+"""Distributions of file sizes for ``mixed``, as pure functions of a seeded ``Random``."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class Sizes(Protocol):
     def least_bytes(self) -> int: ...
 
     def draw(self, chance: Random) -> int:
-        """One size."""
+        """Return a random size."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """Always the same."""
+    """The same size for every file."""
 
     size_bytes: int
 
     @property
     def mean_bytes(self) -> int:
-        """That size."""
+        """The fixed size."""
         return self.size_bytes
 
     @property
     def least_bytes(self) -> int:
-        """That size."""
+        """The fixed size."""
         return self.size_bytes
 
     def draw(self, chance: Random) -> int:
-        """That size."""
+        """Return the fixed size."""
         return self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class UniformSizes:
-    """Every size from ``min_bytes`` to ``max_bytes`` is as likely."""
+    """Sizes from ``min_bytes`` to ``max_bytes``, all equally likely."""
 
     min_bytes: int
     max_bytes: int
@@ -60,22 +60,22 @@ class UniformSizes:
 
     @property
     def mean_bytes(self) -> int:
-        """The middle."""
+        """Midpoint of the two bounds."""
         return (self.min_bytes + self.max_bytes) // 2
 
     @property
     def least_bytes(self) -> int:
-        """The smallest."""
+        """The smallest size."""
         return self.min_bytes
 
     def draw(self, chance: Random) -> int:
-        """One size."""
+        """Return a random size."""
         return chance.randint(self.min_bytes, self.max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LognormalSizes:
-    """Many small and few big files; what lies outside ``min_bytes`` and ``max_bytes`` is set to these."""
+    """Many small and few big files, clamped to ``min_bytes`` and ``max_bytes``."""
 
     median_bytes: int
     sigma: float
@@ -88,14 +88,14 @@ class LognormalSizes:
 
     @property
     def mean_bytes(self) -> int:
-        """The distribution's own mean, between its bounds."""
-        middle, sigma = math.log(self.median_bytes), self.sigma
+        """Mean of the clamped distribution."""
+        mu, sigma = math.log(self.median_bytes), self.sigma
         if not sigma:
             return min(max(self.median_bytes, self.min_bytes), self.max_bytes)
-        low = (math.log(max(self.min_bytes, 1e-9)) - middle) / sigma
-        high = (math.log(max(self.max_bytes, 1e-9)) - middle) / sigma
-        inside = math.exp(middle + sigma * sigma / 2) * (_below(high - sigma) - _below(low - sigma))
-        return round(self.min_bytes * _below(low) + inside + self.max_bytes * (1 - _below(high)))
+        low_z = (math.log(max(self.min_bytes, 1e-9)) - mu) / sigma
+        high_z = (math.log(max(self.max_bytes, 1e-9)) - mu) / sigma
+        mean_inside = math.exp(mu + sigma * sigma / 2) * (_normal_cdf(high_z - sigma) - _normal_cdf(low_z - sigma))
+        return round(self.min_bytes * _normal_cdf(low_z) + mean_inside + self.max_bytes * (1 - _normal_cdf(high_z)))
 
     @property
     def least_bytes(self) -> int:
@@ -103,29 +103,29 @@ class LognormalSizes:
         return self.min_bytes
 
     def draw(self, chance: Random) -> int:
-        """One size."""
+        """Return a random size."""
         exponent = chance.gauss(math.log(self.median_bytes), self.sigma)
         size = round(math.exp(min(exponent, 60.0)))
         return min(max(size, self.min_bytes), self.max_bytes)
 
 
-def _below(z: float) -> float:
-    """The standard normal distribution."""
+def _normal_cdf(z: float) -> float:
+    """Return the cumulative standard normal distribution at ``z``."""
     return (1 + math.erf(z / math.sqrt(2))) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class EmpiricalSizes:
-    """Sizes that were observed, each as likely as its weight says; without weights, all the same."""
+    """Observed sizes with cumulative weights. Without weights, all are equally likely."""
 
     sizes_bytes: tuple[int, ...]
     cumulative_weights: tuple[float, ...] = ()
 
     @classmethod
     def parse(cls, text: str, source: str = "sizes") -> EmpiricalSizes:
-        """Read one size in bytes per line, then, if there are any, its weight; ``#`` begins a comment.
+        """Parse one size in bytes per line, optionally followed by its weight. ``#`` begins a comment.
 
-        Raises UsageError that names the source and the line.
+        Raises UsageError with the source and the line.
         """
         sizes, weights = [], []
         for number, line in enumerate(text.splitlines(), 1):
@@ -146,16 +146,16 @@ class EmpiricalSizes:
 
     @property
     def mean_bytes(self) -> int:
-        """Weighted."""
+        """Weighted mean."""
         ends: Sequence[float] = self.cumulative_weights or range(1, len(self.sizes_bytes) + 1)
         weights = (end - start for start, end in zip((0, *ends), ends, strict=False))
         return round(sum(size * weight for size, weight in zip(self.sizes_bytes, weights, strict=True)) / ends[-1])
 
     @property
     def least_bytes(self) -> int:
-        """The smallest."""
+        """The smallest size."""
         return min(self.sizes_bytes)
 
     def draw(self, chance: Random) -> int:
-        """One of the sizes."""
+        """Return one of the sizes."""
         return chance.choices(self.sizes_bytes, cum_weights=self.cumulative_weights or None)[0]

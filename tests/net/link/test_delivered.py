@@ -9,7 +9,13 @@ import pytest
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.link import Way
-from pytest_cloudbench.net.link.delivered import judged, probe_settings, stream_bytes, train_rate, train_settings
+from pytest_cloudbench.net.link.delivered import (
+    choose_probe_settings,
+    choose_train_settings,
+    compute_train_rate,
+    judge_delivery,
+    limit_stream_bytes,
+)
 
 STREAM = {"bytes": 1_000_000, "timed_bytes": 1_000_000, "seconds": 0.8, "overhead": 1.04}
 
@@ -28,7 +34,7 @@ UP, DOWN = Way(delay_ms=20), Way(delay_ms=5)
 
 
 def test_a_link_as_asked() -> None:
-    got = judged(UP, DOWN, seen(up=STREAM, down=STREAM))
+    got = judge_delivery(UP, DOWN, seen(up=STREAM, down=STREAM))
     assert got.is_as_asked
     assert (got.rtt_ms, got.up.delay_ms, got.down.delay_ms, got.up.jitter_ms) == (25.0, 20.0, 5.0, 0.0)
     assert got.up.goodput_bit_per_s == pytest.approx(10e6)
@@ -45,26 +51,26 @@ def test_a_link_as_asked() -> None:
         (UP, {"loss": {"sent": 1000, "arrived": 999, "back": 999}}, "up loss"),
         (UP, {"loss": {"sent": 1000, "arrived": 1000, "back": 999}}, "down loss"),
         (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": 10e6}}, "up rate"),
-        (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": None}}, "up rate: 5e+06 bit/s asked, not measured"),
+        (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": None}}, "up rate: 5e+06 bit/s requested, not measured"),
         (Way(delay_ms=20, rate_bit_per_s=21e6), {"rates": {"up": 10e6}, "up": STREAM}, "up rate"),
         (UP, {"missed": {"up": 3, "down": 0}}, "missed 3"),
         (UP, {"delay": {"up_ns": [], "down_ns": []}}, "not measured"),
     ],
 )
 def test_a_link_that_is_not_as_asked(up: Way, changes: dict[str, Any], word: str) -> None:
-    got = judged(up, DOWN, seen(**changes))
+    got = judge_delivery(up, DOWN, seen(**changes))
     assert any(word in text for text in got.off), got.off
 
 
 def test_a_rate_below_loss_is_not_judged() -> None:
     loss = {"sent": 1000, "arrived": 950, "back": 950}
     lossy = Way(delay_ms=20, loss=0.05, rate_bit_per_s=50e6)
-    assert judged(lossy, DOWN, seen(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
+    assert judge_delivery(lossy, DOWN, seen(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
 
 
 def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=12e6)
-    got = judged(link, DOWN, seen(up=STREAM, rates={"up": 11.9e6}))
+    got = judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 11.9e6}))
     assert got.is_as_asked
     assert got.up.throughput_bit_per_s == pytest.approx(10.4e6)
     assert got.up.rate_bit_per_s == 11.9e6
@@ -72,7 +78,7 @@ def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> N
 
 def test_a_rate_that_only_a_stream_reaches_is_reached() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=10e6)
-    assert judged(link, DOWN, seen(up=STREAM, rates={"up": 7e6})).is_as_asked
+    assert judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 7e6})).is_as_asked
 
 
 SECONDS = 1_000_000_000
@@ -81,34 +87,34 @@ SECONDS = 1_000_000_000
 @pytest.mark.parametrize("rate_bit_per_s", [9_600, 500e3, 12e6, 200e6])
 def test_a_train_shows_the_rate_through_pauses_and_jitter(rate_bit_per_s: float) -> None:
     way = Way(delay_ms=30, rate_bit_per_s=rate_bit_per_s)
-    settings = train_settings(way, way)
+    settings = choose_train_settings(way, way)
     assert settings is not None
     count, size = int(settings["count"]), int(settings["size_bytes"])
     apart_ns = (size + 28) * 8 * SECONDS / rate_bit_per_s
     assert settings["spacing_s"] * SECONDS == pytest.approx(apart_ns / 1.25)
     at_rate = [round(number * apart_ns) for number in range(count)]
-    assert train_rate(at_rate, size) == pytest.approx(rate_bit_per_s, rel=0.01)
+    assert compute_train_rate(at_rate, size) == pytest.approx(rate_bit_per_s, rel=0.01)
     paused = [time + round(count / 10 * apart_ns) * (number > count // 3) for number, time in enumerate(at_rate)]
-    assert train_rate(paused, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    assert compute_train_rate(paused, size) == pytest.approx(rate_bit_per_s, rel=0.05)
     dropped = at_rate[: count * 3 // 4]
-    assert train_rate(dropped, size) == pytest.approx(rate_bit_per_s, rel=0.05)
-    assert train_rate(at_rate[:5], size) is None
-    assert train_rate([0] * count, size) is None
+    assert compute_train_rate(dropped, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    assert compute_train_rate(at_rate[:5], size) is None
+    assert compute_train_rate([0] * count, size) is None
 
 
 def test_a_way_without_a_rate_needs_no_train() -> None:
-    assert train_settings(Way(delay_ms=30), Way()) is None
+    assert choose_train_settings(Way(delay_ms=30), Way()) is None
 
 
 def test_rare_pauses_are_no_jitter_but_are_shown() -> None:
     delays = {"up_ns": [20_000_000] * 9 + [90_000_000], "down_ns": [5_000_000] * 10}
-    got = judged(UP, DOWN, seen(delay=delays))
+    got = judge_delivery(UP, DOWN, seen(delay=delays))
     assert got.up.jitter_ms == 0
     assert got.up.delay_p99_ms == 90
 
 
 def test_probes_take_a_quarter_of_a_slow_link() -> None:
-    settings = probe_settings((Way(rate_bit_per_s=64_000), Way()))["loss"]
+    settings = choose_probe_settings((Way(rate_bit_per_s=64_000), Way()))["loss"]
     assert settings["spacing_s"] == pytest.approx(48 * 8 * 4 / 64_000)
     assert settings["count"] * settings["spacing_s"] <= 4.1
 
@@ -116,15 +122,15 @@ def test_probes_take_a_quarter_of_a_slow_link() -> None:
 def test_the_bits_of_a_probe_are_not_delay_that_nobody_asked_for() -> None:
     slow = Way(rate_bit_per_s=64_000)
     delays = {"up_ns": [6_200_000] * 10, "down_ns": [6_200_000] * 10}
-    assert judged(slow, slow, seen(delay=delays)).is_as_asked
-    at_once = judged(slow, slow, seen(delay={"up_ns": [100_000] * 10, "down_ns": [6_200_000] * 10}))
+    assert judge_delivery(slow, slow, seen(delay=delays)).is_as_asked
+    at_once = judge_delivery(slow, slow, seen(delay={"up_ns": [100_000] * 10, "down_ns": [6_200_000] * 10}))
     assert [text.partition(":")[0] for text in at_once.off] == ["up delay", "round trip"]
 
 
 def test_a_stream_fills_a_slow_link_for_no_longer_than_asked() -> None:
-    assert stream_bytes(Way(rate_bit_per_s=8e6), 0.5) == 500_000
-    assert stream_bytes(Way(rate_bit_per_s=9_600), 1.0) == 30_000
-    assert stream_bytes(Way(delay_ms=10), 1.0) is None
+    assert limit_stream_bytes(Way(rate_bit_per_s=8e6), 0.5) == 500_000
+    assert limit_stream_bytes(Way(rate_bit_per_s=9_600), 1.0) == 30_000
+    assert limit_stream_bytes(Way(delay_ms=10), 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.net.link.forward import Direction, Interrupter
-from pytest_cloudbench.net.link.packets import ACK, RST, SYN, Segment, segment
+from pytest_cloudbench.net.link.packets import ACK, RST, SYN, Segment, parse_segment
 from pytest_cloudbench.support.clock import now_ns
 from tests.net.link.test_packets import V4, packet
 
@@ -31,10 +31,10 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         self.near.send(data)
-        self.direction.take()
+        self.direction.read_packets()
 
     def arrived(self) -> list[bytes]:
-        self.direction.release()
+        self.direction.write_due_packets()
         found = []
         while True:
             try:
@@ -43,7 +43,7 @@ class Wire:
                 return found
 
     def segments(self) -> list[Segment]:
-        return [found for data in self.arrived() if (found := segment(data, 0))]
+        return [found for data in self.arrived() if (found := parse_segment(data, 0))]
 
     def close(self) -> None:
         for one in self._sockets:
@@ -68,7 +68,7 @@ def through(wire: Wire, packets: list[bytes]) -> list[bytes]:
         for data in packets:
             wire.send(data)
             found += wire.arrived()
-        while wire.direction.release() is not None:
+        while wire.direction.write_due_packets() is not None:
             found += wire.arrived()
         return found + wire.arrived()
     finally:
@@ -170,7 +170,7 @@ def test_at_a_time_connections_end_that_were_there_and_new_ones_live(wires: tupl
     up, down = wires
     made = interrupter(wires, "reset", None, at_s=0.0)
     up.send(client(b"a", 5))
-    made.tick()
+    made.start_if_due()
     assert [one.flags & RST for one in up.segments()] == [0, RST]
     assert [one.flags & RST for one in down.segments()] == [RST]
     idle = bytearray(client(b"b", 5))
@@ -201,7 +201,7 @@ def test_a_short_black_hole_does_not_end_a_long_one(wires: tuple[Wire, Wire]) ->
     wires[0].send(client(b"ab", 0))
     assert len(wires[0].arrived()) == 1  # the packet with the byte, cut
     cutter.arm("black_hole", None, 0.0, 1e-6)
-    cutter.tick()
+    cutter.start_if_due()
     wires[0].send(client(b"c", 2))
     assert wires[0].arrived() == []
     assert [one["how"] for one in cutter.records()] == ["black_hole"] * 2

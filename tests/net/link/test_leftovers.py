@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.net.link import Link, sweep
-from pytest_cloudbench.net.link.leftovers import MARK, Mark, leftovers
+from pytest_cloudbench.net.link.leftovers import MARK, Mark, find_leftovers
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
@@ -104,7 +104,7 @@ def test_the_next_run_removes_what_a_killed_holder_left() -> None:
         kill(owner)
         os.kill(holder, signal.SIGKILL)
         assert wait_gone([holder]) == []
-        if ours <= all_namespaces() and set(inside) <= {one.pid for one in leftovers()}:
+        if ours <= all_namespaces() and set(inside) <= {one.pid for one in find_leftovers()}:
             break
         assert wait_gone(inside) == [], "they are neither found nor ended by another worker's link"
     else:
@@ -120,7 +120,7 @@ def test_a_command_without_its_mark_is_found_by_its_namespace() -> None:
         holder, marked, bare = pids
         os.kill(holder, signal.SIGSTOP)
         kill(owner)
-        found = {one.pid: one for one in leftovers()}
+        found = {one.pid: one for one in find_leftovers()}
         if {holder, marked, bare} <= found.keys():
             break
         assert wait_gone(pids) == [], "they are neither found nor ended by another worker's link"
@@ -133,12 +133,12 @@ def test_a_command_without_its_mark_is_found_by_its_namespace() -> None:
 
 def test_links_of_the_living_are_left_alone() -> None:
     with Link() as link, Link():
-        assert [one for one in sweep() if one.mark == str(Mark.own(""))] == []
+        assert [one for one in sweep() if one.mark == str(Mark.of_this_process(""))] == []
         assert link.run("client", ["true"]).returncode == 0
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
-    mine = Mark.own("a:b")
+    mine = Mark.of_this_process("a:b")
     assert mine.is_alive()
     assert Mark.parse(str(mine)) == mine
     assert not replace(mine, start_ticks=mine.start_ticks + 1).is_alive()
@@ -146,7 +146,7 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
 
 
 _PAUSE = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
-_DEAD = replace(Mark.own("dead"), pid=2**22 + 1, start_ticks=1) if sys.platform == "linux" else None
+_DEAD = replace(Mark.of_this_process("dead"), pid=2**22 + 1, start_ticks=1) if sys.platform == "linux" else None
 _NEEDS_ROOT = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to be another user")
 
 
@@ -164,7 +164,7 @@ def _paused(*wrap: str, mark: object = "", **options: Any) -> Iterator[int]:
 
 
 def _is_found(pid: int, user: int | None = None) -> bool:
-    return pid in {one.pid for one in leftovers(user)}
+    return pid in {one.pid for one in find_leftovers(user)}
 
 
 def test_who_only_carries_the_variable_is_left_alone() -> None:
@@ -191,7 +191,7 @@ def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
     """Its owner lives, with a pid that belongs to another process here, or to none."""
     code = (
         "import os, sys; from pytest_cloudbench.net.link.leftovers import MARK, Mark; "
-        "os.environ[MARK] = str(Mark.own('live')); import subprocess; "
+        "os.environ[MARK] = str(Mark.of_this_process('live')); import subprocess; "
         "subprocess.run(['unshare', '--net', *sys.argv[1:]])"
     )
     source = str(Path(__file__).resolve().parents[3] / "src")
@@ -202,7 +202,7 @@ def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"up\n"
-                assert [one for one in leftovers() if one.mark.startswith("live:")] == []
+                assert [one for one in find_leftovers() if one.mark.startswith("live:")] == []
             finally:
                 process.kill()
 
@@ -210,7 +210,7 @@ def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
 @_NEEDS_ROOT
 def test_where_proc_shows_other_numbers_nothing_is_found() -> None:
     """Its pids are not valid here, so signals would hit other processes."""
-    code = "from pytest_cloudbench.net.link.leftovers import leftovers; print(leftovers())"
+    code = "from pytest_cloudbench.net.link.leftovers import find_leftovers; print(find_leftovers())"
     source = str(Path(__file__).resolve().parents[3] / "src")
     with _paused("unshare", "--net", mark=_DEAD):
         words = ["unshare", "--pid", "--fork", sys.executable, "-c", code]

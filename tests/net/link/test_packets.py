@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.net.link.packets import ACK, RST, SYN, cut, is_unicast, reset, segment
+from pytest_cloudbench.net.link.packets import ACK, RST, SYN, cut_payload, is_unicast, make_reset, parse_segment
 
 V4 = (ipaddress.ip_address("198.18.0.1").packed, ipaddress.ip_address("198.18.0.2").packed)
 V6 = (ipaddress.ip_address("2001:2::1").packed, ipaddress.ip_address("2001:2::2").packed)
@@ -51,14 +51,14 @@ def assert_sound(data: bytes, ends: tuple[bytes, bytes]) -> None:
 @pytest.mark.parametrize("ends", [V4, V6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("header", [b"", b"\1" * 14], ids=["tun", "packet"])
 def test_a_segment_says_what_was_put_in(ends: tuple[bytes, bytes], header: bytes) -> None:
-    found = segment(header + packet(ends, b"hello", flags=ACK | SYN, options=b"\1" * 8), len(header))
+    found = parse_segment(header + packet(ends, b"hello", flags=ACK | SYN, options=b"\1" * 8), len(header))
     assert found is not None
     assert (found.source, found.target, found.source_port + found.target_port) == (*ends, PORTS)
     assert (found.seq, found.ack, found.payload_bytes, found.end) == (1000, 77, 5, 1006)
 
 
 def test_padding_of_short_frames_is_no_payload() -> None:
-    found = segment(packet(V4, b"") + b"\0" * 6, 0)
+    found = parse_segment(packet(V4, b"") + b"\0" * 6, 0)
     assert found is not None
     assert found.payload_bytes == 0
 
@@ -68,8 +68,8 @@ def test_other_protocols_and_fragments_are_no_segments() -> None:
     udp[9] = 17
     fragment = bytearray(packet(V4, b"x"))
     fragment[6:8] = struct.pack("!H", 0x2000)
-    assert segment(bytes(udp), 0) is None
-    assert segment(bytes(fragment), 0) is None
+    assert parse_segment(bytes(udp), 0) is None
+    assert parse_segment(bytes(fragment), 0) is None
 
 
 @given(st.binary(max_size=1460), st.data(), st.sampled_from([V4, V6]), st.integers(0, 2**32 - 1))
@@ -78,10 +78,10 @@ def test_a_cut_packet_is_sound_and_holds_the_first_bytes(
 ) -> None:
     whole = b"\2" * 14 + packet(ends, payload, seq=seq, flags=ACK | 1, options=b"\1" * 12)
     keep = data.draw(st.integers(0, len(payload)))
-    before = segment(whole, 14)
+    before = parse_segment(whole, 14)
     assert before is not None
-    after = cut(whole, 14, before, keep)
-    found = segment(after, 14)
+    after = cut_payload(whole, 14, before, keep)
+    found = parse_segment(after, 14)
     assert found is not None
     assert after[:14] == whole[:14]
     assert after[found.payload_start :] == payload[:keep]
@@ -91,8 +91,8 @@ def test_a_cut_packet_is_sound_and_holds_the_first_bytes(
 
 @given(st.sampled_from([V4, V6]), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_a_reset_is_sound(ends: tuple[bytes, bytes], seq: int, ack: int) -> None:
-    data = reset(b"", *ends, PORTS, seq, ack)
-    found = segment(data, 0)
+    data = make_reset(b"", *ends, PORTS, seq, ack)
+    found = parse_segment(data, 0)
     assert found is not None
     assert (found.source, found.target, found.seq, found.ack, found.flags) == (*ends, seq, ack, RST | ACK)
     assert_sound(data, ends)

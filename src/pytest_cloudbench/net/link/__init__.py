@@ -1,10 +1,10 @@
 """Links: two network namespaces joined by a network with the requested delay, loss and rate.
 
-What may live here: what users of a link call. Importable on every system; a link itself needs Linux.
+The client's and the server's processes run in namespaces of their own, so a capture on either side has only their
+traffic. Between them is netem if the kernel has it, and otherwise this package's forwarder
+(:mod:`pytest_cloudbench.net.link.forward`). The delivered delay, loss and rate are measured, not assumed.
 
-The client's and the server's processes run in namespaces of their own, so a capture on either side has their traffic
-and nobody else's. Between them is netem if the kernel has it, otherwise this package's forwarder
-(:mod:`pytest_cloudbench.net.link.forward`). What a link delivers is measured, not assumed.
+This module can be imported on every system, but a link needs Linux.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pytest_cloudbench.net.link.delivered import (
     Delivered,
     DeliveredWay,
     Way,
-    is_rate,
-    judged,
-    probe_settings,
-    stream_bytes,
-    train_rate,
-    train_settings,
+    choose_probe_settings,
+    choose_train_settings,
+    compute_train_rate,
+    judge_delivery,
+    limit_stream_bytes,
+    matches_rate,
 )
 from pytest_cloudbench.net.link.devices import ADDRESSES, INTERFACE
 from pytest_cloudbench.net.link.leftovers import MARK, Leftover, Mark, end_leftovers
@@ -48,22 +48,24 @@ Side = Literal["client", "server"]
 _ROOT = str(Path(__file__).parents[3])
 _LAUNCH = str(Path(__file__).with_name("launch.py"))
 _ECHO = str(Path(__file__).with_name("echo.py"))
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from pytest_cloudbench.net.link.{} import main; sys.exit(main())"
+_RUN_MODULE = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from pytest_cloudbench.net.link.{} import main; sys.exit(main())"
+)
 _MODES = ("netem", "tun", "packet")
 _FORWARDED = ("tun", "packet")
 _RIGHTS = ("root", "sudo", "user")
 _STOP_S = 10.0
 _PROBE_S, _STREAM_WAIT_S = 120.0, 30.0
 _TRAINS = 3
-"""A busy machine may send or forward a train too slowly now and then; a wrong link is wrong every time."""
+"""Attempts at measuring a rate. A busy machine may handle one train too slowly, but a wrong link is always wrong."""
 _DIRECT = Way()
-_HOW_DEVICES = {
+_HOW_TO_CONNECT = {
     "netem": "`netem` needs `ip` and `tc` (package iproute2) and `sudo modprobe -a veth sch_netem cls_u32 act_mirred`",
     "tun": "`tun` needs /dev/net/tun (`sudo chmod 666 /dev/net/tun`; in a container `--device /dev/net/tun`)",
     "packet": "`packet` needs `ip` (package iproute2) and `sudo modprobe veth`",
 }
-_HOW = (
-    "a link needs network namespaces; any one of these will do: run as root; let `sudo -n true` work; allow "
+_HOW_TO_ENABLE = (
+    "a link needs network namespaces. Any one of these enables them: run as root; let `sudo -n true` work; allow "
     "unprivileged user namespaces (`sudo sysctl -w kernel.unprivileged_userns_clone=1` on Debian, `sudo sysctl -w "
     "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu); in a container: "
     "`--cap-add SYS_ADMIN --cap-add NET_ADMIN --device /dev/net/tun`"
@@ -71,7 +73,7 @@ _HOW = (
 
 
 class LinkUnavailable(UsageError):
-    """This machine cannot make a link now; the message says how to enable it."""
+    """This machine cannot make a link. The message says how to enable it."""
 
 
 class LinkError(CloudbenchError):
@@ -79,45 +81,45 @@ class LinkError(CloudbenchError):
 
 
 def sweep() -> list[Leftover]:
-    """End what links of killed runs left behind; returns what was found and ended.
+    """End leftover processes of killed links, and return those that ended.
 
-    Every link does this first. Processes whose owner still runs, and other users' processes, are left alone.
+    Every link does this first. Processes of other users, and those whose owner still runs, are left alone.
     """
     if sys.platform != "linux":
         return []
     ended = end_leftovers()
-    if os.geteuid() and _sudo_works():  # root's processes, of a link that was made with sudo
-        words = ["sudo", "-n", sys.executable, "-P", "-c", _BOOT.format("leftovers"), _ROOT]
-        done = subprocess.run(words, capture_output=True, check=False)
-        if done.returncode == 0:
-            ended += [Leftover(**one) for one in json.loads(done.stdout)]
+    if os.geteuid() and _can_sudo():  # a link made with sudo leaves processes of root
+        command = ["sudo", "-n", sys.executable, "-P", "-c", _RUN_MODULE.format("leftovers"), _ROOT]
+        process = subprocess.run(command, capture_output=True, check=False)
+        if process.returncode == 0:
+            ended += [Leftover(**leftover) for leftover in json.loads(process.stdout)]
     return ended
 
 
-def _sudo_works() -> bool:
+def _can_sudo() -> bool:
     if shutil.which("sudo") is None:
         return False
     return subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
 
 
 class Link:
-    """Two namespaces, ``client`` and ``server``, and the network between them, while the context is open.
+    """Two namespaces, ``client`` and ``server``, and the network between them while the context is open.
 
     Args:
         up: from client to server.
-        down: from server to client; the same as ``up`` by default.
-        mode: ``netem``; ``tun``: the forwarder between two TUN devices; ``packet``: the forwarder between two veth
-            pairs, which needs no /dev/net/tun; ``auto``: the first of these that works.
+        down: from server to client, by default the same as ``up``.
+        mode: ``netem``, ``tun`` (the forwarder between two TUN devices), ``packet`` (the forwarder between two veth
+            pairs, without /dev/net/tun), or ``auto`` for the first of these that works.
         interruptible: whether ``interrupt`` will be called, which needs the forwarder.
-        seed: of loss and jitter. The forwarder draws once per packet and direction; netem has a seed of its own.
-        run: name of the run, for those who find a process of this link.
-        rights: ``root``, ``sudo`` or ``user`` (an unprivileged user namespace); ``auto``: the first that works.
+        seed: the seed of loss and jitter. The forwarder draws once per packet and direction. netem ignores it.
+        run: the name of the run, to identify a leftover process of this link.
+        rights: ``root``, ``sudo``, ``user`` (an unprivileged user namespace), or ``auto`` for the first that works.
 
     Raises UsageError for an impossible combination, and LinkUnavailable on entering if no mode works here.
     """
 
     interface = INTERFACE
-    """The device of the link, in either namespace."""
+    """Name of the link's device in both namespaces."""
 
     def __init__(
         self,
@@ -133,14 +135,14 @@ class Link:
         if mode not in ("auto", *_MODES) or rights not in ("auto", *_RIGHTS):
             raise UsageError(f"link: mode is auto, {', '.join(_MODES)}; rights is auto, {', '.join(_RIGHTS)}")
         if interruptible and mode == "netem":
-            raise UsageError("link: netem cannot interrupt; leave mode out, or take tun or packet")
+            raise UsageError("link: netem cannot interrupt; leave mode out, or use tun or packet")
         self.up, self.down = up, up if down is None else down
         self.mode, self.rights, self.seed, self.run_name = mode, rights, seed, run
         self.delivered: Delivered | None = None
         self._modes = (mode,) if mode != "auto" else _FORWARDED if interruptible else _MODES
         self._process: subprocess.Popen[bytes] | None = None
-        self._answer: dict[str, Any] = {}
-        self._mark = ""
+        self._facts: dict[str, Any] = {}
+        self._mark_text = ""
         self._lock = threading.Lock()
 
     # --- its life ---
@@ -149,64 +151,64 @@ class Link:
         if sys.platform != "linux":
             raise LinkUnavailable(f"links need Linux; this is {sys.platform}")
         if self._process is not None:
-            raise UsageError("link: it is open already")
+            raise UsageError("link: already open")
         sweep()
-        self._mark = str(Mark.own(self.run_name))
+        self._mark_text = str(Mark.of_this_process(self.run_name))
         reasons = []
         for rights in _RIGHTS if self.rights == "auto" else (self.rights,):
-            reason = self._start(rights)
+            reason = self._start_holder(rights)
             if not reason:
                 return self
             reasons.append(f"{rights}: {reason}")
-        how = _HOW
-        if self._answer.get("has_namespaces"):
-            ways = "; ".join(_HOW_DEVICES[mode] for mode in self._modes)
-            how = f"network namespaces work here, but nothing can connect them: {ways}"
-        raise LinkUnavailable(f"{how}. Tried here: {'; '.join(reasons)}")
+        advice = _HOW_TO_ENABLE
+        if self._facts.get("has_namespaces"):
+            options = "; ".join(_HOW_TO_CONNECT[mode] for mode in self._modes)
+            advice = f"network namespaces work here, but nothing can connect them: {options}"
+        raise LinkUnavailable(f"{advice}. Tried here: {'; '.join(reasons)}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
-    def _start(self, rights: str) -> str:
-        """Start the holder; returns why that failed, or an empty text."""
+    def _start_holder(self, rights: str) -> str:
+        """Start the holder and return an empty text, or the reason why that failed."""
         if rights == "root" and os.geteuid() != 0:
-            return "this is not root"
-        if rights == "sudo" and not _sudo_works():
-            return "sudo is not installed, or asks for a password"
+            return "not running as root"
+        if rights == "sudo" and not _can_sudo():
+            return "sudo is not installed or asks for a password"
         settings = {
-            "mark": self._mark,
+            "mark": self._mark_text,
             "user_namespace": rights == "user",
             "modes": self._modes,
             "seed": self.seed,
             "up": self.up.settings(),
             "down": self.down.settings(),
         }
-        wrap = ["sudo", "-n", "env", f"{MARK}={self._mark}"] if rights == "sudo" else []
+        wrap = ["sudo", "-n", "env", f"{MARK}={self._mark_text}"] if rights == "sudo" else []
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the holder
         process = subprocess.Popen(
-            [*wrap, sys.executable, "-P", "-c", _BOOT.format("holder"), _ROOT, json.dumps(settings)],
+            [*wrap, sys.executable, "-P", "-c", _RUN_MODULE.format("holder"), _ROOT, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, MARK: self._mark},
+            env={**os.environ, MARK: self._mark_text},
             start_new_session=True,
         )
         assert process.stdout is not None
         answer = json.loads(process.stdout.readline() or b"{}")
         if not answer.get("ok"):
-            self._answer = self._answer or answer
-            reason = str(answer.get("error") or _last_line(log))
-            _end(process, log)
+            self._facts = self._facts or answer
+            reason = str(answer.get("error") or _read_last_line(log))
+            _end_holder(process, log)
             return reason
-        self._log = log
-        self._process, self._answer, self.rights, self.mode = process, answer, rights, answer["mode"]
-        self._finalizer = weakref.finalize(self, _end, process, log)
+        self._holder_log = log
+        self._process, self._facts, self.rights, self.mode = process, answer, rights, answer["mode"]
+        self._finalizer = weakref.finalize(self, _end_holder, process, log)
         return ""
 
     def close(self) -> None:
-        """End everything inside and remove namespaces and devices; safe to call again."""
+        """End everything inside and remove namespaces and devices. It is safe to call again."""
         if self._process is not None:
             self._finalizer()
             self._process = None
@@ -214,36 +216,36 @@ class Link:
     # --- what runs inside ---
 
     def address(self, side: Side, *, ipv6: bool = False) -> str:
-        """The address of a side, in the ranges for benchmarks (RFC 2544, RFC 5180)."""
-        if ipv6 and not self._answer.get("has_ipv6", True):
+        """Return the address of a side, from the benchmarking ranges (RFC 2544, RFC 5180)."""
+        if ipv6 and not self._facts.get("has_ipv6", True):
             raise LinkUnavailable("this kernel has no IPv6")
         return ADDRESSES[side][ipv6]
 
     def enter(self, side: Side, *, as_root: bool = False) -> list[str]:
-        """The command prefix that runs a command on that side.
+        """Return the command prefix that runs a command on a side.
 
         Args:
-            side: where.
-            as_root: keep the rights with which the link was made, for a capture. Otherwise a command under ``sudo``
-                runs as this user. In a user namespace it always has rights over the link, and none elsewhere.
+            side: the side to run on.
+            as_root: whether to keep the rights that made the link, as a capture needs. Otherwise a command under
+                ``sudo`` runs as this user. In a user namespace it always has rights over the link, and none elsewhere.
         """
-        self._alive()
+        self._open_process()
         is_sudo = self.rights == "sudo"
         return [
             *(["sudo", "-n"] if is_sudo else []),
             *(sys.executable, "-I", "-S", _LAUNCH),
-            *(str(self._answer["pid"]), str(self._answer["namespaces"][side])),
+            *(str(self._facts["pid"]), str(self._facts["namespaces"][side])),
             "user" if self.rights == "user" else "-",
             f"{os.getuid()}:{os.getgid()}" if is_sudo and not as_root else "-",
-            self._mark,
+            self._mark_text,
         ]
 
     def popen(self, side: Side, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """``subprocess.Popen`` on that side; the process ends with the link at the latest."""
+        """Start a process on a side like ``subprocess.Popen``. It ends with the link at the latest."""
         return subprocess.Popen([*self.enter(side), *argv], **options)
 
     def run(self, side: Side, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """``subprocess.run`` on that side."""
+        """Run a command on a side like ``subprocess.run``."""
         check = options.pop("check", False)
         return subprocess.run([*self.enter(side), *argv], check=check, **options)
 
@@ -257,19 +259,19 @@ class Link:
         at_s: float | None = None,
         duration_s: float | None = None,
     ) -> None:
-        """Arm one interruption; it replaces one that has not happened yet.
+        """Schedule one interruption, which replaces a pending one.
 
         Args:
-            how: ``reset``: both ends get a TCP reset; ``drop``: packets of the connection no longer pass, and neither
-                end is told; ``black_hole``: nothing at all passes for ``duration_s``.
-            at_byte: when that many payload bytes have passed from client to server from now on, over all connections,
-                retransmissions counted once. Exact: a packet is cut if needed. ``reset`` and ``drop`` hit the
-                connection with that byte.
-            at_s: seconds from now. ``reset`` and ``drop`` hit every existing connection; one without any packet between
-                now and then is hit at its next packet.
-            duration_s: how long a black hole lasts.
+            how: ``reset`` sends a TCP reset to both ends. ``drop`` silently drops the packets of the connection.
+                ``black_hole`` drops all packets for ``duration_s``.
+            at_byte: the number of payload bytes from client to server, over all connections from now on, after which to
+                interrupt. Retransmissions count once, and a packet is cut if needed to be exact. ``reset`` and ``drop``
+                affect the connection with that byte.
+            at_s: seconds from now. ``reset`` and ``drop`` affect every existing connection. One that is idle until then
+                is interrupted at its next packet.
+            duration_s: length of a black hole.
 
-        Raises UsageError for an impossible combination, or a link without forwarder.
+        Raises UsageError for an impossible combination, or if the link has no forwarder.
         """
         if self.mode not in _FORWARDED:
             raise UsageError(f"link: {self.mode} cannot interrupt; make the link with interruptible=True")
@@ -282,31 +284,31 @@ class Link:
         if at_s is not None and not 0 <= at_s < math.inf:
             raise UsageError("link: at_s must be a number of seconds, at least 0")
         if (how == "black_hole") != (duration_s is not None and duration_s > 0):
-            raise UsageError("link: only a black hole has a duration_s, and it must be above 0")
+            raise UsageError("link: a black hole needs a duration_s above 0, and no other interruption has one")
         at_byte = None if at_byte is None else int(at_byte)
-        self._ask(interrupt={"how": how, "at_byte": at_byte, "at_s": at_s, "duration_s": duration_s})
+        self._request(interrupt={"how": how, "at_byte": at_byte, "at_s": at_s, "duration_s": duration_s})
 
     def interruptions(self) -> list[dict[str, Any]]:
-        """Every interruption, with ``happened_ns`` (monotonic, 0: not yet), ``passed_bytes`` and ``flows`` cut."""
+        """Return all interruptions with ``happened_ns`` (0 if pending), ``passed_bytes`` and ``flows`` cut."""
         return list(self.stats()["interruptions"])
 
     # --- what it is and does ---
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start: ``directions`` of the forwarder, ``devices`` of each side, ``interruptions``."""
-        return self._ask()
+        """Return counts since the start: of the forwarder's ``directions``, ``devices`` and ``interruptions``."""
+        return self._request()
 
     def measure(self, *, stream_s: float = 1.0) -> Delivered:
-        """Measure what this link delivers while nobody uses it; also kept in ``delivered``.
+        """Measure delay, loss and rate of this idle link. The result is also kept in ``delivered``.
 
         Args:
-            stream_s: how long one TCP stream runs in each direction; 0 for none, and then rates are not measured.
+            stream_s: seconds that a TCP stream runs in each direction. At 0 there is none, and rates are not measured.
 
-        Raises LinkError when the measurement did not come to an end.
+        Raises LinkError if the measurement does not finish.
         """
         address = self.address("server")
         echo = [sys.executable, "-I", "-S", _ECHO]
-        seen: dict[str, Any] = {"rates": {}}
+        measured: dict[str, Any] = {"rates": {}}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         server = self.popen("server", [*echo, "serve", address], **pipes)
         with server:
@@ -314,97 +316,98 @@ class Link:
             assert server.stdout is not None
             try:
                 ports = server.stdout.readline().decode()
-                for name, settings in probe_settings((self.up, self.down)).items():
-                    seen[name] = self._probe([*echo, "probe", address, ports], settings)
-                    server.stdin.write(f"{seen[name]['port']}\n".encode())
+                for name, settings in choose_probe_settings((self.up, self.down)).items():
+                    measured[name] = self._run_probe([*echo, "probe", address, ports], settings)
+                    server.stdin.write(f"{measured[name]['port']}\n".encode())
                     server.stdin.flush()
-                    seen[name]["arrived"] = int(server.stdout.readline())
+                    measured[name]["arrived"] = int(server.stdout.readline())
                 for way, side in (("up", "server"), ("down", "client")) if stream_s else ():
-                    before = self.stats()["devices"][side]
-                    asked = {"way": way, "seconds": stream_s, "wait_s": stream_s + _STREAM_WAIT_S}
-                    most_bytes = stream_bytes(self.up if way == "up" else self.down, stream_s) or 0
-                    stream = self._probe([*echo, "probe", address, ports], {**asked, "most_bytes": most_bytes})
-                    stream["overhead"] = self._overhead(before, self.stats()["devices"][side], stream["bytes"])
-                    seen[way] = stream
-                    if rate := self._rate([*echo, "probe", address, ports], way):
-                        seen["rates"][way] = rate[0]
+                    counters_before = self.stats()["devices"][side]
+                    settings = {"way": way, "seconds": stream_s, "wait_s": stream_s + _STREAM_WAIT_S}
+                    max_bytes = limit_stream_bytes(self.up if way == "up" else self.down, stream_s) or 0
+                    stream = self._run_probe([*echo, "probe", address, ports], {**settings, "most_bytes": max_bytes})
+                    counters_after = self.stats()["devices"][side]
+                    stream["overhead"] = self._compute_overhead(counters_before, counters_after, stream["bytes"])
+                    measured[way] = stream
+                    if rate := self._measure_rate([*echo, "probe", address, ports], way):
+                        measured["rates"][way] = rate[0]
             finally:
                 server.stdin.close()
-        seen["missed"] = {name: counts["missed"] for name, counts in self.stats()["directions"].items()}
-        self.delivered = judged(self.up, self.down, seen)
+        measured["missed"] = {name: counts["missed"] for name, counts in self.stats()["directions"].items()}
+        self.delivered = judge_delivery(self.up, self.down, measured)
         return self.delivered
 
     def record(self) -> dict[str, Any]:
-        """What was requested, how the link was made and what it delivered, as plain data to store beside results."""
+        """Return the request, the mode and rights, and the measured properties as plain data to store with results."""
         return {
             "asked": {"up": asdict(self.up), "down": asdict(self.down)},
             "queue_bytes": {"up": self.up.settings()["queue_bytes"], "down": self.down.settings()["queue_bytes"]},
             "mode": self.mode,
             "rights": self.rights,
             "seed": self.seed,
-            "offloads": self._answer.get("offloads"),
-            "has_ipv6": self._answer.get("has_ipv6"),
+            "offloads": self._facts.get("offloads"),
+            "has_ipv6": self._facts.get("has_ipv6"),
             "delivered": None if self.delivered is None else self.delivered.as_dict(),
         }
 
     # --- inside ---
 
-    def _probe(self, words: list[str], settings: dict[str, Any]) -> dict[str, Any]:
-        words = [*words, json.dumps(settings)]
+    def _run_probe(self, command: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+        command = [*command, json.dumps(settings)]
         try:
-            done = self.run("client", words, capture_output=True, timeout=_PROBE_S, start_new_session=True)
+            process = self.run("client", command, capture_output=True, timeout=_PROBE_S, start_new_session=True)
         except subprocess.TimeoutExpired as error:
             raise LinkError(f"the link could not be measured within {_PROBE_S:g} s") from error
-        if done.returncode:
-            told = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise LinkError(f"the link could not be measured: {told[-1]}")
-        return dict(json.loads(done.stdout))
+        if process.returncode:
+            errors = process.stderr.decode(errors="replace").strip().splitlines() or ["no error output"]
+            raise LinkError(f"the link could not be measured: {errors[-1]}")
+        return dict(json.loads(process.stdout))
 
-    def _rate(self, words: list[str], name: str) -> tuple[float | None] | None:
-        """What datagrams show of one direction's rate; None if no rate, or a loss, was requested."""
-        way, back = (self.up, self.down) if name == "up" else (self.down, self.up)
-        settings, found = train_settings(way, back), []
+    def _measure_rate(self, command: list[str], name: str) -> tuple[float | None] | None:
+        """Measure one direction's rate by datagrams, or return None if no rate or a loss was requested."""
+        way, reverse = (self.up, self.down) if name == "up" else (self.down, self.up)
+        settings, rates = choose_train_settings(way, reverse), []
         if settings is None or self.up.loss or self.down.loss:
             return None
         for _ in range(_TRAINS):
-            arrived = self._probe(words, {**settings, "way": name})
-            found.append(train_rate(arrived["arrived_ns"], int(settings["size_bytes"])))
-            if is_rate(way, found[-1]):
+            arrived = self._run_probe(command, {**settings, "way": name})
+            rates.append(compute_train_rate(arrived["arrived_ns"], int(settings["size_bytes"])))
+            if matches_rate(way, rates[-1]):
                 break
-        return (found[-1],)
+        return (rates[-1],)
 
-    def _overhead(self, before: dict[str, int], after: dict[str, int], payload_bytes: int) -> float:
-        """IP bytes over payload bytes at the receiver's device; a veth counts its link header too."""
+    def _compute_overhead(self, before: dict[str, int], after: dict[str, int], payload_bytes: int) -> float:
+        """Return the ratio of IP bytes to payload bytes at the receiver's device."""
         ip_bytes = after["received_bytes"] - before["received_bytes"]
-        if self.mode != "tun":
+        if self.mode != "tun":  # a veth counts its link header too
             ip_bytes -= 14 * (after["received_packets"] - before["received_packets"])
         return ip_bytes / payload_bytes if payload_bytes else 1.0
 
-    def _alive(self) -> subprocess.Popen[bytes]:
+    def _open_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise LinkError("the link is not open (any more)")
+            raise LinkError("the link is not open")
         return self._process
 
-    def _ask(self, **request: Any) -> dict[str, Any]:
+    def _request(self, **request: Any) -> dict[str, Any]:
         with self._lock, contextlib.suppress(BrokenPipeError):
-            process = self._alive()
+            process = self._open_process()
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             if line := process.stdout.readline():
                 return dict(json.loads(line))
-        raise LinkError(f"the link's holder has ended: {_last_line(self._log)}")
+        raise LinkError(f"the link's holder has ended: {_read_last_line(self._holder_log)}")
 
 
-def _last_line(log: IO[bytes]) -> str:
+def _read_last_line(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no error output"
 
 
-def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    """Let the holder clean up and end; if it does not, the kernel and the next sweep do."""
+def _end_holder(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    """Let the holder clean up and end. If it hangs, kill it: the kernel and the next sweep then clean up."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()

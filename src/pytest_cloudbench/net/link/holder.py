@@ -1,9 +1,9 @@
-"""The holder: the one process of a link that has rights. It owns namespaces and devices, forwards, and cleans up.
+"""The holder, the privileged process of a link: it owns namespaces and devices, forwards packets, and cleans up.
 
-What may live here: its start, work and end. Only this process and the processes inside own the namespaces and devices,
-so the kernel removes them when those are gone. It ends, and ends what runs inside, when its owner closes the pipe, dies
-(even by SIGKILL) or asks for it. Talks JSON, one object per line: settings as the argument, then requests on stdin and
-answers on stdout.
+Only this process and the processes inside own the namespaces and devices, so the kernel removes them when those
+processes are gone. The holder ends, and ends all processes inside, when its owner closes the pipe or dies (even by
+SIGKILL). It gets its settings as an argument, reads requests from stdin and writes answers to stdout, one JSON object
+per line.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any
 from pytest_cloudbench.net.link import devices
 from pytest_cloudbench.net.link.devices import ADDRESSES, INTERFACE
 from pytest_cloudbench.net.link.forward import Direction, Interrupter
-from pytest_cloudbench.net.link.leftovers import Mark, end_all, inside
+from pytest_cloudbench.net.link.leftovers import Mark, end_all, find_inside
 
 _POLL_S = 1.0
 
 
 class _NoDevicesError(OSError):
-    """Namespaces work, but nothing here can connect them."""
+    """Network namespaces work here, but no mode can connect them."""
 
 
-class _Ends:
-    """Both namespaces with their devices; ``ports`` are descriptors to forward between, none with netem."""
+class _Network:
+    """Both namespaces with their devices. ``ports`` holds the descriptors to forward between, none with netem."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.namespaces: dict[str, int] = {}
@@ -43,58 +43,58 @@ class _Ends:
         self.has_ipv6 = True
         self.refusals: list[str] = []
         for side in ADDRESSES:
-            self.namespaces[side] = devices.new_net()
+            self.namespaces[side] = devices.enter_new_net()
             self.counters[side] = devices.open_counters()
-        self.middle = devices.new_net()
-        self.mode = self._connect(settings)
+        self.middle = devices.enter_new_net()
+        self.mode = self._connect_sides(settings)
         for side, addresses in ADDRESSES.items():
             devices.enter_net(self.namespaces[side])
             self.offloads[side] = devices.switch_off_offloads(INTERFACE)
-            self.has_ipv6 &= devices.set_up(INTERFACE, *addresses)
+            self.has_ipv6 &= devices.set_up_device(INTERFACE, *addresses)
         devices.enter_net(self.middle)
 
-    def _connect(self, settings: dict[str, Any]) -> str:
+    def _connect_sides(self, settings: dict[str, Any]) -> str:
         for mode in settings["modes"]:
             devices.enter_net(self.middle)
             try:
-                getattr(self, f"_{mode}")(settings)
+                getattr(self, f"_connect_{mode}")(settings)
             except OSError as error:
                 self.refusals.append(f"{mode}: {error}")
-                self._undo()
+                self._remove_devices()
             else:
                 return str(mode)
         raise _NoDevicesError("; ".join(self.refusals))
 
-    def _undo(self) -> None:
-        """Remove what a mode made before it failed."""
+    def _remove_devices(self) -> None:
+        """Remove the devices that a mode created before it failed."""
         devices.enter_net(self.middle)
         for side in self.namespaces:
             with contextlib.suppress(OSError):
-                devices.remove(side)
+                devices.remove_device(side)
         for port in self.ports.values():
             os.close(port)
         self.ports = {}
 
-    def _netem(self, settings: dict[str, Any]) -> None:
-        """Netem in the middle, because a capture at a sender would see packets only after its own device's netem."""
-        devices.make_netem("lo", settings["up"])  # fails if there is no netem at all, before anything is made
-        self._veths()
+    def _connect_netem(self, settings: dict[str, Any]) -> None:
+        """Apply netem in the middle, because a sender's capture would see packets only after its own device's netem."""
+        devices.make_netem("lo", settings["up"])  # if there is no netem, this fails before any device is created
+        self._make_veths()
         for side, other, way in (("server", "client", "up"), ("client", "server", "down")):
-            devices.redirect(other, side)
+            devices.redirect_packets(other, side)
             devices.make_netem(side, settings[way])
 
-    def _tun(self, settings: dict[str, Any]) -> None:
+    def _connect_tun(self, settings: dict[str, Any]) -> None:
         for side, namespace in self.namespaces.items():
             devices.enter_net(namespace)
             self.ports[side] = devices.make_tun(INTERFACE)
 
-    def _packet(self, settings: dict[str, Any]) -> None:
-        self._veths()
-        self.ports = {side: devices.forwarding_socket(side) for side in self.namespaces}
+    def _connect_packet(self, settings: dict[str, Any]) -> None:
+        self._make_veths()
+        self.ports = {side: devices.open_packet_socket(side) for side in self.namespaces}
         self.header_bytes = 14
 
-    def _veths(self) -> None:
-        """A veth pair for each side: one end there, the other in the middle, named after the side."""
+    def _make_veths(self) -> None:
+        """Create a veth pair for each side. Its other end is in the middle and named after the side."""
         for side, namespace in self.namespaces.items():
             devices.make_veth(side, INTERFACE, namespace)
             devices.switch_off_offloads(side)
@@ -106,62 +106,62 @@ class _Holder:
         self.owner = Mark.parse(settings["mark"])
         if settings["user_namespace"]:
             devices.enter_user_namespace()
-        self.ends = _Ends(settings)
+        self.network = _Network(settings)
         self.directions: dict[str, Direction] = {}
         self.interrupter: Interrupter | None = None
-        ports, header_bytes = self.ends.ports, self.ends.header_bytes
+        ports, header_bytes = self.network.ports, self.network.header_bytes
         if ports:
             for name, source, sink in (("up", "client", "server"), ("down", "server", "client")):
                 seed = f"{settings['seed']} {name}"
                 self.directions[name] = Direction(ports[source], ports[sink], header_bytes, settings[name], seed)
-            headers = devices.link_headers(header_bytes)
+            headers = devices.make_link_headers(header_bytes)
             self.interrupter = Interrupter(self.directions["up"], self.directions["down"], headers)
         self.requests = b""
 
-    def say(self, **answer: Any) -> None:
+    def send_answer(self, **answer: Any) -> None:
         os.write(1, json.dumps(answer).encode() + b"\n")
 
-    def ready(self) -> None:
-        ends = self.ends
-        self.say(
+    def announce(self) -> None:
+        network = self.network
+        self.send_answer(
             ok=True,
             pid=os.getpid(),
-            namespaces=ends.namespaces,
-            mode=ends.mode,
-            refusals=ends.refusals,
-            offloads=ends.offloads,
-            has_ipv6=ends.has_ipv6,
+            namespaces=network.namespaces,
+            mode=network.mode,
+            refusals=network.refusals,
+            offloads=network.offloads,
+            has_ipv6=network.has_ipv6,
         )
 
     def serve(self) -> None:
         """Forward packets and answer requests until the owner is gone."""
         directions = list(self.directions.values())
         sources = {direction.source: direction for direction in directions}
-        watched = [0, *sources]
-        look_s = time.monotonic() + _POLL_S
+        descriptors = [0, *sources]
+        owner_check_s = time.monotonic() + _POLL_S
         while True:
-            due_s = look_s
+            due_s = owner_check_s
             for direction in directions:
-                next_s = direction.release()
+                next_s = direction.write_due_packets()
                 if next_s is not None and next_s < due_s:
                     due_s = next_s
             if self.interrupter is not None and self.interrupter.armed is not None:
-                self.interrupter.tick()
+                self.interrupter.start_if_due()
                 due_s = min(due_s, self.interrupter.due_s() or due_s)
             wait_s = due_s - time.monotonic()
-            # select, because its timeout is precise to some microseconds; epoll's is in milliseconds
-            for descriptor in select.select(watched, (), (), max(wait_s, 0.0))[0]:
+            # select's timeout is precise to some microseconds, while epoll's is in milliseconds
+            for descriptor in select.select(descriptors, (), (), max(wait_s, 0.0))[0]:
                 if descriptor:
-                    sources[descriptor].take()
-                elif not self.read_requests():
+                    sources[descriptor].read_packets()
+                elif not self.answer_requests():
                     return
-            if time.monotonic() >= look_s:
-                look_s = time.monotonic() + _POLL_S
+            if time.monotonic() >= owner_check_s:
+                owner_check_s = time.monotonic() + _POLL_S
                 if not self.owner.is_alive():
                     return
 
-    def read_requests(self) -> bool:
-        """Answer pending requests; False at the end of input."""
+    def answer_requests(self) -> bool:
+        """Answer pending requests, and return False at the end of input."""
         data = os.read(0, 65536)
         self.requests += data
         while b"\n" in self.requests:
@@ -169,27 +169,29 @@ class _Holder:
             request = json.loads(line)
             if "interrupt" in request and self.interrupter is not None:
                 self.interrupter.arm(**request["interrupt"])
-            self.say(ok=True, **self.stats())
+            self.send_answer(ok=True, **self.count_all())
         return bool(data)
 
-    def stats(self) -> dict[str, Any]:
-        """Counts since the start."""
-        seen = {side: devices.read_counters(counters, INTERFACE) for side, counters in self.ends.counters.items()}
+    def count_all(self) -> dict[str, Any]:
+        """Return all counts since the start."""
+        device_counts = {
+            side: devices.read_counters(counters, INTERFACE) for side, counters in self.network.counters.items()
+        }
         for name, side in (("up", "client"), ("down", "server")) if self.directions else ():
             counts = self.directions[name].counts
-            if self.ends.header_bytes:
-                counts.missed += devices.count_missed(self.ends.ports[side])
+            if self.network.header_bytes:
+                counts.missed += devices.count_missed(self.network.ports[side])
             else:
-                counts.missed = seen[side]["sent_dropped"]
+                counts.missed = device_counts[side]["sent_dropped"]
         return {
             "directions": {name: asdict(direction.counts) for name, direction in self.directions.items()},
-            "devices": seen,
+            "devices": device_counts,
             "interruptions": self.interrupter.records() if self.interrupter else [],
         }
 
 
 def main() -> int:
-    """Run the holder (``argv[1]`` is its settings); the exit status."""
+    """Run the holder with the settings in ``argv[1]``, and return the exit status."""
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -198,15 +200,15 @@ def main() -> int:
         answer = {"ok": False, "error": str(error), "has_namespaces": isinstance(error, _NoDevicesError)}
         os.write(1, json.dumps(answer).encode() + b"\n")
         return 1
-    with contextlib.suppress(OSError):  # a user namespace has no right to this
-        os.nice(-15)  # a network does not wait for the programs that use it
-        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # the same for its own session
+    with contextlib.suppress(OSError):  # not permitted in a user namespace
+        os.nice(-15)  # a real network does not wait for its users' programs
+        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # nice ranks within a session only
             file.write("-15")
-    gc.disable()  # a collection is a pause in which packets wait; there are no cycles here
+    gc.disable()  # packets would wait during a collection, and there are no cycles to collect
     try:
-        holder.ready()
+        holder.announce()
         holder.serve()
     finally:
         with contextlib.suppress(OSError):
-            end_all(inside(set(holder.ends.namespaces.values())))
+            end_all(find_inside(set(holder.network.namespaces.values())))
     return 0

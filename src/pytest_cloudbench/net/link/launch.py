@@ -1,11 +1,11 @@
 """Run a command inside a namespace of a link: ``launch.py HOLDER FD USER IDS MARK COMMAND...``.
 
-What may live here: entering and exec. Run by its path, with nothing of the package importable; it becomes the command,
-so signals, output and the exit status are the command's own.
+It is run by its path and cannot import the package. It replaces itself with the command, so signals, output and the
+exit status are the command's own.
 
-HOLDER is the process that keeps the namespaces and FD its descriptor of the network namespace. USER is ``user`` to
-enter its user namespace too. IDS is the ``UID:GID`` that the command is to run as (under sudo), or ``-``. MARK is put
-into the environment so that a later run finds what this one left.
+HOLDER is the process that keeps the namespaces open, and FD is its descriptor of the network namespace. USER is
+``user`` to enter its user namespace too. IDS is the ``UID:GID`` to run the command as (under sudo), or ``-``. MARK is
+put into the environment so that a later run can find leftover processes.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import sys
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
 
 
-def _enter(path: str, kind: int) -> None:
+def _enter_namespace(path: str, kind: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns needs Python 3.12
     if libc.setns(descriptor, kind):
         raise OSError(ctypes.get_errno(), f"cannot enter {path}: {os.strerror(ctypes.get_errno())}")
     os.close(descriptor)
 
 
-def _environment() -> dict[bytes, bytes]:
-    """The environment meant for the command. sudo empties it; sudo's own process still has it."""
+def _read_environment() -> dict[bytes, bytes]:
+    """Return the environment meant for the command, read from the sudo process because sudo clears it."""
     with open(f"/proc/{os.getppid()}/environ", "rb") as file:
         return dict(pair.split(b"=", 1) for pair in file.read().split(b"\0") if b"=" in pair)
 
 
 def main(argv: list[str]) -> int:
-    """Enter and exec; returns only when that failed, with 125 and a line on stderr."""
+    """Enter the namespaces and exec the command. Returns only on failure: 125, with a line on stderr."""
     holder, descriptor, user, ids, mark, *command = argv
     try:
-        environment = dict(os.environb) if ids == "-" else _environment()
+        environment = dict(os.environb) if ids == "-" else _read_environment()
         network = f"/proc/{holder}/fd/{descriptor}"
-        if user == "user":  # open the descriptor first: from inside, the holder cannot be inspected
+        if user == "user":  # open it first, because /proc of the holder is not readable from inside
             fd = os.open(network, os.O_RDONLY)
-            _enter(f"/proc/{holder}/ns/user", _NEWUSER)
-            _enter(f"/proc/self/fd/{fd}", _NEWNET)
+            _enter_namespace(f"/proc/{holder}/ns/user", _NEWUSER)
+            _enter_namespace(f"/proc/self/fd/{fd}", _NEWNET)
             os.close(fd)
         else:
-            _enter(network, _NEWNET)
+            _enter_namespace(network, _NEWNET)
         if ids != "-":
             uid, gid = map(int, ids.split(":"))
             os.initgroups(os.environ["SUDO_USER"], gid)

@@ -1,11 +1,10 @@
-"""Processes that killed links leave behind: finding and ending them.
+"""Leftover processes of killed links: finding and ending them. Linux only.
 
-What may live here: marks, and looking through processes. A mark names run, user, the owner and its start, and the
-namespace in which the owner's pid is valid; the holder and every command inside a link carry it in their environment.
-Anybody can set a variable: a process is a link's only if it also belongs to that user, began after the owner, and is in
-a network namespace of its own, or keeps one. What cannot be judged from here (a mark of another pid namespace, whose
-owner may still live) is left alone. Namespaces and devices are removed by the kernel with the last process that is
-inside, so only processes have to be ended. Linux only.
+The holder and every command inside a link carry a mark in their environment. It holds the run, the user, the owner's
+pid and start time, and the pid namespace in which that pid is valid. Since anybody can set a variable, a process
+belongs to a link only if it also has that user, started after the owner, and is in a network namespace of its own or
+keeps one open. A mark from another pid namespace is left alone, because its owner may still run. The kernel removes
+namespaces and devices with the last process inside, so only processes have to be ended.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 MARK = "CLOUDBENCH_LINK"
-"""The environment variable with the mark."""
+"""Name of the environment variable that holds the mark."""
 _END_S = 5.0
 
 
-def _start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 when there is none (any more)."""
+def _read_start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot, or 0 if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -35,17 +34,17 @@ def _start_ticks(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def _pid_namespace() -> int:
-    """The number of this process's pid namespace; 0 if /proc shows another one, with other pids."""
+def _own_pid_namespace() -> int:
+    """Return the inode of this process's pid namespace, or 0 if /proc shows the pids of another one."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:
         return 0
 
 
-def _user(pid: int) -> int:
-    """The real user of a process; -1 when there is none (any more)."""
-    for line in _read(pid, "status").split(b"\n"):
+def _read_user(pid: int) -> int:
+    """Return the real user id of a process, or -1 if it does not exist."""
+    for line in _read_proc_file(pid, "status").split(b"\n"):
         if line.startswith(b"Uid:"):
             return int(line.split()[1])
     return -1
@@ -53,7 +52,7 @@ def _user(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Whom a link belongs to."""
+    """The owner of a link."""
 
     run: str
     user: int
@@ -62,14 +61,14 @@ class Mark:
     start_ticks: int
 
     @classmethod
-    def own(cls, run: str) -> Mark:
-        """The mark of this process."""
+    def of_this_process(cls, run: str) -> Mark:
+        """Return the mark of this process."""
         pid = os.getpid()
-        return cls(run.replace(":", "-"), os.getuid(), _pid_namespace(), pid, _start_ticks(pid))
+        return cls(run.replace(":", "-"), os.getuid(), _own_pid_namespace(), pid, _read_start_ticks(pid))
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The mark in ``str(mark)``. Raises ValueError."""
+        """Parse the text of a mark. Raises ValueError."""
         run, *numbers = text.rsplit(":", 4)
         user, pid_namespace, pid, start_ticks = map(int, numbers)
         return cls(run, user, pid_namespace, pid, start_ticks)
@@ -78,96 +77,100 @@ class Mark:
         return f"{self.run}:{self.user}:{self.pid_namespace}:{self.pid}:{self.start_ticks}"
 
     def is_alive(self) -> bool:
-        """Whether the owner still runs: the same process, not a later one with the same pid."""
-        return _start_ticks(self.pid) == self.start_ticks
+        """Return whether the owner still runs, not just a later process with the same pid."""
+        return _read_start_ticks(self.pid) == self.start_ticks
 
-    def is_left(self, user: int) -> bool:
-        """Whether it belongs to a link of this user whose owner is known to be gone."""
-        is_here = self.pid_namespace != 0 and self.pid_namespace == _pid_namespace()
+    def is_orphaned(self, user: int) -> bool:
+        """Return whether this is a link of ``user`` whose owner is known to be gone."""
+        is_here = self.pid_namespace != 0 and self.pid_namespace == _own_pid_namespace()
         return self.user == user and is_here and not self.is_alive()
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that was found: a link's holder, or what ran inside."""
+    """A leftover process: a link's holder, or a command inside."""
 
     pid: int
     command: str
     mark: str
 
 
-def _pids() -> Iterator[int]:
+def _list_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read_proc_file(pid: int, name: str) -> bytes:
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
-    except OSError:  # gone, or somebody else's
+    except OSError:  # the process has ended, or belongs to another user
         return b""
 
 
-def _net(pid: int | str) -> int:
-    """The number of a process's network namespace, 0 when it is not known."""
+def _read_net_namespace(pid: int | str) -> int:
+    """Return the inode of a process's network namespace, or 0 if unknown."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
         return 0
 
 
-def _kept(pid: int) -> list[int]:
-    """The numbers of network namespaces that a process keeps by descriptor, as a holder does."""
-    found = []
+def _held_namespaces(pid: int) -> list[int]:
+    """Return the inodes of network namespaces that a process, such as a holder, keeps open by descriptor."""
+    namespaces = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{pid}/fd/{name}").startswith("net:["):
-                    found.append(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
-    return found
+                    namespaces.append(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
+    return namespaces
 
 
-def inside(namespaces: Iterable[int]) -> list[int]:
-    """The processes in network namespaces that are given by descriptor; not the caller."""
+def find_inside(namespaces: Iterable[int]) -> list[int]:
+    """Return the pids of other processes in network namespaces, which are given by descriptor."""
     numbers = {os.fstat(namespace).st_ino for namespace in namespaces}
-    return [pid for pid in _pids() if _net(pid) in numbers]
+    return [pid for pid in _list_pids() if _read_net_namespace(pid) in numbers]
 
 
-def leftovers(user: int | None = None) -> list[Leftover]:
-    """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does.
+def find_leftovers(user: int | None = None) -> list[Leftover]:
+    """Return the processes of links whose owners are gone.
 
-    A command that emptied its environment is found by its namespace, as long as the holder or another marked process is
-    still in it.
+    These are all processes with a mark, and all others in their namespaces. A command that cleared its environment is
+    thus found while the holder or another marked process is still in its namespace.
 
     Args:
-        user: whose links; by default this process's own user's. If root asks for another user, root's processes count
-            as that user's, too: a link that was made with sudo has some.
+        user: the user id whose links to search, by default this process's. If root asks for another user, root's
+            processes count as that user's, because a link made with sudo has some.
     """
     user = os.getuid() if user is None else user
     users = {user, os.getuid()}
     marks: dict[int, str] = {}
     namespaces: dict[int, str] = {}
-    shared = {0, _net("self"), _net(1)}  # never a namespace that others share
-    for pid in _pids():
-        if (mark := _mark(pid)) is None or not mark.is_left(user) or _user(pid) not in users:
+    shared_namespaces = {0, _read_net_namespace("self"), _read_net_namespace(1)}  # these also hold unrelated processes
+    for pid in _list_pids():
+        if (mark := _read_mark(pid)) is None or not mark.is_orphaned(user) or _read_user(pid) not in users:
             continue
-        own = {number for number in [_net(pid), *_kept(pid)] if number not in shared}
-        if own and _start_ticks(pid) >= mark.start_ticks:
+        private = {
+            namespace
+            for namespace in [_read_net_namespace(pid), *_held_namespaces(pid)]
+            if namespace not in shared_namespaces
+        }
+        if private and _read_start_ticks(pid) >= mark.start_ticks:
             marks[pid] = str(mark)
-            namespaces |= dict.fromkeys(own, str(mark))
-    for pid in _pids():
-        number = _net(pid)
-        if number in namespaces and pid not in marks and _user(pid) in users:
-            marks[pid] = namespaces[number]
+            namespaces |= dict.fromkeys(private, str(mark))
+    for pid in _list_pids():
+        namespace = _read_net_namespace(pid)
+        if namespace in namespaces and pid not in marks and _read_user(pid) in users:
+            marks[pid] = namespaces[namespace]
     return [
-        Leftover(pid, _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip(), text)
-        for pid, text in marks.items()
+        Leftover(pid, _read_proc_file(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip(), mark_text)
+        for pid, mark_text in marks.items()
     ]
 
 
-def _mark(pid: int) -> Mark | None:
-    """The mark that a process carries, if any."""
-    for pair in _read(pid, "environ").split(b"\0"):
+def _read_mark(pid: int) -> Mark | None:
+    """Return the mark in the environment of a process, if any."""
+    for pair in _read_proc_file(pid, "environ").split(b"\0"):
         if pair.startswith(MARK.encode() + b"="):
             with contextlib.suppress(ValueError):
                 return Mark.parse(pair.partition(b"=")[2].decode(errors="replace"))
@@ -175,39 +178,39 @@ def _mark(pid: int) -> Mark | None:
 
 
 def end_all(pids: Iterable[int]) -> list[int]:
-    """Kill processes and wait until they are gone; returns those that have gone."""
+    """Kill processes, wait until they are gone, and return the pids that are gone."""
     descriptors: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             descriptors[os.pidfd_open(pid)] = pid
-    ended, waiting, until_s = [], dict(descriptors), time.monotonic() + _END_S
+    ended, running, until_s = [], dict(descriptors), time.monotonic() + _END_S
     try:
         for descriptor, pid in descriptors.items():
             try:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # ended by itself
+                pass  # it has ended by itself
             except PermissionError:
-                waiting.pop(descriptor)
+                running.pop(descriptor)
                 continue
             ended.append(pid)
-        while waiting and time.monotonic() < until_s:
-            for descriptor in select.select(list(waiting), (), (), until_s - time.monotonic())[0]:
-                waiting.pop(descriptor)
+        while running and time.monotonic() < until_s:
+            for descriptor in select.select(list(running), (), (), until_s - time.monotonic())[0]:
+                running.pop(descriptor)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-    return [pid for pid in ended if pid not in waiting.values()]
+    return [pid for pid in ended if pid not in running.values()]
 
 
 def end_leftovers(user: int | None = None) -> list[Leftover]:
-    """End what ``leftovers`` finds; returns what could be ended."""
-    found = leftovers(user)
-    ended = set(end_all(one.pid for one in found))
-    return [one for one in found if one.pid in ended]
+    """End all leftover processes, and return those that ended."""
+    leftovers = find_leftovers(user)
+    ended = set(end_all(leftover.pid for leftover in leftovers))
+    return [leftover for leftover in leftovers if leftover.pid in ended]
 
 
 def main() -> int:
-    """Run ``end_leftovers`` with other rights, for the user who called sudo; prints what was ended, as JSON."""
+    """Run ``end_leftovers`` as root for the user who called sudo, and print the ended processes as JSON."""
     sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers(int(os.environ["SUDO_UID"]))]))
     return 0

@@ -20,7 +20,7 @@ def ours(path: Path, most: int) -> tuple[float, int, int]:
 
     np.zeros(1)
     began = time.process_time()
-    with dissect.opened(path) as (buffer, release):
+    with dissect.open_capture(path) as (buffer, release):
         summary = analyze(buffer, release=release).as_dict()
     return time.process_time() - began, summary["packets"], summary["payload_up_bytes"] + summary["payload_down_bytes"]
 

@@ -24,7 +24,7 @@ needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark
 
 @needs_tshark
 def test_names_in_quic_hellos() -> None:
-    assert [name for _, _, name in dissect.hellos(FOLDER / "names.pcapng", quic=True)] == ["quic.example.com"]
+    assert [name for _, _, name in dissect.read_hellos(FOLDER / "names.pcapng", quic=True)] == ["quic.example.com"]
 
 
 @needs_tshark
@@ -32,7 +32,7 @@ def test_names_in_quic_hellos() -> None:
 def test_pyshark_reads_the_same_names(file: str) -> None:
     found = analyze((FOLDER / file).read_bytes())
     ours = [(str(each.flow.client), each.flow.client_port, each.sni) for each in found.facts if each.sni]
-    assert ours == dissect.hellos(FOLDER / file, quic=False)
+    assert ours == dissect.read_hellos(FOLDER / file, quic=False)
 
 
 @needs_tshark
@@ -48,7 +48,7 @@ def test_quic_flows_get_names_and_roles(tmp_path: Path, capsys: pytest.CaptureFi
 def test_without_tshark_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="tshark is not installed"):
-        dissect.hellos(FOLDER / "names.pcapng", quic=True)
+        dissect.read_hellos(FOLDER / "names.pcapng", quic=True)
     assert cli.main(["analyze", str(FOLDER / "names.pcapng"), "--dissect"]) == 0
     assert "tshark is not installed" in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_is_given_back(tmp_path: Path) -> None:
     path = tmp_path / "zeros"
     path.write_bytes(bytes(1 << 20))
-    with dissect.opened(path) as (buffer, release):
+    with dissect.open_capture(path) as (buffer, release):
         assert buffer[:] == bytes(1 << 20)
         release(1 << 21)
         assert buffer[-5:] == bytes(5), "still readable"

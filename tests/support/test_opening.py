@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes FIFOs, so
 
 
 def _capture(path: Path) -> None:
-    with dissect.opened(path):
+    with dissect.open_capture(path):
         raise AssertionError("it was opened")
 
 

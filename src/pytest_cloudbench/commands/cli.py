@@ -283,7 +283,7 @@ def _analyze(options: argparse.Namespace) -> int:
         raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
     if options.dissect and str(options.file) == "-":
         raise UsageError("--dissect: expected a file's name, since tshark reads it again")
-    with dissect.opened(options.file) as (buffer, release):
+    with dissect.open_capture(options.file) as (buffer, release):
         found = analyze(
             buffer, source=str(options.file), client=options.client, rules=rules, canary=canary, release=release
         )

@@ -1,3 +1,3 @@
-"""The network as it is measured: links, captures, the flows in a capture, and the kernel's counts of sockets."""
+"""Network measurement: links, captures, the flows in a capture, and the kernel's socket counts."""
 
 from __future__ import annotations

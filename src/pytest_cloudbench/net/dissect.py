@@ -1,7 +1,7 @@
-"""Capture files on disk, and the few packets that tshark looks into.
+"""Access to capture files on disk, and to the few packets that tshark dissects.
 
-What may live here: opening a capture for ``traffic``, and pyshark behind a display filter. Bulk numbers are never taken
-from there: it is hundreds of times slower, and its summaries have returned one packet of 3,000 without an error.
+Use pyshark only behind a display filter, never for bulk numbers: it is hundreds of times slower than ``traffic``, and
+its summaries have returned one packet of 3,000 without an error.
 """
 
 from __future__ import annotations
@@ -31,58 +31,59 @@ _QUIC = "quic && tls.handshake.type == 1"
 _TLS = "tls.handshake.type == 1"
 
 Hello = tuple[str, int, str]
-"""(client's address, its port, the server's name) of a TLS hello, also of one within QUIC."""
+"""Client address, client port and server name of a TLS hello, including one within QUIC."""
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None]]]:
-    """A capture's bytes, memory-mapped, and a function that releases pages. Raises UsageError when it cannot be read.
+def open_capture(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None]]]:
+    """Map a capture into memory, and yield its bytes and a function that releases pages.
 
-    ``-`` is standard input. The function's argument is the offset below which pages are no longer needed.
+    ``-`` is standard input. The function takes the offset below which pages are no longer needed. Raises UsageError if
+    the file cannot be read.
     """
     try:
-        with _given(path) as given, _plain(given) as file:
+        with _open_file(path) as raw_file, _decompress(raw_file) as file:
             size = os.fstat(file.fileno()).st_size
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path}: its compression (gzip) is damaged, or it was cut ({error})") from error
+        raise UsageError(f"{path}: the gzip data is damaged or truncated ({error})") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
-    def release(place: int) -> None:
-        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            length = min(place, size) // mmap.PAGESIZE * mmap.PAGESIZE
+    def release(offset: int) -> None:
+        if isinstance(contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            length = min(offset, size) // mmap.PAGESIZE * mmap.PAGESIZE
             if length:
-                mapped.madvise(mmap.MADV_DONTNEED, 0, length)
+                contents.madvise(mmap.MADV_DONTNEED, 0, length)
 
-    yield mapped, release
-    # Not closed here: columns may still point into it. It is unmapped with the last of them.
+    yield contents, release
+    # Columns may still point into the mapping, so it is unmapped with the last of them.
 
 
-def _given(path: Path) -> io.BufferedReader:
-    """The file, or the standard input, which may be a pipe."""
+def _open_file(path: Path) -> io.BufferedReader:
+    """Open a file, or standard input, which may be a pipe."""
     return open(0, "rb", closefd=False) if str(path) == "-" else opening.regular_file(path, None)
 
 
-def _plain(file: io.BufferedReader) -> IO[bytes]:
-    """The file itself; for a pipe or a gzip file, its content in an unnamed temporary file."""
-    packed = file.peek(2)[:2] == b"\x1f\x8b"
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not packed:
+def _decompress(file: io.BufferedReader) -> IO[bytes]:
+    """Return the file itself, or for a pipe or a gzip file, its contents in an unnamed temporary file."""
+    is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not is_gzip:
         return file
-    with tempfile.TemporaryFile() as whole, gzip.open(file) if packed else file as source:
-        shutil.copyfileobj(source, whole, MIB)
-        whole.flush()
-        return os.fdopen(os.dup(whole.fileno()), "rb")
+    with tempfile.TemporaryFile() as temporary, gzip.open(file) if is_gzip else file as source:
+        shutil.copyfileobj(source, temporary, MIB)
+        temporary.flush()
+        return os.fdopen(os.dup(temporary.fileno()), "rb")
 
 
 _STATUS_UNKNOWN = "retcode: 255"
-"""What asyncio reports when another thread has already asked for a child's exit status; tshark never ends so."""
+"""asyncio's message if another thread has already collected the exit status. tshark never has this status."""
 
 
-def hellos(path: Path, *, quic: bool) -> list[Hello]:
-    """The names in all TLS hellos of a capture, as tshark sees them; QUIC's Initial packets are decrypted by it.
+def read_hellos(path: Path, *, quic: bool) -> list[Hello]:
+    """Return the names in all TLS hellos of a capture. tshark decrypts QUIC's Initial packets for that.
 
-    Raises UsageError when tshark is missing or fails.
+    Raises UsageError if tshark is missing or fails.
     """
     extras.require("capture", "names in QUIC hellos")
     if shutil.which("tshark") is None:
@@ -91,31 +92,31 @@ def hellos(path: Path, *, quic: bool) -> list[Hello]:
         warnings.simplefilter("ignore", DeprecationWarning)  # pyshark's use of asyncio
         try:
             # In the main thread pyshark sets a child watcher, which Python 3.14 no longer has.
-            return pool.submit(_hellos, path, _QUIC if quic else _TLS).result()
-        except Exception as error:  # pyshark passes on what its process, parser or event loop raises
-            raise UsageError(f"{path}: tshark could not look into it ({error})") from error
+            return pool.submit(_dissect_hellos, path, _QUIC if quic else _TLS).result()
+        except Exception as error:  # pyshark raises errors of its process, parser and event loop
+            raise UsageError(f"{path}: tshark could not read it ({error})") from error
 
 
-def _hellos(path: Path, display_filter: str) -> list[Hello]:
+def _dissect_hellos(path: Path, display_filter: str) -> list[Hello]:
     import pyshark
     from pyshark.capture.capture import TSharkCrashException
 
     capture = pyshark.FileCapture(str(path), display_filter=display_filter, keep_packets=False)
-    found: list[Hello] = []
+    hellos: list[Hello] = []
     try:
-        found += (hello for packet in capture if (hello := _hello(packet)) is not None)
+        hellos += (client_hello for packet in capture if (client_hello := _parse_hello(packet)) is not None)
         capture.close()
     except TSharkCrashException as error:
         if _STATUS_UNKNOWN not in str(error):
             raise
     finally:
-        capture._running_processes.clear()  # or its destructor would wait for them on a closed loop
+        capture._running_processes.clear()  # otherwise its destructor waits for them on a closed loop
         capture.eventloop.close()
-    return found
+    return hellos
 
 
-def _hello(packet: Any) -> Hello | None:
-    """The name in one packet. pyshark's objects have a field only where the packet has it."""
+def _parse_hello(packet: Any) -> Hello | None:
+    """Return the name in one packet, if any. pyshark's objects have a field only if the packet has it."""
     network = getattr(packet, "ip", None) or getattr(packet, "ipv6", None)
     transport = getattr(packet, "tcp", None) or getattr(packet, "udp", None)
     if network is None or transport is None:
@@ -130,13 +131,13 @@ def _hello(packet: Any) -> Hello | None:
     return None
 
 
-def name_quic_flows(found: Analysis, path: Path, rules: Sequence[Rule]) -> list[str]:
-    """Give QUIC flows the names in their encrypted hellos, and their roles anew. Returns notes of what is missing."""
-    flows = [facts for facts in found.facts if facts.quic_version is not None]
+def name_quic_flows(analysis: Analysis, path: Path, rules: Sequence[Rule]) -> list[str]:
+    """Set names and roles of QUIC flows from their encrypted hellos, and return notes on missing names."""
+    flows = [facts for facts in analysis.facts if facts.quic_version is not None]
     if not flows:
         return []
     try:
-        names = {(ip_address(address), port): name for address, port, name in hellos(path, quic=True)}
+        names = {(ip_address(address), port): name for address, port, name in read_hellos(path, quic=True)}
     except UsageError as error:
         return [str(error)]
     roles = Roles(rules)

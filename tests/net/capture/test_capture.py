@@ -166,7 +166,7 @@ def test_a_dumpcap_that_does_not_last_makes_it_invalid(
         descriptor = os.pidfd_open(dumpcap)
         os.kill(dumpcap, number)
         if number != signal.SIGSTOP:
-            capture._said.wait_for_end(5.0)
+            capture._error_output.wait_for_end(5.0)
     os.close(descriptor)
     assert capture.result is not None
     assert not capture.result.is_valid
@@ -198,8 +198,8 @@ def judged(tmp_path: Path, data: bytes, said: str) -> CaptureResult:
     """What is concluded from a file and dumpcap's output."""
     capture = Capture("lo", tmp_path / "judged.pcapng")
     capture.path.write_bytes(data.replace(b"TOKEN-OF-SIXTEEN", capture.token.encode()))
-    capture._said._lines = said.splitlines()
-    return capture._judge([])
+    capture._error_output._lines = said.splitlines()
+    return capture._judge_file([])
 
 
 SAID = "Packets received/dropped on interface 'lo': 3/{} (pcap:{}/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)"

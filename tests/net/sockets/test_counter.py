@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.net.capture import Capture, CaptureUnavailable, check
-from pytest_cloudbench.net.dissect import opened
+from pytest_cloudbench.net.dissect import open_capture
 from pytest_cloudbench.net.sockets.counter import OwnCounter, ServiceCounter
 from pytest_cloudbench.net.sockets.kernel import SocketWatch, cookie_of
 from pytest_cloudbench.net.traffic import analyze
@@ -99,7 +99,7 @@ def test_nothing_before_and_after_counts(server: tuple[str, int]) -> None:
     assert counter.stop().bytes == 0
     with socket.create_connection(server) as after:
         exchange(after, 500, 500)
-    assert counter.stop().why == "it was counted before"
+    assert counter.stop().why == "already stopped"
 
 
 def test_other_services_and_own_questions_do_not_count(server: tuple[str, int]) -> None:
@@ -200,9 +200,9 @@ with socket.create_connection(("10.231.77.1", port), {HANG_S}) as client:
 def test_more_ends_than_can_be_noted_are_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     may_note = threading.Event()
     may_note.set()
-    note = SocketWatch._note
-    monkeypatch.setattr(SocketWatch, "_note", lambda self: (may_note.wait(), note(self)))
-    monkeypatch.setattr("pytest_cloudbench.net.sockets.kernel._ROOM_BYTES", 1)
+    note = SocketWatch._record_closed
+    monkeypatch.setattr(SocketWatch, "_record_closed", lambda self: (may_note.wait(), note(self)))
+    monkeypatch.setattr("pytest_cloudbench.net.sockets.kernel._BUFFER_BYTES", 1)
     counter = ServiceCounter([server])
     may_note.clear()
     for _ in range(200):
@@ -211,16 +211,16 @@ def test_more_ends_than_can_be_noted_are_unknown(server: tuple[str, int], monkey
     may_note.set()
     found = counter.stop()
     assert found.bytes is None
-    assert "faster than this process could take note" in found.why
+    assert "faster than this process could record" in found.why
 
 
 def test_elsewhere_than_on_linux_it_is_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert ServiceCounter([server]).stop().why == "only Linux tells what its sockets have carried"
+    assert ServiceCounter([server]).stop().why == "only Linux counts the bytes of its sockets"
 
 
 def test_services_that_are_not_all_that_is_used_are_unknown() -> None:
-    assert ServiceCounter(None).stop().why == "a part of the provider is no service of this run"
+    assert ServiceCounter(None).stop().why == "part of the provider is not a service of this run"
 
 
 _FOREIGN = f"""
@@ -265,7 +265,7 @@ def test_an_own_connection_that_ended_may_not_be_told_from_others() -> None:
         with socket.create_connection(server) as client:
             exchange(client, 10, 10)
         found = counter.stop()
-        assert (found.bytes, found.why) == (None, "a connection ended meanwhile that may have been one of this run's")
+        assert (found.bytes, found.why) == (None, "a connection that may belong to this run ended meanwhile")
         assert OwnCounter([os.getpid(), 0]).stop().why == "some agents are on another host or in a container"
 
 
@@ -311,6 +311,6 @@ def test_packets_of_the_same_time_say_the_same(server: tuple[str, int], tmp_path
         counted = counter.stop()
         found = capture.stop()
     assert found.is_valid, found.reasons
-    with opened(found.path) as (data, release):
+    with open_capture(found.path) as (data, release):
         seen = analyze(data, source=found.path.name, release=release)
         assert int(seen.table.sums["unique_bytes"].sum()) == counted.bytes == total

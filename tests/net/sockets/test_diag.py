@@ -14,12 +14,12 @@ from pytest_cloudbench.net.sockets.diag import (
     TcpSocket,
     UncountedError,
     address_of,
-    dump_request,
-    errno_of,
-    filter_program,
     is_loopback,
-    messages,
+    make_dump_request,
+    make_port_filter,
+    read_errno,
     read_socket,
+    split_messages,
 )
 
 
@@ -78,20 +78,20 @@ def test_a_kernel_before_4_19_does_not_count_what_was_sent() -> None:
 def test_what_is_cut_off_is_said(cut: int) -> None:
     whole = message(SOCKET, body(info=tcp_info(1, 0, 1)))
     with pytest.raises(UncountedError, match="cut off"):
-        list(messages(whole[:cut]))
+        list(split_messages(whole[:cut]))
     with pytest.raises(UncountedError, match="cut off"):
         read_socket(body()[: min(cut, 71)])
 
 
 def test_messages_that_come_together_are_told_apart() -> None:
     parts = [(SOCKET, body(info=tcp_info(3, 0, 4))), (FAILED, struct.pack("=i", -2)), (DONE, struct.pack("=i", 0))]
-    found = list(messages(b"".join(message(kind, content) for kind, content in parts)))
+    found = list(split_messages(b"".join(message(kind, content) for kind, content in parts)))
     assert found == parts
-    assert [errno_of(content) for _, content in found[1:]] == [2, 0]
+    assert [read_errno(content) for _, content in found[1:]] == [2, 0]
 
 
 def test_the_request_is_for_tcp_with_its_counts() -> None:
-    asked = dump_request(socket.AF_INET6)
+    asked = make_dump_request(socket.AF_INET6)
     assert struct.unpack_from("=IHH", asked) == (len(asked), 20, 0x301)
     family, protocol, extensions, states = struct.unpack_from("=BBBxI", asked, 16)
     assert (family, protocol, extensions) == (socket.AF_INET6, socket.IPPROTO_TCP, 2)
@@ -121,4 +121,4 @@ def passes(program: bytes, data: bytes) -> bool:
 def test_only_sockets_of_the_ports_pass_the_filter(ends: tuple[int, int], is_told: bool) -> None:
     data = bytearray(message(SOCKET, body(info=tcp_info(1, 0, 1))))
     struct.pack_into("!HH", data, 20, *ends)
-    assert passes(filter_program([443, 8080]), bytes(data)) is is_told
+    assert passes(make_port_filter([443, 8080]), bytes(data)) is is_told

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_cloudbench.net.sockets.diag import LISTENING, TcpSocket, address_of
-from pytest_cloudbench.net.sockets.sums import Carried, Places, carried, carried_by
+from pytest_cloudbench.net.sockets.sums import Carried, ServiceAddresses, sum_own_bytes, sum_service_bytes
 
 ADDRESS = address_of(bytes([10, 0, 0, 1]))
 SERVICE = (ADDRESS, 443)
-PLACES = Places([SERVICE])
+PLACES = ServiceAddresses([SERVICE])
 
 
 def connection(number: int, up: int, down: int, state: int = 1) -> dict[int, TcpSocket]:
@@ -33,18 +33,18 @@ AFTER = connection(1, 1700, 530)
 
 
 def test_both_directions_count_once_from_the_start_on() -> None:
-    assert carried(PLACES, BEFORE, AFTER) == Carried(730, 0)
-    assert carried(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}) == Carried(829, 1)
+    assert sum_service_bytes(PLACES, BEFORE, AFTER) == Carried(730, 0)
+    assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}) == Carried(829, 1)
 
 
 def test_the_end_of_a_connection_is_no_byte() -> None:
     closed = changed(changed(AFTER, 1, received_bytes=531), 101, received_bytes=1701)
-    assert carried(PLACES, BEFORE, closed, closed={1, 101}).bytes == 730
+    assert sum_service_bytes(PLACES, BEFORE, closed, closed={1, 101}).bytes == 730
 
 
 def test_what_did_not_arrive_does_not_count() -> None:
     """The server said goodbye to a client that was gone; or the kernel counted what a full queue refused."""
-    assert carried(PLACES, BEFORE, changed(AFTER, 101, sent_bytes=554)).bytes == 730
+    assert sum_service_bytes(PLACES, BEFORE, changed(AFTER, 101, sent_bytes=554)).bytes == 730
 
 
 def test_other_places_do_not_count() -> None:
@@ -53,23 +53,23 @@ def test_other_places_do_not_count() -> None:
         6: TcpSocket(6, 1, (ADDRESS, 50_001), (address_of(bytes([10, 0, 0, 2])), 443), 7, 7),
     }
     gone = {7: replace(elsewhere[6], cookie=7)}
-    assert carried(Places([(ADDRESS, 8443)]), {**elsewhere, **gone}, elsewhere) == Carried(0, 0)
+    assert sum_service_bytes(ServiceAddresses([(ADDRESS, 8443)]), {**elsewhere, **gone}, elsewhere) == Carried(0, 0)
 
 
 def test_every_address_of_the_loopback_is_the_service() -> None:
     one, two = address_of(bytes([127, 0, 0, 1])), address_of(bytes([127, 0, 5, 1]))
     six = bytes(15) + b"\x01"
-    assert all((each, 443) in Places([(one, 443)]) for each in (one, two, six))
-    assert (one, 444) not in Places([(one, 443)])
+    assert all((each, 443) in ServiceAddresses([(one, 443)]) for each in (one, two, six))
+    assert (one, 444) not in ServiceAddresses([(one, 443)])
 
 
 def test_a_service_that_is_asked_whether_it_lives_is_no_traffic() -> None:
-    assert carried(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}, aside={2}) == Carried(730, 0)
+    assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}, excluded={2}) == Carried(730, 0)
 
 
 def test_connections_that_were_ending_at_the_start_are_over() -> None:
     ending = changed(connection(3, 10, 10), 103, state=8)
-    assert carried(PLACES, {**BEFORE, **ending}, {**AFTER, 103: ending[103]}).bytes == 730
+    assert sum_service_bytes(PLACES, {**BEFORE, **ending}, {**AFTER, 103: ending[103]}).bytes == 730
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_connections_that_were_ending_at_the_start_are_over() -> None:
         ({**AFTER, 102: connection(2, 5, 5)[102]}, (), "only one end of 1 connections was seen"),
         (changed(AFTER, 1, sent_bytes=10), (), "was reset"),
         ({**AFTER, **changed(connection(2, 5, 0), 2, sent_bytes=0)}, {2, 102}, "was reset"),
-        ({**AFTER, **connection(2, 5, 0), 3: replace(connection(2, 5, 0)[2], cookie=3)}, (), "a port was used again"),
+        ({**AFTER, **connection(2, 5, 0), 3: replace(connection(2, 5, 0)[2], cookie=3)}, (), "a port was reused"),
     ],
 )
 def test_what_cannot_be_known_is_said(after: dict[int, TcpSocket], closed: set[int], why: str) -> None:
-    found = carried(PLACES, BEFORE, after, closed=closed, aside={3})
+    found = sum_service_bytes(PLACES, BEFORE, after, closed=closed, excluded={3})
     assert found.bytes is None
     assert why in found.why
 
 
 def test_one_end_that_carried_nothing_hides_nothing() -> None:
     refused = {2: connection(2, 0, 0)[2]}
-    assert carried(PLACES, BEFORE, {**AFTER, **refused}, closed={2}).bytes == 730
+    assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **refused}, closed={2}).bytes == 730
 
 
 MINE, OTHERS = 71, 72
@@ -107,42 +107,42 @@ WAS, IS = client(1, 100, 50), client(1, 170, 80)
 
 def test_what_own_processes_carried_counts_from_the_start_on() -> None:
     others = client(3, 5, 5, inode=OTHERS)
-    assert carried_by([MINE], WAS, {**IS, **client(2, 4, 6), **others}, {}) == Carried(110, 1)
+    assert sum_own_bytes([MINE], WAS, {**IS, **client(2, 4, 6), **others}, {}) == Carried(110, 1)
 
 
 def test_the_end_of_an_own_connection_is_no_byte() -> None:
-    assert carried_by([MINE], WAS, client(1, 170, 81, state=8), {}).bytes == 100
+    assert sum_own_bytes([MINE], WAS, client(1, 170, 81, state=8), {}).bytes == 100
 
 
 def test_others_may_end_what_is_known_to_be_theirs() -> None:
     theirs = client(3, 5, 5, inode=OTHERS)
     refused, asked = client(4, 0, 0, inode=0), client(5, 9, 9, inode=0)
-    found = carried_by([MINE], {**WAS, **theirs}, IS, {**theirs, **refused, **asked}, aside={5})
+    found = sum_own_bytes([MINE], {**WAS, **theirs}, IS, {**theirs, **refused, **asked}, excluded={5})
     assert found.bytes == 100
 
 
 @pytest.mark.parametrize(
     ("after", "gone", "why"),
     [
-        (IS, client(3, 5, 5, inode=0), "may have been one of this run's"),
-        ({}, client(1, 170, 80, inode=0), "may have been one of this run's"),
-        ({**IS, **client(3, 5, 5, inode=0, state=5)}, {}, "may have been one of this run's"),
-        (client(1, 170, 80, inode=0, state=5), {}, "may have been one of this run's"),
+        (IS, client(3, 5, 5, inode=0), "may belong to this run"),
+        ({}, client(1, 170, 80, inode=0), "may belong to this run"),
+        ({**IS, **client(3, 5, 5, inode=0, state=5)}, {}, "may belong to this run"),
+        (client(1, 170, 80, inode=0, state=5), {}, "may belong to this run"),
         ({}, {}, "vanished"),
-        ({1: replace(IS[1], acked_bytes=160)}, {}, "counts of what was sent and of what was acknowledged differ"),
+        ({1: replace(IS[1], acked_bytes=160)}, {}, "counts of sent and of acknowledged bytes differ"),
         (WAS, {}, "no connection of this run's own processes was seen"),
     ],
 )
 def test_own_connections_of_which_not_all_is_known(
     after: dict[int, TcpSocket], gone: dict[int, TcpSocket], why: str
 ) -> None:
-    found = carried_by([MINE], WAS, after, gone)
+    found = sum_own_bytes([MINE], WAS, after, gone)
     assert found.bytes is None
     assert why in found.why
 
 
 def test_what_is_still_on_its_way_is_not_acknowledged_yet() -> None:
-    assert carried_by([MINE], WAS, {1: replace(IS[1], acked_bytes=160, is_flying=True)}, {}).bytes == 100
+    assert sum_own_bytes([MINE], WAS, {1: replace(IS[1], acked_bytes=160, has_unacked=True)}, {}).bytes == 100
 
 
 def test_connections_between_own_processes_and_from_onlookers_do_not_count() -> None:
@@ -154,4 +154,4 @@ def test_connections_between_own_processes_and_from_onlookers_do_not_count() -> 
         13: TcpSocket(13, 1, (ADDRESS, 60_001), page, 700, 700, 701, inode=MINE),
     }
     gone = {14: replace(here[11], cookie=14, inode=0)}
-    assert carried_by([MINE], WAS, {**IS, **here}, gone).bytes == 100
+    assert sum_own_bytes([MINE], WAS, {**IS, **here}, gone).bytes == 100

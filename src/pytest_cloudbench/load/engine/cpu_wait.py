@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Collection
 
 from pytest_cloudbench.judge.quiet import WaitSeries
-from pytest_cloudbench.net.sockets.owners import family_of
+from pytest_cloudbench.net.sockets.owners import find_descendants
 from pytest_cloudbench.support.clock import now_ns
 
 _OWN = "/proc/thread-self/schedstat"
@@ -179,8 +179,8 @@ class WaitSampler:
 
     def _find_new_processes(self) -> None:
         with contextlib.suppress(OSError):
-            of_services = family_of(*self._services) if self._services else set()
-            started = family_of(*self._clients) - self._clients - of_services if self._clients else set()
+            of_services = find_descendants(*self._services) if self._services else set()
+            started = find_descendants(*self._clients) - self._clients - of_services if self._clients else set()
             self._watched = of_services | started
 
     def _open_threads(self, pid: int) -> None:

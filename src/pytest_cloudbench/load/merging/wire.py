@@ -138,7 +138,7 @@ class Wire:
         return ""
 
     def _stop(self, problem: str) -> WireSeen:
-        from pytest_cloudbench.net.dissect import opened
+        from pytest_cloudbench.net.dissect import open_capture
         from pytest_cloudbench.net.traffic import analyze
 
         capture, self._open = self._open, None
@@ -148,7 +148,7 @@ class Wire:
         try:
             if not found.is_valid:
                 return WireSeen(why=f"the capture is not complete: {'; '.join(found.reasons)}")
-            with opened(found.path) as (data, release):
+            with open_capture(found.path) as (data, release):
                 seen = analyze(data, source=found.path.name, release=release)
                 unique_bytes = int(seen.table.sums["unique_bytes"].sum())
                 return WireSeen(seen.wire_bytes, found.packets, unique_bytes=unique_bytes)

@@ -1,10 +1,9 @@
-"""Captures: dumpcap in the right place, proven ready and complete; otherwise the result says why not.
+"""Captures with dumpcap, proven ready and complete. If that fails, the result explains why.
 
-What may live here: starting, proving and ending a capture. Other modules read the traffic, without I/O.
-
-A sentinel is a small datagram sent on the captured interface until it appears in the file: one kind before
-the measurement, one after. Everything between the two was captured. Every sentinel goes to ``SENTINEL_ADDRESS``, port
-``SENTINEL_PORT``, and carries the capture's token; both are in the file's comment, so that analysis can leave them out.
+A sentinel is a small datagram that is sent on the captured interface until it appears in the file: one kind before the
+measurement, and one after it. Everything between the two was captured. Every sentinel goes to ``SENTINEL_ADDRESS``,
+port ``SENTINEL_PORT``, and carries the capture's token. All three are in the file's comment, so that analysis can leave
+sentinels out.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ __all__ = [
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RESEND_S = 0.1
 _STATISTICS = re.compile(r"Packets received/dropped on interface .*?: (\d+)/(\d+) \(([^)]*)\)")
-_HOW = {
+_HOW_TO_ALLOW = {
     "linux": (
-        "any one of these gives the right: `sudo setcap cap_net_raw+ep {dumpcap}`; on Debian and Ubuntu "
+        "any one of these allows it: `sudo setcap cap_net_raw+ep {dumpcap}`; on Debian and Ubuntu "
         "`sudo dpkg-reconfigure wireshark-common` (answer yes), `sudo usermod -aG wireshark $USER` and a new login; "
-        "or capture inside a link (pytest_cloudbench.net.link), which needs no right where user namespaces are allowed"
+        "or capture inside a link (pytest_cloudbench.net.link), which needs no rights where user namespaces are allowed"
     ),
     "darwin": "install ChmodBPF, which comes with Wireshark, or run `sudo chmod o+r /dev/bpf*`",
 }
-_INSTALL = {
+_HOW_TO_INSTALL = {
     "linux": "install it (`sudo apt-get install wireshark-common`, `sudo dnf install wireshark-cli`)",
     "darwin": "install it (`brew install wireshark`)",
 }
 
 
 class CaptureUnavailable(UsageError):
-    """Capturing is not possible here now; the message says how to enable it."""
+    """Capturing is not possible here. The message says how to enable it."""
 
 
 class CaptureError(CloudbenchError):
@@ -71,44 +70,44 @@ class CaptureError(CloudbenchError):
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """A finished capture. Only a valid one may be measured."""
+    """A finished capture. Take measurements only from a valid one."""
 
     path: Path
     is_valid: bool
     reasons: tuple[str, ...]
-    """Why it is not valid; empty when it is."""
+    """Reasons why it is invalid, empty for a valid capture."""
     packets: int
-    """In the file, without sentinels."""
+    """Number of packets in the file, without sentinels."""
     sentinels: int
     cut_packets: int
     """Packets truncated in the file (``snaplen``)."""
     received: int | None
-    """By the interface statistics, sentinels included; None if there are no statistics."""
+    """Packets received according to the interface statistics, with sentinels. None without statistics."""
     dropped: int | None
-    """The largest count that dumpcap or the file reports; None if neither does. On Linux's loopback each packet counts
-    twice, out and in."""
+    """The largest drop count reported by dumpcap or the file, or None if neither reports one. On Linux's loopback each
+    packet counts twice, once out and once in."""
     interface: str
     token: str
-    """In the payload of every sentinel of this capture."""
+    """The token in the payload of every sentinel of this capture."""
 
 
 class Capture:
-    """Capture an interface into a pcapng file while the context is open; ``result`` is there afterwards.
+    """A capture of an interface into a pcapng file while the context is open. ``result`` is set afterwards.
 
     Args:
-        interface: its name.
-        path: the file; replaced.
-        netns: where to capture: a namespace's name (``ip netns``), or the words to put before a command so that it
-            runs there (``link.enter("client", as_root=True)``).
-        comment: what the file says about itself, such as ``{"run": ..., "experiment": ...}``. No secrets.
-        filter: a capture filter (pcap-filter); sentinels always pass.
-        snaplen: bytes to keep of each packet; 0 for all. Lengths survive truncation, the contents of a TLS hello do
-            not.
-        buffer_mib: of the kernel's ring. Small ones drop packets.
-        patience_s: how long to wait for dumpcap and for each sentinel.
+        interface: the name of the interface.
+        path: the file, which is replaced.
+        netns: the namespace to capture in, as a name (``ip netns``) or as the command prefix that enters it
+            (``link.enter("client", as_root=True)``).
+        comment: metadata for the file, such as ``{"run": ..., "experiment": ...}``. No secrets.
+        filter: a capture filter (pcap-filter). Sentinels always pass.
+        snaplen: bytes to keep of each packet, or 0 for all. Truncation keeps packet lengths, but loses the contents of
+            TLS hellos.
+        buffer_mib: size of the kernel's ring buffer. A small one drops packets.
+        patience_s: seconds to wait for dumpcap and for each sentinel.
 
-    Raises CaptureUnavailable on entering when dumpcap is missing or not allowed to capture, CaptureError when it does
-    not become ready. Leaving never raises: failures are among the result's reasons.
+    Raises CaptureUnavailable on entering if dumpcap is missing or not allowed to capture, and CaptureError if it does
+    not become ready. Leaving never raises: failures are added to the reasons of the result.
     """
 
     def __init__(
@@ -136,20 +135,20 @@ class Capture:
             "sentinel": {"address": SENTINEL_ADDRESS, "port": SENTINEL_PORT, "token": self.token},
         }
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = _Said()
+        self._error_output = _ErrorOutput()
 
     # --- its life ---
 
     def __enter__(self) -> Capture:
         dumpcap = shutil.which("dumpcap")
         if dumpcap is None:
-            how = _INSTALL.get(sys.platform, "install Wireshark's command line tools")
-            raise CaptureUnavailable(f"dumpcap is not installed: {how}")
+            advice = _HOW_TO_INSTALL.get(sys.platform, "install Wireshark's command line tools")
+            raise CaptureUnavailable(f"dumpcap is not installed: {advice}")
         with self.path.open("wb") as file:
             try:
                 guard = [sys.executable, "-I", "-S", _GUARD, self.interface, self.token]
                 self._process = subprocess.Popen(
-                    [*self._prefix, *guard, *self._command(dumpcap)],
+                    [*self._prefix, *guard, *self._build_command(dumpcap)],
                     stdin=subprocess.PIPE,
                     stdout=file,
                     stderr=subprocess.PIPE,
@@ -157,17 +156,19 @@ class Capture:
                 )
             except FileNotFoundError as error:
                 raise CaptureUnavailable(
-                    f"{self._prefix[0]} is not installed; it is needed to enter the namespace"
+                    f"{self._prefix[0]} is not installed, but is needed to enter the namespace"
                 ) from error
         assert self._process.stderr is not None
-        self._said.follow(self._process.stderr)
+        self._error_output.follow(self._process.stderr)
         try:
-            if not self._said.wait_for("File:", self._patience_s):
-                raise self._trouble(dumpcap)
-            if not self._sentinel("start"):
-                raise CaptureError(f"capture of {self.interface}: the first sentinel was not seen{self._said.last()}")
+            if not self._error_output.wait_for("File:", self._patience_s):
+                raise self._explain_refusal(dumpcap)
+            if not self._confirm_sentinel("start"):
+                raise CaptureError(
+                    f"capture of {self.interface}: the first sentinel was not seen{self._error_output.last_line()}"
+                )
         except BaseException:
-            self._kill()
+            self._kill_dumpcap()
             raise
         return self
 
@@ -177,148 +178,155 @@ class Capture:
         self.stop()
 
     def stop(self) -> CaptureResult:
-        """End the capture and judge it; safe to call again."""
+        """End the capture and judge it. It is safe to call again."""
         if self.result is not None:
             return self.result
         process = self._process
         assert process is not None, "the capture was not started"
         reasons = []
-        if not self._sentinel("end"):
-            if self._said.wait_for_end(0.0):
-                reasons.append(f"dumpcap ended before it was asked to{self._said.last()}")
+        if not self._confirm_sentinel("end"):
+            if self._error_output.wait_for_end(0.0):
+                reasons.append(f"dumpcap ended before it was told to{self._error_output.last_line()}")
             reasons.append("the last sentinel is not in the file, so the capture may be incomplete")
-        self._tell("stop")
+        self._send_word("stop")
         try:
             status = process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             reasons.append("dumpcap did not stop and was killed")
         else:
             if status and not reasons:
-                reasons.append(f"dumpcap ended with status {status}{self._said.last()}")
-        self._kill()
-        self.result = self._judge(reasons)
+                reasons.append(f"dumpcap ended with status {status}{self._error_output.last_line()}")
+        self._kill_dumpcap()
+        self.result = self._judge_file(reasons)
         return self.result
 
     # --- inside ---
 
-    def _command(self, dumpcap: str) -> list[str]:
-        # To stdout, because dumpcap then hands over every batch at once, and the file is ours also under sudo.
-        words = [dumpcap, "-q", "-n", "-i", self.interface, "-B", str(self._buffer_mib), "-w", "-"]
-        words += ["--capture-comment", json.dumps(self._comment)]
+    def _build_command(self, dumpcap: str) -> list[str]:
+        # To stdout, because dumpcap then flushes every batch at once, and this user owns the file even under sudo.
+        command = [dumpcap, "-q", "-n", "-i", self.interface, "-B", str(self._buffer_mib), "-w", "-"]
+        command += ["--capture-comment", json.dumps(self._comment)]
         if self._snaplen:
-            words += ["-s", str(self._snaplen)]
+            command += ["-s", str(self._snaplen)]
         if self._filter:
             sentinels = f"udp and dst host {SENTINEL_ADDRESS} and dst port {SENTINEL_PORT}"
-            words += ["-f", f"({self._filter}) or ({sentinels})"]
-        return words
+            command += ["-f", f"({self._filter}) or ({sentinels})"]
+        return command
 
-    def _tell(self, word: str) -> None:
+    def _send_word(self, word: str) -> None:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone, which the waiting code finds out
+        with contextlib.suppress(OSError):  # dumpcap has ended, which the waiting code notices
             process.stdin.write(word.encode() + b"\n")
             process.stdin.flush()
 
-    def _sentinel(self, label: str) -> bool:
-        """Send a sentinel repeatedly until it is in the file; returns whether it arrived."""
-        wanted, until_s, seen_bytes = sentinel_payload(self.token, label), time.monotonic() + self._patience_s, 0
+    def _confirm_sentinel(self, label: str) -> bool:
+        """Send a sentinel repeatedly until it is in the file, and return whether it arrived."""
+        payload, until_s, read_bytes = sentinel_payload(self.token, label), time.monotonic() + self._patience_s, 0
         with self.path.open("rb") as file:
             while time.monotonic() < until_s:
-                self._tell(label)
-                if self._said.wait_for_end(_RESEND_S):
+                self._send_word(label)
+                if self._error_output.wait_for_end(_RESEND_S):
                     return False
-                # A sentinel may lie across the end of what was read before.
-                file.seek(max(0, seen_bytes - len(wanted)))
+                # A sentinel may straddle the end of the previous read.
+                file.seek(max(0, read_bytes - len(payload)))
                 while piece := file.read(1 << 20):
-                    if wanted in piece:
+                    if payload in piece:
                         return True
                     if len(piece) == 1 << 20:
-                        file.seek(-len(wanted), os.SEEK_CUR)
-                seen_bytes = file.tell()
+                        file.seek(-len(payload), os.SEEK_CUR)
+                read_bytes = file.tell()
         return False
 
-    def _trouble(self, dumpcap: str) -> Exception:
-        """Explain why dumpcap refused."""
-        said = self._said.text()
-        where = f"capture of {self.interface}"
-        if re.search(r"permission|not permitted|privilege", said, re.IGNORECASE):
-            how = _HOW.get(sys.platform, "run it as an administrator").format(dumpcap=dumpcap)
-            return CaptureUnavailable(f"{where}: dumpcap is not allowed to capture here; {how}")
-        if re.search(r"no such device|not up|no interface|does ?n.t exist", said, re.IGNORECASE):
-            return CaptureUnavailable(f"{where}: there is no such interface, or it is down{self._said.last()}")
-        return CaptureError(f"{where}: dumpcap did not start{self._said.last()}")
+    def _explain_refusal(self, dumpcap: str) -> Exception:
+        """Return an error that explains why dumpcap did not start."""
+        output = self._error_output.all_text()
+        subject = f"capture of {self.interface}"
+        if re.search(r"permission|not permitted|privilege", output, re.IGNORECASE):
+            advice = _HOW_TO_ALLOW.get(sys.platform, "run it as an administrator").format(dumpcap=dumpcap)
+            return CaptureUnavailable(f"{subject}: dumpcap is not allowed to capture here; {advice}")
+        if re.search(r"no such device|not up|no interface|does ?n.t exist", output, re.IGNORECASE):
+            return CaptureUnavailable(
+                f"{subject}: there is no such interface, or it is down{self._error_output.last_line()}"
+            )
+        return CaptureError(f"{subject}: dumpcap did not start{self._error_output.last_line()}")
 
-    def _kill(self) -> None:
+    def _kill_dumpcap(self) -> None:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        self._tell("kill")
+        self._send_word("kill")
         with contextlib.suppress(OSError):
             process.stdin.close()
         process.wait()
-        self._said.close()
+        self._error_output.close()
 
-    def _judge(self, reasons: list[str]) -> CaptureResult:
+    def _judge_file(self, reasons: list[str]) -> CaptureResult:
         """Judge the file and dumpcap's statistics."""
-        found, sentinels = Walk(), 0
+        contents, sentinels = Walk(), 0
         if self.path.stat().st_size:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                found = walk(data)
-                sentinels = max(0, _count(data, self.token.encode()) - 1)  # one is in the comment
-        said = _STATISTICS.findall(self._said.text())
-        numbers = [] if found.dropped is None else [found.dropped]
-        for _, dropped, parts in said:
-            # The parts of the sum as well, in case a version leaves one of them out.
-            numbers += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
-        if not found.is_whole:
+                contents = walk(data)
+                sentinels = max(0, _count_token(data, self.token.encode()) - 1)  # one is in the comment
+        statistics = _STATISTICS.findall(self._error_output.all_text())
+        drop_counts = [] if contents.dropped is None else [contents.dropped]
+        for _, dropped, parts in statistics:
+            # Include the parts of the sum, in case a version leaves one of them out of it.
+            drop_counts += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
+        if not contents.is_whole:
             reasons.append("the file ends in the middle of a block")
-        if found.dropped is None:
-            reasons.append("the file has no interface statistics, so drops are not known")
-        if not said:
-            reasons.append("dumpcap gave no statistics, so drops are not known")
-        dropped_most = max(numbers, default=None)
-        if dropped_most:
-            reasons.append(f"{dropped_most} packets were dropped; a larger buffer_mib than {self._buffer_mib} may help")
+        if contents.dropped is None:
+            reasons.append("the file has no interface statistics, so drops are unknown")
+        if not statistics:
+            reasons.append("dumpcap gave no statistics, so drops are unknown")
+        max_dropped = max(drop_counts, default=None)
+        if max_dropped:
+            reasons.append(f"{max_dropped} packets were dropped; a larger buffer_mib than {self._buffer_mib} may help")
         return CaptureResult(
             path=self.path,
             is_valid=not reasons,
             reasons=tuple(reasons),
-            packets=found.packets - sentinels,
+            packets=contents.packets - sentinels,
             sentinels=sentinels,
-            cut_packets=found.cut_packets,
-            received=found.received,
-            dropped=dropped_most,
+            cut_packets=contents.cut_packets,
+            received=contents.received,
+            dropped=max_dropped,
             interface=self.interface,
             token=self.token,
         )
 
 
 def check(interface: str = "lo", *, netns: str | Sequence[str] | None = None) -> None:
-    """Capture one packet: ``dumpcap -D`` does not show permissions. Raises CaptureUnavailable, CaptureError."""
+    """Check that capturing works by doing it, because ``dumpcap -D`` succeeds without rights.
+
+    Raises CaptureUnavailable and CaptureError.
+    """
     with tempfile.TemporaryDirectory(prefix="cloudbench-capture-") as folder:
-        # Nothing but the sentinels, so that a busy interface does no harm.
-        only = f"udp and dst host {SENTINEL_ADDRESS}"
-        with Capture(interface, Path(folder, "check.pcapng"), netns=netns, filter=only, buffer_mib=2) as capture:
+        # Only sentinels, so that a busy interface does not overflow the small buffer.
+        sentinels_only = f"udp and dst host {SENTINEL_ADDRESS}"
+        with Capture(
+            interface, Path(folder, "check.pcapng"), netns=netns, filter=sentinels_only, buffer_mib=2
+        ) as capture:
             pass
         assert capture.result is not None
         if not capture.result.is_valid:
             raise CaptureError(f"capture of {interface}: {'; '.join(capture.result.reasons)}")
 
 
-def _count(data: mmap.mmap, token: bytes) -> int:
-    found, at = 0, data.find(token)
-    while at >= 0:
-        found, at = found + 1, data.find(token, at + 1)
-    return found
+def _count_token(data: mmap.mmap, token: bytes) -> int:
+    count, position = 0, data.find(token)
+    while position >= 0:
+        count, position = count + 1, data.find(token, position + 1)
+    return count
 
 
-class _Said:
-    """stderr of the guard and dumpcap, read by a thread so that they never block."""
+class _ErrorOutput:
+    """The stderr of the guard and dumpcap, read by a thread so that they never block."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._ended = False
         self._thread: threading.Thread | None = None
         self._stream: IO[bytes] | None = None
@@ -331,33 +339,33 @@ class _Said:
     def _read(self, stream: IO[bytes]) -> None:
         for line in stream:
             self._lines.append(line.decode(errors="replace").strip())
-            self._news.put(self._lines[-1])
-        self._news.put(None)
+            self._queue.put(self._lines[-1])
+        self._queue.put(None)
 
     def wait_for(self, word: str, patience_s: float) -> bool:
-        """Wait for a line with ``word``; returns False if none comes."""
+        """Wait for a line with ``word``, and return whether it came."""
         until_s = time.monotonic() + patience_s
-        while not self._ended and (left_s := until_s - time.monotonic()) > 0:
+        while not self._ended and (remaining_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                line = self._news.get(timeout=left_s)
+                line = self._queue.get(timeout=remaining_s)
                 self._ended = line is None
                 if line is not None and word in line:
                     return True
         return False
 
     def wait_for_end(self, wait_s: float) -> bool:
-        """Wait until stderr is closed, at most that long; returns whether it is."""
+        """Wait at most ``wait_s`` until stderr is closed, and return whether it is."""
         until_s = time.monotonic() + wait_s
-        while not self._ended and (left_s := until_s - time.monotonic()) > 0:
+        while not self._ended and (remaining_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                self._ended = self._news.get(timeout=left_s) is None
+                self._ended = self._queue.get(timeout=remaining_s) is None
         return self._ended
 
-    def text(self) -> str:
+    def all_text(self) -> str:
         return "\n".join(self._lines)
 
-    def last(self) -> str:
-        """The last line, to append to a message."""
+    def last_line(self) -> str:
+        """Return the last line in a form to append to a message."""
         lines = [line for line in self._lines if line and not line.startswith(("Capturing on", "File:", "Running as"))]
         return f": {lines[-1]}" if lines else ""
 

@@ -1,5 +1,5 @@
-"""TCP sockets of this network namespace, and what they carried: the kernel's own counts, which need no rights.
+"""Byte counts of TCP sockets in this network namespace, as the kernel keeps them. Reading them needs no rights.
 
-What may live here: the kernel's messages about sockets (``diag``), asking it (``kernel``), counts into bytes of
-connections (``sums``), and both together (``counter``). Only Linux tells; elsewhere the answer is why nothing is known.
+``diag`` parses the kernel's messages about sockets, ``kernel`` exchanges them, ``sums`` turns counts into bytes of
+connections, and ``counter`` combines these. Only Linux has such counts. Elsewhere the result is the reason.
 """

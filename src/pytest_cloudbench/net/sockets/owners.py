@@ -1,6 +1,6 @@
-"""Which sockets are this process's and its descendants', as Linux lists them in ``/proc``.
+"""Descendants of processes and the sockets they hold, as Linux lists them in ``/proc``.
 
-What may live here: reading ``/proc``. A process that ends meanwhile has no sockets any more.
+Processes that end during a search are left out.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Collection
 _SOCKET = "socket:["
 
 
-def family_of(*ancestors: int) -> set[int]:
-    """Returns the ids of some processes and of all processes that descend from them."""
+def find_descendants(*ancestors: int) -> set[int]:
+    """Return the ids of some processes and of all their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found, left = set[int](), list(ancestors)
-    while left:
-        found.add(pid := left.pop())
-        left += children.get(pid, ())
-    return found
+    descendants, pending = set[int](), list(ancestors)
+    while pending:
+        descendants.add(pid := pending.pop())
+        pending += children.get(pid, ())
+    return descendants
 
 
-def inodes_of(pids: Collection[int]) -> set[int]:
-    """Returns the inodes of all sockets that these processes hold."""
-    found = set[int]()
+def find_socket_inodes(pids: Collection[int]) -> set[int]:
+    """Return the inodes of all sockets that these processes hold."""
+    inodes = set[int]()
     for pid in pids:
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(f"/proc/{pid}/fd/{name}")
                     if target.startswith(_SOCKET):
-                        found.add(int(target[len(_SOCKET) : -1]))
-    return found
+                        inodes.add(int(target[len(_SOCKET) : -1]))
+    return inodes

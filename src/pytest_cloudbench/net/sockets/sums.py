@@ -1,9 +1,8 @@
-"""Counts of sockets, before and after, into what connections carried: pure functions.
+"""Pure functions that turn the counts of sockets, before and after, into the bytes that connections carried.
 
-What may live here: which counts belong to one connection, and when they say nothing. Of a connection to a service of
-the run, a byte counts if one end sent it and the other end received it: both ends must be seen, and a count that is too
-large or was lost is noticed. Of a connection to elsewhere only the client's end is seen: what it sent counts when it is
-acknowledged.
+For a connection to a service of the run, both ends must be visible. A byte counts if one end sent it and the other end
+received it, so lost or inflated counts are noticed. For a connection to other hosts, only the client's end is visible,
+and its sent bytes count once they are acknowledged.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_cloudbench.net.sockets.diag import LEFT, LISTENING, OPEN_STATES, Place, TcpSocket, is_loopback
+from pytest_cloudbench.net.sockets.diag import CLOSE_WAIT, LISTENING, OPEN_STATES, SocketAddress, TcpSocket, is_loopback
 
-_OPENING = _CLOSING = 1
-"""The start of a connection counts as one acknowledged byte, its end as one that was received."""
+_SYN_BYTES = _FIN_BYTES = 1
+"""The kernel counts opening as one acknowledged byte, and closing as one received byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What TCP connections carried meanwhile, in both directions, each byte once.
+    """The payload that TCP connections carried during the count, in both directions.
 
     Attributes:
-        bytes: of TCP's payload; None if they are not known.
-        connections: how many were opened meanwhile.
-        why: why nothing is known, or an empty text.
+        bytes: TCP payload, each byte once, or None if unknown.
+        connections: number of connections opened during the count.
+        why: the reason why the bytes are unknown, or an empty text.
     """
 
     bytes: int | None = None
@@ -32,20 +31,20 @@ class Carried:
     why: str = ""
 
 
-class Places:
-    """Where services listen. At a loopback address, all addresses of the loopback count as one."""
+class ServiceAddresses:
+    """The addresses where services listen. All loopback addresses count as one."""
 
-    def __init__(self, places: Iterable[Place]) -> None:
-        self._places = {(_known(address), port) for address, port in places}
+    def __init__(self, places: Iterable[SocketAddress]) -> None:
+        self._places = {(_merge_loopback(address), port) for address, port in places}
         self.ports = frozenset(port for _, port in self._places)
 
-    def __contains__(self, place: Place) -> bool:
-        return place[1] in self.ports and (_known(place[0]), place[1]) in self._places
+    def __contains__(self, place: SocketAddress) -> bool:
+        return place[1] in self.ports and (_merge_loopback(place[0]), place[1]) in self._places
 
 
 @dataclass(slots=True)
 class _End:
-    """The sockets at one end of a connection; more than one if its ports were used again."""
+    """The sockets at one end of a connection, more than one if its ports were reused."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -54,123 +53,128 @@ class _End:
 
     @property
     def has_carried(self) -> bool:
-        return self.sent_bytes > 0 or self.received_bytes > _CLOSING * len(self.cookies)
+        return self.sent_bytes > 0 or self.received_bytes > _FIN_BYTES * len(self.cookies)
 
 
-def carried(
-    places: Places, before: Mapping[int, TcpSocket], after: Mapping[int, TcpSocket], *,
-    closed: Collection[int] = (), aside: Collection[int] = (),
+def sum_service_bytes(
+    services: ServiceAddresses, before: Mapping[int, TcpSocket], after: Mapping[int, TcpSocket], *,
+    closed: Collection[int] = (), excluded: Collection[int] = (),
 ) -> Carried:  # fmt: skip
-    """Returns what the connections to these places carried.
+    """Return the bytes that the connections to services carried.
 
     Args:
-        places: where the services listen.
+        services: the addresses of the services.
         before: the sockets at the start, by cookie.
-        after: the last that is known of every socket that was there at any time.
+        after: the last known state of every socket that was present at any time.
         closed: the cookies of those that are gone.
-        aside: cookies of clients whose connections do not count.
+        excluded: cookies of clients whose connections do not count.
     """
-    before = {cookie: each for cookie, each in before.items() if _connection(places, each) is not None}
-    over = _closing(places, before)
-    if before.keys() - after.keys() - over:
-        return Carried(why="a connection vanished, and the kernel did not tell what it had carried")
-    ends: dict[tuple[Place, Place], tuple[_End, _End]] = {}
-    for cookie, each in after.items():
-        if cookie in over or (key := _connection(places, each)) is None:
+    before = {cookie: sock for cookie, sock in before.items() if _identify_connection(services, sock) is not None}
+    closing = _find_closing(services, before)
+    if before.keys() - after.keys() - closing:
+        return Carried(why="a connection vanished, and the kernel did not report its bytes")
+    ends: dict[tuple[SocketAddress, SocketAddress], tuple[_End, _End]] = {}
+    for cookie, sock in after.items():
+        if cookie in closing or (key := _identify_connection(services, sock)) is None:
             continue
-        then = before.get(cookie)
-        sent, received = each.sent_bytes, each.received_bytes
-        end = ends.setdefault(key, (_End(), _End()))[key[1] == each.local]
-        end.was_reset |= cookie in closed and not sent and not received
-        if then is not None:
-            sent, received = sent - then.sent_bytes, received - then.received_bytes
+        earlier = before.get(cookie)
+        sent, received = sock.sent_bytes, sock.received_bytes
+        connection_end = ends.setdefault(key, (_End(), _End()))[key[1] == sock.local]
+        connection_end.was_reset |= cookie in closed and not sent and not received
+        if earlier is not None:
+            sent, received = sent - earlier.sent_bytes, received - earlier.received_bytes
         if sent < 0 or received < 0:
-            return Carried(why="a connection was reset, and its counts with it")
-        end.sent_bytes += sent
-        end.received_bytes += received
-        end.cookies.append(cookie)
-    return _summed(ends.values(), before, aside)
+            return Carried(why="a connection was reset, which cleared its counts")
+        connection_end.sent_bytes += sent
+        connection_end.received_bytes += received
+        connection_end.cookies.append(cookie)
+    return _sum_connections(ends.values(), before, excluded)
 
 
-def carried_by(
+def sum_own_bytes(
     owned: Collection[int], before: Mapping[int, TcpSocket], after: Mapping[int, TcpSocket],
-    gone: Mapping[int, TcpSocket], *, aside: Collection[int] = (),
+    closed: Mapping[int, TcpSocket], *, excluded: Collection[int] = (),
 ) -> Carried:  # fmt: skip
-    """Returns what some processes' connections to others carried.
+    """Return the bytes that some processes' connections to others carried.
 
-    Nobody owns a socket that is closed. So if one is closed that was not there before, or was theirs, nothing is known.
+    A closed socket has no owner any more. Therefore the bytes are unknown if a socket was closed that is new, or that
+    belonged to these processes.
 
     Args:
         owned: inodes of the processes' sockets, at the start or at the end.
         before: all sockets at the start, by cookie.
         after: all sockets at the end.
-        gone: those that were destroyed meanwhile.
-        aside: cookies of the processes' sockets that do not count.
+        closed: the sockets destroyed since the start.
+        excluded: cookies of the processes' sockets that do not count.
     """
-    serving = {each.local[1] for each in after.values() if each.state == LISTENING}  # no client has their ports
-    orphans = {cookie: each for cookie, each in after.items() if not each.inode}  # closed, and not gone yet
-    gone = {**gone, **orphans}
-    after = {cookie: each for cookie, each in after.items() if cookie not in gone}
-    for cookie, each in gone.items():
-        then = before.get(cookie)
-        is_others = (then is not None and then.inode not in owned) or each.local[1] in serving
-        if not (is_others or cookie in aside) and (each.sent_bytes or each.received_bytes > _CLOSING):
-            return Carried(why="a connection ended meanwhile that may have been one of this run's")
-    if any(each.inode in owned and each.cookie not in after for each in before.values()):
-        return Carried(why="a connection of this run's vanished, and the kernel did not tell what it had carried")
-    own = [each for each in after.values() if each.inode in owned]
-    inside = {each.local for each in own}
-    found = opened = 0
-    for each in own:
-        if each.cookie in aside or each.remote in inside or each.local[1] in serving:
-            continue  # between these processes, or from someone who looks at one of them
-        then = before.get(each.cookie)
-        opened += then is None
-        sent = each.sent_bytes - (then.sent_bytes if then else 0)
-        acked = each.acked_bytes - (then.acked_bytes if then else _OPENING)
-        received = each.received_bytes - (then.received_bytes if then else 0)
-        if not each.is_flying and sent != acked:
-            return Carried(why="the kernel's counts of what was sent and of what was acknowledged differ")
-        is_closed = each.state == LEFT and (then is None or then.state != LEFT)
-        found += sent + received - _CLOSING * is_closed
-    return Carried(found, opened) if found else Carried(why="no connection of this run's own processes was seen")
+    served_ports = {sock.local[1] for sock in after.values() if sock.state == LISTENING}  # no client uses these ports
+    orphans = {cookie: sock for cookie, sock in after.items() if not sock.inode}  # closed but not destroyed yet
+    closed = {**closed, **orphans}
+    after = {cookie: sock for cookie, sock in after.items() if cookie not in closed}
+    for cookie, sock in closed.items():
+        earlier = before.get(cookie)
+        is_foreign = (earlier is not None and earlier.inode not in owned) or sock.local[1] in served_ports
+        if not (is_foreign or cookie in excluded) and (sock.sent_bytes or sock.received_bytes > _FIN_BYTES):
+            return Carried(why="a connection that may belong to this run ended meanwhile")
+    if any(sock.inode in owned and sock.cookie not in after for sock in before.values()):
+        return Carried(why="a connection of this run vanished, and the kernel did not report its bytes")
+    own = [sock for sock in after.values() if sock.inode in owned]
+    own_addresses = {sock.local for sock in own}
+    total_bytes = opened = 0
+    for sock in own:
+        if sock.cookie in excluded or sock.remote in own_addresses or sock.local[1] in served_ports:
+            continue  # between these processes, or from a client of one of them
+        earlier = before.get(sock.cookie)
+        opened += earlier is None
+        sent = sock.sent_bytes - (earlier.sent_bytes if earlier else 0)
+        acked = sock.acked_bytes - (earlier.acked_bytes if earlier else _SYN_BYTES)
+        received = sock.received_bytes - (earlier.received_bytes if earlier else 0)
+        if not sock.has_unacked and sent != acked:
+            return Carried(why="the kernel's counts of sent and of acknowledged bytes differ")
+        is_closed = sock.state == CLOSE_WAIT and (earlier is None or earlier.state != CLOSE_WAIT)
+        total_bytes += sent + received - _FIN_BYTES * is_closed
+    return (
+        Carried(total_bytes, opened)
+        if total_bytes
+        else Carried(why="no connection of this run's own processes was seen")
+    )
 
 
-def _summed(ends: Iterable[tuple[_End, _End]], before: Collection[int], aside: Collection[int]) -> Carried:
-    found = opened = half = 0
+def _sum_connections(ends: Iterable[tuple[_End, _End]], before: Collection[int], excluded: Collection[int]) -> Carried:
+    total_bytes = opened = half_seen = 0
     for client, server in ends:
-        others = [cookie for cookie in client.cookies if cookie not in aside]
-        if len(others) < len(client.cookies):
-            if others:
-                return Carried(why="a port was used again by a connection that does not count")
+        counted = [cookie for cookie in client.cookies if cookie not in excluded]
+        if len(counted) < len(client.cookies):
+            if counted:
+                return Carried(why="a port was reused by a connection that does not count")
             continue
         if (client.was_reset and server.has_carried) or (server.was_reset and client.has_carried):
-            return Carried(why="a connection was reset, and its counts with it")
+            return Carried(why="a connection was reset, which cleared its counts")
         if not client.cookies or not server.cookies:
-            half += client.has_carried or server.has_carried
+            half_seen += client.has_carried or server.has_carried
         up = min(client.sent_bytes, server.received_bytes)
-        found += up + min(server.sent_bytes, client.received_bytes)
+        total_bytes += up + min(server.sent_bytes, client.received_bytes)
         opened += sum(cookie not in before for cookie in client.cookies)
-    if half:
-        return Carried(why=f"only one end of {half} connections was seen: the other one was reset, or it is on another "
-                           "host or in another network namespace")  # fmt: skip
-    return Carried(found, opened)
+    if half_seen:
+        return Carried(why=f"only one end of {half_seen} connections was seen: the other one was reset, or it is on "
+                           "another host or in another network namespace")  # fmt: skip
+    return Carried(total_bytes, opened)
 
 
-def _closing(places: Places, sockets: Mapping[int, TcpSocket]) -> set[int]:
-    """Returns the cookies at both ends of connections that at least one end has closed: nothing of them counts."""
-    ended = {_connection(places, each) for each in sockets.values() if each.state not in OPEN_STATES}
-    return {cookie for cookie, each in sockets.items() if _connection(places, each) in ended}
+def _find_closing(services: ServiceAddresses, sockets: Mapping[int, TcpSocket]) -> set[int]:
+    """Return the cookies at both ends of connections that at least one end has closed, which do not count."""
+    ended = {_identify_connection(services, sock) for sock in sockets.values() if sock.state not in OPEN_STATES}
+    return {cookie for cookie, sock in sockets.items() if _identify_connection(services, sock) in ended}
 
 
-def _connection(places: Places, each: TcpSocket) -> tuple[Place, Place] | None:
-    """Returns client and server of a socket's connection; None if it leads to none of the places."""
-    if not each.remote[1]:  # it listens
+def _identify_connection(services: ServiceAddresses, sock: TcpSocket) -> tuple[SocketAddress, SocketAddress] | None:
+    """Return client and server of a socket's connection, or None if it leads to none of the services."""
+    if not sock.remote[1]:  # a listening socket
         return None
-    if each.remote in places:
-        return each.local, each.remote
-    return (each.remote, each.local) if each.local in places else None
+    if sock.remote in services:
+        return sock.local, sock.remote
+    return (sock.remote, sock.local) if sock.local in services else None
 
 
-def _known(address: bytes) -> bytes:
+def _merge_loopback(address: bytes) -> bytes:
     return b"loopback" if is_loopback(address) else address

@@ -129,7 +129,7 @@ def test_a_capture_whose_dumpcap_was_killed(tmp_path: Path) -> None:
         assert capture._process is not None
         children = Path(f"/proc/{capture._process.pid}/task/{capture._process.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
-        capture._said.wait_for_end(5.0)
+        capture._error_output.wait_for_end(5.0)
     validity = analyze((tmp_path / "killed.pcapng").read_bytes()).validity
     assert validity.verdict == "invalid"
     assert any(KILLED in reason for reason in validity.reasons)

@@ -67,9 +67,9 @@ def test_of_a_plain_upload_nothing_is_left_for_the_long_way(monkeypatch: pytest.
 @pytest.mark.parametrize(("bits", "most"), [(17, 1 << 16), (2, 1 << 16), (4, 40), (1, 300)])
 def test_keys_keep_their_numbers_where_they_share_places(bits: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recent, "_BITS", bits)
-    monkeypatch.setattr(Recent, "_MOST", most)
+    monkeypatch.setattr(Recent, "_MAX_KEYS", most)
     draw, recent = np.random.default_rng(bits), Recent(2)
     for _ in range(30):
         first, second = draw.integers(0, draw.integers(1, 12), (2, draw.integers(1, 200))).astype(np.uint64)
         true = (first * np.uint64(100) + second).astype(np.int32)
-        assert recent.number([first, second], true.__getitem__).tolist() == true.tolist()
+        assert recent.assign_numbers([first, second], true.__getitem__).tolist() == true.tolist()

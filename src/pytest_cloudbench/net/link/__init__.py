@@ -323,9 +323,11 @@ class Link:
                     measured[name]["arrived"] = int(server.stdout.readline())
                 for way, side in (("up", "server"), ("down", "client")) if stream_s else ():
                     counters_before = self.stats()["devices"][side]
-                    settings = {"way": way, "seconds": stream_s, "wait_s": stream_s + _STREAM_WAIT_S}
+                    stream_settings = {"way": way, "seconds": stream_s, "wait_s": stream_s + _STREAM_WAIT_S}
                     max_bytes = limit_stream_bytes(self.up if way == "up" else self.down, stream_s) or 0
-                    stream = self._run_probe([*echo, "probe", address, ports], {**settings, "most_bytes": max_bytes})
+                    stream = self._run_probe(
+                        [*echo, "probe", address, ports], {**stream_settings, "most_bytes": max_bytes}
+                    )
                     counters_after = self.stats()["devices"][side]
                     stream["overhead"] = self._compute_overhead(counters_before, counters_after, stream["bytes"])
                     measured[way] = stream

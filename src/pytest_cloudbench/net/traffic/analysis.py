@@ -252,8 +252,8 @@ def _analyze(
     reader, collector = Reader(buffer, source, release), Collector(buffer)
     for batch in reader:
         collector.add(batch)
-    packets = collector.packets()
-    table = group(packets, collector.pairs(), addresses)
+    packets = collector.make_packets()
+    table = group(packets, collector.make_pairs(), addresses)
     if addresses and whose is None and not len(table.numbers) and len(table.foreign_numbers):
         seen = sorted({str(flow.client) for flow in table.foreign})
         some = ", ".join(seen[:_MANY_NAMES]) + (", ..." if len(seen) > _MANY_NAMES else "")

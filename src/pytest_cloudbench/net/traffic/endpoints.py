@@ -1,7 +1,4 @@
-"""Numbers for addresses, pairs of addresses and pairs of endpoints.
-
-What may live here: numbering distinct ones across all batches of a capture, and mapping the numbers back.
-"""
+"""Numbering of addresses, pairs of addresses and pairs of endpoints across all batches of a capture."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ Address = IPv4Address | IPv6Address
 class Pairs:
     """Pairs of endpoints and their protocol, as columns.
 
-    ``low`` has the smaller address, or, if both are the same, the smaller port. Addresses are indices into
-    ``addresses``, which has each one once.
+    ``low`` has the smaller address, or the smaller port if both addresses are the same. Addresses are indices into
+    ``addresses``, which has each address once.
     """
 
     is_tcp: NDArray[np.bool_]
@@ -36,169 +33,174 @@ class Pairs:
     high_port: Ints
     addresses: Sequence[Address]
 
-    def some(self, chosen: Ints) -> Pairs:
-        """These of them."""
+    def select(self, chosen: Ints) -> Pairs:
+        """Return only these pairs."""
         ends = (self.low, self.low_port, self.high, self.high_port)
         low, low_port, high, high_port = (column[chosen] for column in ends)
         return Pairs(self.is_tcp[chosen], low, low_port, high, high_port, self.addresses)
 
 
 class _Numbers:
-    """Gives each distinct 64-bit key a number, from 0 in the order of first appearance. Exact, not a hash."""
+    """Exact numbering of distinct 64-bit keys, from 0 in the order of first appearance."""
 
     _BITS = 16
 
     def __init__(self) -> None:
         import numpy as np
 
-        self._known: dict[int, int] = {}
-        # The key that was last seen in each slot: most packets are found here, without using the dictionary.
+        self._number_of: dict[int, int] = {}
+        # The last key of each slot. Most packets are found here, without using the dictionary.
         self._slot_key = np.zeros(1 << self._BITS, np.uint64)
-        self._slot_number = np.zeros(1 << self._BITS, np.int64)  # and one more: 0 is none
+        self._slot_number = np.zeros(1 << self._BITS, np.int64)  # number plus one, so that 0 means none
 
     @property
     def keys(self) -> Any:
-        """All of them, in the order of their numbers."""
+        """All keys in the order of their numbers."""
         import numpy as np
 
-        return np.fromiter(self._known, np.uint64, len(self._known))
+        return np.fromiter(self._number_of, np.uint64, len(self._number_of))
 
-    def number(self, keys: Any) -> Ints:
+    def assign_numbers(self, keys: Any) -> Ints:
         import numpy as np
 
-        if len(keys) and (keys[0] == keys[-1]) and (keys == keys[0]).all():  # one flow, or one network
-            return np.full(len(keys), self._known.setdefault(int(keys[0]), len(self._known)))
+        if len(keys) and (keys[0] == keys[-1]) and (keys == keys[0]).all():  # a single flow or network
+            return np.full(len(keys), self._number_of.setdefault(int(keys[0]), len(self._number_of)))
         slot = ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - self._BITS)).astype(np.int64)
         numbers = self._slot_number[slot] - 1
         missed = (self._slot_key[slot] != keys) | (numbers < 0)
         if missed.any():
             rows = np.flatnonzero(missed)
-            wanted = keys[rows]
-            runs = np.concatenate(([0], np.flatnonzero(wanted[1:] != wanted[:-1]) + 1))  # packets come in runs
-            values, first = np.unique(wanted[runs], return_index=True)
-            found, order = np.empty(len(values), np.int64), np.argsort(first)
-            known = self._known
-            found[order] = [known.setdefault(value, len(known)) for value in values[order].tolist()]
-            numbers[rows] = found[np.searchsorted(values, wanted)]
+            missed_keys = keys[rows]
+            runs = np.concatenate(
+                ([0], np.flatnonzero(missed_keys[1:] != missed_keys[:-1]) + 1)
+            )  # packets come in runs
+            values, first = np.unique(missed_keys[runs], return_index=True)
+            key_numbers, order = np.empty(len(values), np.int64), np.argsort(first)
+            number_of = self._number_of
+            key_numbers[order] = [number_of.setdefault(value, len(number_of)) for value in values[order].tolist()]
+            numbers[rows] = key_numbers[np.searchsorted(values, missed_keys)]
             self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows] + 1
         return np.asarray(numbers)
 
 
 class Recent:
-    """Numbers of recently seen keys of several words each, by a table lookup instead of a search. Exact.
+    """An exact cache of numbers for recent keys of several words, with a table lookup instead of a search.
 
-    A key has two possible slots in a table that holds its index in the dense columns of known keys. The second slot is
-    used if another key has the first. When the columns are full, all keys are forgotten.
+    A key has two possible slots in a table of indices into the dense columns of known keys. The second slot is used if
+    another key has the first. When the columns are full, all keys are dropped.
     """
 
-    _BITS, _MOST = 17, 1 << 16
+    _BITS, _MAX_KEYS = 17, 1 << 16
 
     def __init__(self, words: int) -> None:
         import numpy as np
 
-        self._places = np.zeros(2 << self._BITS, np.int64)
-        self._keys = np.zeros((words, self._MOST), np.uint64)
-        self._numbers = np.full(self._MOST, -1, np.int32)  # the first one is not a key
+        self._slots = np.zeros(2 << self._BITS, np.int64)
+        self._keys = np.zeros((words, self._MAX_KEYS), np.uint64)
+        self._numbers = np.full(self._MAX_KEYS, -1, np.int32)  # index 0 is not a key
         self._count = 1
 
-    def number(self, words: Sequence[Any], look_up: Callable[[Any], Any]) -> Any:
-        """A number for each key.
+    def assign_numbers(self, words: Sequence[Any], look_up: Callable[[Any], Any]) -> Any:
+        """Return a number for each key.
 
         Args:
-            words: 64-bit columns, which together are the keys.
-            look_up: returns the numbers of rows whose keys are not known here.
+            words: 64-bit columns that together form the keys.
+            look_up: returns the numbers of rows whose keys are not cached.
         """
         import numpy as np
 
-        mixed = words[0] * np.uint64(_ODD[0])
-        for word, odd in zip(words[1:], _ODD[1:], strict=False):
-            mixed += word * np.uint64(odd)
+        mixed = words[0] * np.uint64(_FACTORS[0])
+        for word, factor in zip(words[1:], _FACTORS[1:], strict=False):
+            mixed += word * np.uint64(factor)
         mixed ^= mixed >> np.uint64(32)
-        mixed *= np.uint64(_ODD[0])
-        place = (mixed >> np.uint64(64 - self._BITS)).view(np.int64)
-        known = self._places.take(place)
-        missed = self._differ(known, words).nonzero()[0]
-        numbers = self._numbers.take(known)
+        mixed *= np.uint64(_FACTORS[0])
+        slots = (mixed >> np.uint64(64 - self._BITS)).view(np.int64)
+        key_rows = self._slots.take(slots)
+        missed = self._find_different(key_rows, words).nonzero()[0]
+        numbers = self._numbers.take(key_rows)
         if len(missed):
             second = (mixed[missed] >> np.uint64(63 - 2 * self._BITS)).view(np.int64) & ((1 << self._BITS) - 1)
             second += 1 << self._BITS
-            own = [word[missed] for word in words]
-            known = self._places[second]
-            numbers[missed] = self._numbers[known]
-            new = self._differ(known, own).nonzero()[0]
+            missed_words = [word[missed] for word in words]
+            key_rows = self._slots[second]
+            numbers[missed] = self._numbers[key_rows]
+            new = self._find_different(key_rows, missed_words).nonzero()[0]
             if len(new):
-                place = np.where(self._places[place[missed[new]]] == 0, place[missed[new]], second[new])
-                numbers[missed[new]] = self._add(place, [word[new] for word in own], missed[new], look_up)
+                slots = np.where(self._slots[slots[missed[new]]] == 0, slots[missed[new]], second[new])
+                numbers[missed[new]] = self._add_keys(slots, [word[new] for word in missed_words], missed[new], look_up)
         return numbers
 
-    def _differ(self, known: Ints, words: Sequence[Any]) -> Any:
-        found = self._numbers.take(known) < 0
+    def _find_different(self, key_rows: Ints, words: Sequence[Any]) -> Any:
+        is_different = self._numbers.take(key_rows) < 0
         for word, column in zip(words, self._keys, strict=True):
-            found |= column.take(known) != word
-        return found
+            is_different |= column.take(key_rows) != word
+        return is_different
 
-    def _add(self, place: Ints, words: Sequence[Any], rows: Ints, look_up: Callable[[Any], Any]) -> Any:
-        """Numbers of new keys, each of which may occur in many rows."""
+    def _add_keys(self, slots: Ints, words: Sequence[Any], rows: Ints, look_up: Callable[[Any], Any]) -> Any:
+        """Cache new keys, each of which may occur in many rows, and return their numbers."""
         import numpy as np
 
         count = len(rows)
-        if self._count + count > self._MOST:
-            self._places[:], self._count = 0, 1
-        if count >= self._MOST:
+        if self._count + count > self._MAX_KEYS:
+            self._slots[:], self._count = 0, 1
+        if count >= self._MAX_KEYS:
             return look_up(rows)
-        self._places[place] = np.arange(count)  # one row stands for all that have its place
-        speaker = self._places[place]
+        self._slots[slots] = np.arange(count)  # one row represents all with the same slot
+        representative = self._slots[slots]
         chosen = np.zeros(count, bool)
-        chosen[speaker] = True
+        chosen[representative] = True
         reached = self._count + np.cumsum(chosen) - 1
-        known = reached[speaker]
-        self._places[place] = known
+        key_rows = reached[representative]
+        self._slots[slots] = key_rows
         first, end = self._count, int(reached[-1]) + 1
         for word, column in zip(words, self._keys, strict=True):
             column[first:end] = word[chosen]
         self._numbers[first:end] = look_up(rows[chosen])
         self._count = end
-        numbers = self._numbers[known]
-        others = self._differ(known, words).nonzero()[0]  # two new keys at one place
+        numbers = self._numbers[key_rows]
+        others = self._find_different(key_rows, words).nonzero()[0]  # two new keys in one slot
         if len(others):
             numbers[others] = look_up(rows[others])
         return numbers
 
 
-_ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD)
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD)
 
 
 class Names:
-    """Numbers for addresses, pairs of addresses and pairs of endpoints, over all batches."""
+    """Numbers of addresses, pairs of addresses and pairs of endpoints across all batches."""
 
     def __init__(self) -> None:
         self._upper, self._lower, self._six = _Numbers(), _Numbers(), _Numbers()
         self._both = {4: _Numbers(), 6: _Numbers()}
         self._endpoints = _Numbers()
 
-    def address6(self, upper: Any, lower: Any) -> Any:
-        """A number for each IPv6 address, given as two halves."""
+    def number_ipv6(self, upper: Any, lower: Any) -> Any:
+        """Return a number for each IPv6 address, given as two halves."""
         import numpy as np
 
-        key = (self._upper.number(upper) << 32) | self._lower.number(lower)
-        return self._six.number(key.astype(np.uint64)).astype(np.uint64)
+        key = (self._upper.assign_numbers(upper) << 32) | self._lower.assign_numbers(lower)
+        return self._six.assign_numbers(key.astype(np.uint64)).astype(np.uint64)
 
-    def between(self, source: Any, target: Any, version: int) -> tuple[Ints, Any]:
-        """A number for each pair of addresses, and 1, 0 or -1: the lower one sent, both are the same, the higher one
-        sent.
+    def number_address_pairs(self, source: Any, target: Any, version: int) -> tuple[Ints, Any]:
+        """Return a number for each pair of addresses, and the direction.
+
+        The direction is 1 if the lower address sent, -1 if the higher one sent, and 0 if they are equal.
         """
         import numpy as np
 
         order = np.less(source, target).astype(np.int8) - np.greater(source, target).astype(np.int8)
         key = (np.minimum(source, target) << np.uint64(32)) | np.maximum(source, target)
-        return self._both[version].number(key) * 2 + (version == 6), order
+        return self._both[version].assign_numbers(key) * 2 + (version == 6), order
 
-    def directed(self, between: Ints, order: Any, source: Ints, target: Ints, tcp: Any) -> tuple[Ints, Any]:
-        """(a number for each pair of endpoints, whether the high one sent).
+    def number_endpoint_pairs(
+        self, between: Ints, order: Any, source: Ints, target: Ints, tcp: Any
+    ) -> tuple[Ints, Any]:
+        """Return a number for each pair of endpoints, and whether the high one sent.
 
         Args:
-            between: the pair of addresses, as returned by ``between``.
-            order: the direction, as returned by ``between``.
+            between: number of the pair of addresses, as returned by ``number_address_pairs``.
+            order: the direction, as returned by ``number_address_pairs``.
             source: port of the sender.
             target: port of the receiver.
             tcp: 1 for TCP, otherwise 0.
@@ -208,28 +210,28 @@ class Names:
         from_high = (order < 0) | ((order == 0) & (source > target))
         low, high = np.where(from_high, target, source), np.where(from_high, source, target)
         key = (between << 33) | (tcp << 32) | (low << 16) | high
-        return self._endpoints.number(key.astype(np.uint64)), from_high
+        return self._endpoints.assign_numbers(key.astype(np.uint64)), from_high
 
-    def pairs(self) -> Pairs:
-        """What the numbers stand for."""
+    def make_pairs(self) -> Pairs:
+        """Return all pairs of endpoints in the order of their numbers."""
         import numpy as np
 
         keys = self._endpoints.keys
-        both, is_six = keys >> np.uint64(34), (keys >> np.uint64(33) & np.uint64(1)).astype(bool)
+        pair_number, is_six = keys >> np.uint64(34), (keys >> np.uint64(33) & np.uint64(1)).astype(bool)
         ends = np.zeros((2, len(keys)), np.int64)
         addresses: list[Address] = []
         for version in (4, 6):
-            mine = is_six == (version == 6)
-            between = self._both[version].keys[both[mine].astype(np.int64)]
-            halves = np.concatenate((between >> np.uint64(32), between & np.uint64(0xFFFFFFFF)))
-            known, place = np.unique(halves, return_inverse=True)
-            ends[:, mine] = place.reshape(2, -1) + len(addresses)
-            addresses += map(IPv4Address, known.tolist()) if version == 4 else self._addresses6(known)
+            is_version = is_six == (version == 6)
+            address_pairs = self._both[version].keys[pair_number[is_version].astype(np.int64)]
+            halves = np.concatenate((address_pairs >> np.uint64(32), address_pairs & np.uint64(0xFFFFFFFF)))
+            distinct, index = np.unique(halves, return_inverse=True)
+            ends[:, is_version] = index.reshape(2, -1) + len(addresses)
+            addresses += map(IPv4Address, distinct.tolist()) if version == 4 else self._restore_ipv6(distinct)
         is_tcp = (keys >> np.uint64(32) & np.uint64(1)).astype(bool)
         ports = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
         return Pairs(is_tcp, ends[0], ports >> 16, ends[1], ports & 0xFFFF, addresses)
 
-    def _addresses6(self, numbers: Any) -> Iterator[Address]:
+    def _restore_ipv6(self, numbers: Any) -> Iterator[Address]:
         import numpy as np
 
         halves = self._six.keys[numbers.astype(np.int64)]

@@ -33,7 +33,7 @@ def group(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> 
     pair_of = np.zeros(count, np.int64)
     pair_of[number] = packets.pair
     order, starts = _sorted(number, count)
-    first_row, ends = order[starts[:-1]], pairs.some(pair_of)
+    first_row, ends = order[starts[:-1]], pairs.select(pair_of)
     is_client = np.array([not clients or each in clients for each in pairs.addresses], bool)
     high_is_client, why = _clients(packets, ends, number, first_row, is_client if clients else None)
     own = is_client[ends.low] | is_client[ends.high]
@@ -41,7 +41,7 @@ def group(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> 
     if (place[1:] < place[:-1]).any():
         renumbered: Any = np.empty(count, np.int32)
         renumbered[place] = np.arange(count)
-        number, ends, high_is_client, why = renumbered[number], ends.some(place), high_is_client[place], why[place]
+        number, ends, high_is_client, why = renumbered[number], ends.select(place), high_is_client[place], why[place]
         order, starts = _sorted(number, count)
     up = packets.from_high == high_is_client[number]
     who = Who(

@@ -1,7 +1,7 @@
-"""Reassembles fragmented IP packets.
+"""Reassembly of fragmented IP packets.
 
-What may live here: which fragments belong to one packet, when it is complete, and where its bytes are. The bytes stay
-in the file, so of a complete packet only the TCP header, and the fragment in which the payload begins, can be read.
+It finds the fragments of each packet, whether the packet is complete, and the file offsets of its bytes. The bytes stay
+in the file, so only the TCP header and the fragment where the payload begins can be read.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
 
 _MOST_PIECES = 1 << 16
-"""The most pieces that wait for others; the packet that has waited longest is given up first."""
+"""The most fragments to keep of incomplete packets. The oldest packet is given up first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One fragment.
+    """One fragment of an IP packet.
 
     Attributes:
-        begin: where in the packet's payload it belongs.
-        size: its bytes on the wire.
-        is_last: whether no other fragment follows it in the packet.
-        place, end: where its bytes start and end in the file.
-        wire_bytes: of its frame.
-        protocol: of what is inside.
+        begin: position in the packet's payload.
+        size: number of its bytes on the wire.
+        is_last: whether it is the last fragment of the packet.
+        offset, end: file offsets of its first byte and after its last one.
+        wire_bytes: size of its frame.
+        protocol: IP protocol of the packet's payload.
     """
 
     begin: int
     size: int
     is_last: bool
-    place: int
+    offset: int
     end: int
     wire_bytes: int
     protocol: int
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A packet of which every byte has arrived.
+class JoinedPacket:
+    """A packet whose fragments have all arrived.
 
     Attributes:
-        pieces: in the order of their begin; of several with the same begin, the one that arrived first. If two overlap,
-            the one that begins first counts.
-        size: of its payload.
-        wire_bytes: of all frames.
+        pieces: the fragments by position, then by arrival. Where two overlap, the one that begins first counts.
+        size: size of the payload.
+        wire_bytes: total size of all frames.
     """
 
     pieces: tuple[Fragment, ...]
@@ -58,79 +57,79 @@ class Whole:
 
     @property
     def first(self) -> Fragment:
-        """The piece with its beginning."""
+        """The fragment with the first byte."""
         return next(piece for piece in self.pieces if piece.size)
 
-    def _spans(self) -> Iterator[tuple[int, int, int]]:
-        """(start in the payload, start in the file, end in the file) of the bytes that count of each fragment."""
-        at = 0
+    def _list_spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (start in the payload, start in the file, end in the file) of the bytes to use of each fragment."""
+        position = 0
         for piece in self.pieces:
-            if piece.begin + piece.size > at:
-                yield at, piece.place + at - piece.begin, piece.end
-                at = piece.begin + piece.size
+            if piece.begin + piece.size > position:
+                yield position, piece.offset + position - piece.begin, piece.end
+                position = piece.begin + piece.size
 
-    def head(self, buffer: Buffer, size: int) -> bytes | None:
-        """The first bytes, as many as asked for; None if not all of them were kept."""
-        found = bytearray()
-        for at, place, end in self._spans():
-            if at != len(found) or len(found) >= size:
+    def read_start(self, buffer: Buffer, size: int) -> bytes | None:
+        """Return the first ``size`` bytes of the payload, or None if some are not in the file."""
+        data = bytearray()
+        for position, offset, end in self._list_spans():
+            if position != len(data) or len(data) >= size:
                 break
-            found += buffer[place : min(end, place + size - at)]
-        return bytes(found) if len(found) == size else None
+            data += buffer[offset : min(end, offset + size - position)]
+        return bytes(data) if len(data) == size else None
 
-    def locate(self, at: int) -> tuple[int, int]:
-        """Where a byte of the payload is in the file, and where the kept bytes of its fragment end."""
-        place, end = self.first.end, self.first.end
-        for begin, start, stop in self._spans():
-            if begin <= at:
-                place, end = start + at - begin, stop
-        return place, end
+    def locate(self, position: int) -> tuple[int, int]:
+        """Return the file offset of a byte of the payload, and the end of its fragment in the file."""
+        offset, end = self.first.end, self.first.end
+        for begin, start, stop in self._list_spans():
+            if begin <= position:
+                offset, end = start + position - begin, stop
+        return offset, end
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _IncompletePacket:
     pieces: list[Fragment] = field(default_factory=list)
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    """What has arrived: (begin, end) in order; none touches another."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Received ranges (begin, end), sorted and apart from each other."""
     total: int | None = None
 
-    def take(self, piece: Fragment) -> None:
+    def add(self, piece: Fragment) -> None:
         self.pieces.append(piece)
         begin, end = piece.begin, piece.begin + piece.size
         if piece.is_last and self.total is None:
             self.total = end
         if not piece.size:
             return
-        first = bisect_left(self.runs, begin, key=itemgetter(1))
-        last = bisect_right(self.runs, end, key=itemgetter(0))
+        first = bisect_left(self.ranges, begin, key=itemgetter(1))
+        last = bisect_right(self.ranges, end, key=itemgetter(0))
         if first < last:
-            begin, end = min(begin, self.runs[first][0]), max(end, self.runs[last - 1][1])
-        self.runs[first:last] = [(begin, end)]
+            begin, end = min(begin, self.ranges[first][0]), max(end, self.ranges[last - 1][1])
+        self.ranges[first:last] = [(begin, end)]
 
     @property
-    def is_whole(self) -> bool:
-        return bool(self.total and self.runs and self.runs[0][0] == 0 and self.runs[0][1] >= self.total)
+    def is_complete(self) -> bool:
+        return bool(self.total and self.ranges and self.ranges[0][0] == 0 and self.ranges[0][1] >= self.total)
 
 
 class Fragments:
-    """Takes fragments, and returns each packet when its last one has arrived. They may overlap or be repeated."""
+    """A collector of fragments that returns each packet once it is complete. Fragments may overlap or repeat."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._incomplete: dict[bytes, _IncompletePacket] = {}
         self._count = 0
 
-    def add(self, packet: bytes, piece: Fragment) -> Whole | None:
-        """Add a fragment of a packet. All fragments of a packet have the same key."""
-        waiting = self._waiting.setdefault(packet, _Waiting())
-        waiting.take(piece)
+    def add(self, packet: bytes, piece: Fragment) -> JoinedPacket | None:
+        """Add a fragment, and return its packet if that is now complete. ``packet`` is the key of the packet."""
+        waiting = self._incomplete.setdefault(packet, _IncompletePacket())
+        waiting.add(piece)
         self._count += 1
-        if waiting.is_whole:
-            self._forget(packet)
+        if waiting.is_complete:
+            self._drop_packet(packet)
             pieces = tuple(sorted(waiting.pieces, key=attrgetter("begin")))
-            return Whole(pieces, waiting.total or 0, sum(each.wire_bytes for each in pieces))
+            return JoinedPacket(pieces, waiting.total or 0, sum(fragment.wire_bytes for fragment in pieces))
         while self._count > _MOST_PIECES:
-            self._forget(next(iter(self._waiting)))
+            self._drop_packet(next(iter(self._incomplete)))
         return None
 
-    def _forget(self, packet: bytes) -> None:
-        self._count -= len(self._waiting.pop(packet).pieces)
+    def _drop_packet(self, packet: bytes) -> None:
+        self._count -= len(self._incomplete.pop(packet).pieces)

@@ -1,7 +1,7 @@
-"""The headers of a batch of records, from the link layer inwards to TCP and UDP, as columns.
+"""Decoding of a batch's headers, from the link layer to TCP and UDP, through tags, labels and tunnels, into columns.
 
-What may live here: headers below the payload, and what is wrapped around them: tags, labels, tunnels. Lengths come from
-the IP header, never from what was kept of a packet: a capture with a short snap length counts the same.
+Lengths come from the IP header and never from the kept bytes, so that a capture with a short snap length counts the
+same.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_cloudbench.net.traffic import tunnels, wrappings
 from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Names
-from pytest_cloudbench.net.traffic.fragments import Fragment, Fragments, Whole
+from pytest_cloudbench.net.traffic.fragments import Fragment, Fragments, JoinedPacket
 from pytest_cloudbench.net.traffic.tunnels import BRIDGED, DONE, ERSPAN2, ERSPAN3, IPV4, IPV6
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Batch, Buffer, Ints
 
 SENTINEL, SENTINEL_ADDRESS = b"cloudbench-sentinel ", int(IPv4Address("233.252.0.9"))
-"""What ``net.capture.guard`` sends before and after a measurement, and to where. Repeated here: it cannot be
-imported."""
+"""Payload and address of the packets that ``net.capture.guard`` sends. Repeated here, because pure code must not import
+it."""
 
 KINDS = {
     "number": "u4", "time_ns": "i8", "pair": "i4", "from_high": "?", "wire": "u4", "payload": "u4", "offset": "i8",
     "kept": "u4", "header": "u1", "flags": "u1", "seq": "u4", "ack": "u4", "window": "u2",
 }  # fmt: skip
-"""The columns, and their types."""
-_OF_TCP = ("flags", "seq", "ack", "window")
+"""The columns with their types."""
+_TCP_COLUMNS = ("flags", "seq", "ack", "window")
 
-# What comes next in a packet: an EtherType, or one of these. A value below 1,536 is a length, and LLC follows (802.3).
+# Kind of the next header: an EtherType, or one of these. A value below 1,536 is a length before LLC (802.3).
 _PPP, _BY_VERSION = 0x10000, 0x10001
 _PPPOE = 0x8864
 _VLAN, _MPLS, _LLC_BELOW = (0x8100, 0x88A8, 0x9100), (0x8847, 0x8848), 0x600
-_MOST_WRAPPINGS = 16
-_MOST_SENTINEL = 128
-_MOST_TUNNELS = 8
+_MAX_WRAPPINGS = 16
+_MAX_SENTINEL_BYTES = 128
+_MAX_TUNNELS = 8
 
-# Link types: bytes before the next header, and the place of its EtherType; or what it is.
+# By link type: bytes before the next header, and the offset of its EtherType (or, if fixed, the kind of header).
 _LINKS = {1: (14, 12), 113: (16, 14), 276: (20, 0), 104: (4, 2)}  # Ethernet, Linux cooked 1 and 2, Cisco HDLC
 _FIXED = {
     0: (4, _BY_VERSION), 108: (4, _BY_VERSION),  # BSD null and loopback
@@ -47,28 +47,28 @@ _FIXED = {
     9: (0, _PPP), 50: (0, _PPP), 51: (0, _PPPOE),
 }  # fmt: skip
 
-_EXTENSIONS = (0, 43, 60, 140)  # hop-by-hop, routing, destination, shim6: length in 8 bytes
+_EXTENSIONS = (0, 43, 60, 140)  # hop-by-hop, routing, destination, shim6, with lengths in units of 8 bytes
 _FRAGMENT, _AUTHENTICATION = 44, 51
 _GRE_CONTROL = (0, 0xFE)  # keep-alives, OSI routing
-_MOST_HEADER = 60
+_MAX_HEADER_BYTES = 60
 _IP_IN_IP, _IPV6_IN_IP, _GRE = 4, 41, 47
 
 
 @dataclass(slots=True)
 class Aside:
-    """Packets that belong to no flow, and why; each is counted once.
+    """Counts of packets outside flows by reason, each packet counted once.
 
     Attributes:
-        not_ip: a protocol other than IP (ARP, ...).
-        other_ip: IP with something other than TCP and UDP in it.
-        fragments: pieces of IP packets of which others are missing.
-        joined: pieces of IP packets that are counted as one packet with their last piece.
-        short: cut by the snap length before the end of their headers.
-        malformed: headers that contradict themselves.
-        not_understood: of a link type or in a wrapping that is not known here.
-        wire_bytes: bytes on the wire of all of them except the joined ones, which count in their flow.
-        hidden: names of the wrappings that were not looked into: those of ``not_understood``, and tunnels in UDP, whose
-            packets count in the flow that carries them.
+        not_ip: packets of protocols other than IP (ARP, ...).
+        other_ip: IP packets without TCP or UDP.
+        fragments: fragments of incomplete IP packets.
+        joined: fragments of complete packets, except the last one, which counts as the packet.
+        short: packets cut by the snap length before the end of their headers.
+        malformed: packets with contradictory headers.
+        not_understood: packets with an unknown link type or wrapping.
+        wire_bytes: wire bytes of all of these except ``joined``, which count in their flow.
+        hidden: counts of undecoded wrappings by name: those of ``not_understood``, and tunnels in UDP, whose packets
+            count in the flow that carries them.
     """
 
     COUNTS: ClassVar = (
@@ -87,90 +87,88 @@ class Aside:
 
 
 class Headers:
-    """The headers of one batch, from the outside in. Packets that cannot be decoded further are counted in
-    ``aside``.
-    """
+    """The headers of one batch, decoded from the outside in. Undecodable packets are counted in ``aside``."""
 
     def __init__(self, buffer: Buffer, batch: Batch, aside: Aside, names: Names, fragments: Fragments) -> None:
         import numpy as np
 
         self.buffer, self.batch, self.aside, self.names, self.fragments = buffer, batch, aside, names, fragments
         count = len(batch.offset)
-        self.place = batch.offset.copy()
-        self.kind = np.full(count, DONE, np.int64)  # of the header at ``place``
-        self.end = batch.offset + batch.captured  # of what was kept
-        self.until = batch.offset + batch.wire  # where the packet would end if everything had been kept
+        self.position = batch.offset.copy()
+        self.kind = np.full(count, DONE, np.int64)  # kind of the header at ``position``
+        self.end = batch.offset + batch.captured  # end of the kept bytes
+        self.wire_end = batch.offset + batch.wire  # end of the packet if all its bytes had been kept
         self.wire = batch.wire
         self.protocol, self.transport = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.room = np.zeros(count, np.int64)  # bytes of IP payload on the wire
         self.address_low_first = np.zeros(count, np.int8)
         self.between = np.zeros(count, np.int64)  # number of the pair of addresses
-        self.sentinels: dict[int, bytes] = {}  # row to its content, if nothing was cut
-        self.split: dict[int, Whole] = {}  # row to its packet, if the first piece may end within the TCP header
+        self.sentinels: dict[int, bytes] = {}  # content by row, empty if it was cut
+        self.split: dict[int, JoinedPacket] = {}  # packets by row whose first fragment may end within the TCP header
 
     def columns(self) -> dict[str, Any]:
-        """Each of ``Packets``' columns, with a value for every packet that belongs to a flow."""
+        """Return the columns of ``Packets``, with a value for every packet that belongs to a flow."""
         import numpy as np
 
-        self._link()
-        for _ in range(_MOST_TUNNELS):
+        self._skip_link_layer()
+        for _ in range(_MAX_TUNNELS):
             self._unwrap()
             rows4, rows6 = np.flatnonzero(self.kind == IPV4), np.flatnonzero(self.kind == IPV6)
             if len(rows4) + len(rows6) < len(self.kind):
-                known = (self.kind == IPV4) | (self.kind == IPV6) | (self.kind == DONE)
-                self._no_ip(np.flatnonzero(~known))
-            self.kind[:] = DONE  # each tunnel sets again what is inside
-            self._ipv4(rows4)
-            self._ipv6(rows6)
+                is_expected = (self.kind == IPV4) | (self.kind == IPV6) | (self.kind == DONE)
+                self._set_aside_not_ip(np.flatnonzero(~is_expected))
+            self.kind[:] = DONE  # tunnels set it again below
+            self._read_ipv4(rows4)
+            self._read_ipv6(rows6)
             if (self.kind == DONE).all():
                 break
-        self._hide(np.flatnonzero(self.kind != DONE), f"more than {_MOST_TUNNELS} tunnels")
-        return self._transport()
+        self._set_aside_hidden(np.flatnonzero(self.kind != DONE), f"more than {_MAX_TUNNELS} tunnels")
+        return self._read_transport()
 
-    def _put_aside(self, why: str, rows: Ints) -> None:
+    def _set_aside(self, why: str, rows: Ints) -> None:
         if len(rows):
             setattr(self.aside, why, getattr(self.aside, why) + len(rows))
             self.aside.wire_bytes += int(self.wire[rows].sum())
             self.kind[rows] = DONE
 
-    def _hide(self, rows: Ints, name: str) -> None:
-        """Count aside packets that may hold flows which are not looked for."""
+    def _set_aside_hidden(self, rows: Ints, name: str) -> None:
+        """Set aside packets that may hold flows inside an undecoded wrapping."""
         if len(rows):
             self.aside.hidden[name] += len(rows)
-            self._put_aside("not_understood", rows)
+            self._set_aside("not_understood", rows)
 
-    def _hide_each(self, rows: Ints, numbers: Ints, name: Callable[[int], str]) -> None:
-        """The same for several kinds at once, each with a number."""
+    def _set_aside_each(self, rows: Ints, numbers: Ints, name: Callable[[int], str]) -> None:
+        """Do the same for several kinds, each with a number."""
         import numpy as np
 
         for number in np.unique(numbers).tolist():
-            self._hide(rows[numbers == number], name(number))
+            self._set_aside_hidden(rows[numbers == number], name(number))
 
-    def _no_ip(self, rows: Ints) -> None:
-        """Count rows aside whose kind is known and is not IP."""
+    def _set_aside_not_ip(self, rows: Ints) -> None:
+        """Set aside rows of a kind other than IP."""
         import numpy as np
 
         kinds = self.kind[rows]
         control = np.isin(kinds, [*wrappings.CONTROL_ETHERTYPES])
-        self._put_aside("not_ip", rows[control])
-        self._hide_each(rows[~control], kinds[~control], wrappings.ethertype)
+        self._set_aside("not_ip", rows[control])
+        self._set_aside_each(rows[~control], kinds[~control], wrappings.ethertype_name)
 
-    def _fitting(self, rows: Ints, size: int) -> Ints:
-        """The rows that have this many kept bytes at their place; the others are counted aside."""
-        fits = self.place[rows] + size <= self.end[rows]
+    def _require_bytes(self, rows: Ints, size: int) -> Ints:
+        """Return the rows with at least ``size`` kept bytes at their position, and set the others aside."""
+        fits = self.position[rows] + size <= self.end[rows]
         if fits.all():
             return rows
-        self._put_aside("short", rows[~fits])
+        self._set_aside("short", rows[~fits])
         return rows[fits]
 
-    def _u16(self, places: Ints) -> Ints:
-        """The 16-bit number at each place. Places must be inside the file."""
+    def _read_u16(self, places: Ints) -> Ints:
+        """Return the 16-bit number at each offset. All must be inside the file."""
         import numpy as np
 
         view = np.ndarray((len(self.buffer) - 1,), ">u2", self.buffer, strides=(1,))
         return np.asarray(view[places].astype(np.int64))
 
-    def _bytes(self, places: Ints, width: int) -> Any:
+    def _read_bytes(self, places: Ints, width: int) -> Any:
         import numpy as np
 
         if not len(places):
@@ -180,8 +178,8 @@ class Headers:
 
     # --- below IP ---
 
-    def _link(self) -> None:
-        """Find the header behind the link layer's: where it begins, and what it is."""
+    def _skip_link_layer(self) -> None:
+        """Move to the header after the link layer's, and note its kind."""
         import numpy as np
 
         kinds = self.batch.link_type
@@ -189,290 +187,305 @@ class Headers:
             rows = np.flatnonzero(kinds == link)
             if link in _LINKS:
                 length, type_at = _LINKS[link]
-                rows = self._fitting(rows, length)
-                self.kind[rows] = self._u16(self.place[rows] + type_at)
+                rows = self._require_bytes(rows, length)
+                self.kind[rows] = self._read_u16(self.position[rows] + type_at)
             elif link in _FIXED:
                 length, self.kind[rows] = _FIXED[link]
-                rows = self._fitting(rows, length)
+                rows = self._require_bytes(rows, length)
             else:
-                self._hide(rows, wrappings.link_type(link))
+                self._set_aside_hidden(rows, wrappings.link_type_name(link))
                 continue
-            self.place[rows] += length
+            self.position[rows] += length
 
     def _unwrap(self) -> None:
         """Skip tags, labels and other wrappings, even nested ones."""
         import numpy as np
 
-        for _ in range(_MOST_WRAPPINGS):
+        for _ in range(_MAX_WRAPPINGS):
             kind = self.kind
             if not ((kind != IPV4) & (kind != IPV6) & (kind != DONE)).any():
                 return
             stuck = True
-            for wanted, length, step in (
-                (np.isin(kind, _VLAN), 4, self._tag), (np.isin(kind, _MPLS), 4, self._label),
-                (kind == _PPPOE, 6, self._pppoe), (kind == _PPP, 4, self._ppp),
-                (kind == BRIDGED, 14, self._bridged), (kind == _BY_VERSION, 1, self._version),
-                (kind == ERSPAN2, 8, self._erspan2), (kind == ERSPAN3, 12, self._erspan3),
-                ((kind >= 0) & (kind < _LLC_BELOW), 3, self._llc),
+            for selected, length, step in (
+                (np.isin(kind, _VLAN), 4, self._skip_vlan_tag), (np.isin(kind, _MPLS), 4, self._skip_mpls_label),
+                (kind == _PPPOE, 6, self._skip_pppoe), (kind == _PPP, 4, self._skip_ppp),
+                (kind == BRIDGED, 14, self._skip_ethernet), (kind == _BY_VERSION, 1, self._read_ip_version),
+                (kind == ERSPAN2, 8, self._skip_erspan2), (kind == ERSPAN3, 12, self._skip_erspan3),
+                ((kind >= 0) & (kind < _LLC_BELOW), 3, self._skip_llc),
             ):  # fmt: skip
-                if wanted.any():
+                if selected.any():
                     stuck = False
-                    rows = self._fitting(np.flatnonzero(wanted), length)
-                    step(rows, self.place[rows])
+                    rows = self._require_bytes(np.flatnonzero(selected), length)
+                    step(rows, self.position[rows])
             if stuck:
                 break
         rows = np.flatnonzero(np.isin(self.kind, (*_VLAN, *_MPLS)))
-        self._hide_each(rows, self.kind[rows], wrappings.ethertype)
+        self._set_aside_each(rows, self.kind[rows], wrappings.ethertype_name)
 
-    def _tag(self, rows: Ints, at: Ints) -> None:
-        self.kind[rows] = self._u16(at + 2)
-        self.place[rows] += 4
+    def _skip_vlan_tag(self, rows: Ints, at: Ints) -> None:
+        self.kind[rows] = self._read_u16(at + 2)
+        self.position[rows] += 4
 
-    def _label(self, rows: Ints, at: Ints) -> None:
-        """MPLS: behind the last label comes IP, v4 or v6 by its version; a pseudowire is not looked into."""
+    def _skip_mpls_label(self, rows: Ints, at: Ints) -> None:
+        """Skip an MPLS label. The last one is followed by IPv4 or IPv6, or by a pseudowire, which is not decoded."""
         import numpy as np
 
-        last = self._bytes(at + 2, 1)[:, 0] & 1 > 0
-        self.place[rows] += 4
-        inner = self._fitting(rows[last], 1)
-        version = self._bytes(self.place[inner], 1)[:, 0] >> 4
+        last = self._read_bytes(at + 2, 1)[:, 0] & 1 > 0
+        self.position[rows] += 4
+        inner = self._require_bytes(rows[last], 1)
+        version = self._read_bytes(self.position[inner], 1)[:, 0] >> 4
         self.kind[inner] = np.select([version == 4, version == 6], [IPV4, IPV6], DONE)
-        self._hide(inner[self.kind[inner] == DONE], "MPLS pseudowire")
+        self._set_aside_hidden(inner[self.kind[inner] == DONE], "MPLS pseudowire")
 
-    def _pppoe(self, rows: Ints, at: Ints) -> None:
+    def _skip_pppoe(self, rows: Ints, at: Ints) -> None:
         self.kind[rows] = _PPP
-        self.place[rows] += 6
+        self.position[rows] += 6
 
-    def _ppp(self, rows: Ints, at: Ints) -> None:
-        """Address and control may be omitted, and the first byte of the protocol too (RFC 1661)."""
+    def _skip_ppp(self, rows: Ints, at: Ints) -> None:
+        """Skip PPP, which may omit address, control and the first byte of the protocol (RFC 1661)."""
         import numpy as np
 
-        start = self._bytes(at, 4).astype(np.int64)
+        start = self._read_bytes(at, 4).astype(np.int64)
         framed = (start[:, 0] == 0xFF) & (start[:, 1] == 3)
         first = np.where(framed, start[:, 2], start[:, 0])
         compressed = first & 1 > 0
         protocol = np.where(compressed, first, first << 8 | np.where(framed, start[:, 3], start[:, 1]))
-        self.place[rows] += np.where(framed, 2, 0) + np.where(compressed, 1, 2)
-        known = {0x21: IPV4, 0x57: IPV6, 0x281: _MPLS[0]}
-        self.kind[rows] = np.select([protocol == key for key in known], list(known.values()), _LLC_BELOW)
+        self.position[rows] += np.where(framed, 2, 0) + np.where(compressed, 1, 2)
+        kinds = {0x21: IPV4, 0x57: IPV6, 0x281: _MPLS[0]}
+        self.kind[rows] = np.select([protocol == key for key in kinds], list(kinds.values()), _LLC_BELOW)
         others = self.kind[rows] == _LLC_BELOW
         for number in np.unique(protocol[others]).tolist():
-            if (name := wrappings.ppp(number)) is not None:
-                self._hide(rows[protocol == number], name)
+            if (name := wrappings.ppp_name(number)) is not None:
+                self._set_aside_hidden(rows[protocol == number], name)
 
-    def _erspan2(self, rows: Ints, at: Ints) -> None:
-        """A mirrored Ethernet frame behind ERSPAN's header, types I (without one) and II."""
-        version = self._bytes(at, 1)[:, 0] >> 4
+    def _skip_erspan2(self, rows: Ints, at: Ints) -> None:
+        """Skip the header of ERSPAN II before a mirrored Ethernet frame."""
+        version = self._read_bytes(at, 1)[:, 0] >> 4
         self.kind[rows] = BRIDGED
-        self.place[rows] += 8
-        self._hide(rows[version != 1], wrappings.ethertype(0x88BE))
+        self.position[rows] += 8
+        self._set_aside_hidden(rows[version != 1], wrappings.ethertype_name(0x88BE))
 
-    def _erspan3(self, rows: Ints, at: Ints) -> None:
-        """The same for type III, whose header may be longer, and may stand before IP."""
+    def _skip_erspan3(self, rows: Ints, at: Ints) -> None:
+        """Skip the header of ERSPAN III, which may be longer, and may be followed by IP."""
         import numpy as np
 
-        head = self._bytes(at, 12).astype(np.int64)
+        head = self._read_bytes(at, 12).astype(np.int64)
         mirrored = head[:, 10] >> 2 & 31
         self.kind[rows] = np.select([mirrored == 0, mirrored == 2], [BRIDGED, _BY_VERSION], DONE)
-        self.place[rows] += np.where(head[:, 11] & 1 > 0, 20, 12)
-        self._hide(rows[(head[:, 0] >> 4 != 2) | (self.kind[rows] == DONE)], wrappings.ethertype(0x22EB))
+        self.position[rows] += np.where(head[:, 11] & 1 > 0, 20, 12)
+        self._set_aside_hidden(
+            rows[(head[:, 0] >> 4 != 2) | (self.kind[rows] == DONE)], wrappings.ethertype_name(0x22EB)
+        )
 
-    def _bridged(self, rows: Ints, at: Ints) -> None:
-        self.kind[rows] = self._u16(at + 12)
-        self.place[rows] += 14
+    def _skip_ethernet(self, rows: Ints, at: Ints) -> None:
+        self.kind[rows] = self._read_u16(at + 12)
+        self.position[rows] += 14
 
-    def _version(self, rows: Ints, at: Ints) -> None:
-        """IPv4 or IPv6, which only the version tells."""
+    def _read_ip_version(self, rows: Ints, at: Ints) -> None:
+        """Tell IPv4 from IPv6 by the version field."""
         import numpy as np
 
-        version = self._bytes(at, 1)[:, 0] >> 4
+        version = self._read_bytes(at, 1)[:, 0] >> 4
         self.kind[rows] = np.select([version == 4, version == 6], [IPV4, IPV6], DONE)
         unknown = self.kind[rows] == DONE
-        self._hide_each(rows[unknown], version[unknown], lambda number: f"neither IPv4 nor IPv6 ({number})")
+        self._set_aside_each(rows[unknown], version[unknown], lambda number: f"neither IPv4 nor IPv6 ({number})")
 
-    def _llc(self, rows: Ints, at: Ints) -> None:
-        """IEEE 802.2, with SNAP or without."""
+    def _skip_llc(self, rows: Ints, at: Ints) -> None:
+        """Skip IEEE 802.2, with or without SNAP."""
         import numpy as np
 
-        start = self._bytes(at, 3)
+        start = self._read_bytes(at, 3)
         snap = (start == (0xAA, 0xAA, 3)).all(1)
         bare = (start == (6, 6, 3)).all(1)
         self.kind[rows] = np.where(bare, IPV4, _LLC_BELOW)
-        self.place[rows[bare]] += 3
-        other = ~snap & ~bare & ~np.isin(start[:, 0], [*wrappings.CONTROL_SAPS])
-        self._hide_each(rows[other], start[other, 0], lambda number: f"LLC 0x{number:02x}")
-        inner = self._fitting(rows[snap], 8)
-        head = self._bytes(self.place[inner], 8).astype(np.int64)
-        organisation, protocol = head[:, 3] << 16 | head[:, 4] << 8 | head[:, 5], head[:, 6] << 8 | head[:, 7]
+        self.position[rows[bare]] += 3
+        is_unknown = ~snap & ~bare & ~np.isin(start[:, 0], [*wrappings.CONTROL_SAPS])
+        self._set_aside_each(rows[is_unknown], start[is_unknown, 0], lambda number: f"LLC 0x{number:02x}")
+        inner = self._require_bytes(rows[snap], 8)
+        snap_header = self._read_bytes(self.position[inner], 8).astype(np.int64)
+        organisation, protocol = (
+            snap_header[:, 3] << 16 | snap_header[:, 4] << 8 | snap_header[:, 5],
+            snap_header[:, 6] << 8 | snap_header[:, 7],
+        )
         self.kind[inner] = np.maximum(protocol, _LLC_BELOW)
-        self.place[inner] += 8
-        owned = np.flatnonzero(
+        self.position[inner] += 8
+        private_rows = np.flatnonzero(
             (organisation != 0) & (organisation != 0x0000F8) & ~np.isin(protocol, (IPV4, IPV6, *_VLAN))
         )
-        for place in owned.tolist():
-            number, own = int(organisation[place]), int(protocol[place])
-            if wrappings.snap_is_control(number, own):
-                self.kind[inner[place]] = _LLC_BELOW
+        for index in private_rows.tolist():
+            number, ethertype = int(organisation[index]), int(protocol[index])
+            if wrappings.is_snap_control(number, ethertype):
+                self.kind[inner[index]] = _LLC_BELOW
             else:
-                self._hide(inner[place : place + 1], f"SNAP {number:06x} 0x{own:04x}")
+                self._set_aside_hidden(inner[index : index + 1], f"SNAP {number:06x} 0x{ethertype:04x}")
 
     # --- IP ---
 
-    def _ipv4(self, rows: Ints) -> None:
+    def _read_ipv4(self, rows: Ints) -> None:
         import numpy as np
 
-        rows = self._fitting(rows, 20)
+        rows = self._require_bytes(rows, 20)
         if not len(rows):
             return
-        at = self.place[rows]
-        raw = self._bytes(at, 20)
+        at = self.position[rows]
+        raw = self._read_bytes(at, 20)
         words, halves = raw.view(">u4"), raw.view(">u2")
         header = (raw[:, 0] & 15).astype(np.int64) * 4
-        on_wire = self.until[rows] - at
+        wire_bytes = self.wire_end[rows] - at
         total = halves[:, 1].astype(np.int64)
-        # 0: longer than 64 kB, by segmentation offload
-        total = np.where(total == 0, on_wire, np.minimum(total, on_wire))
-        sane = (raw[:, 0] >> 4 == 4) & (header >= 20) & (total >= header)
-        whole = halves[:, 3] & 0x3FFF == 0
+        # A length of 0 is more than 64 kB, from segmentation offload.
+        total = np.where(total == 0, wire_bytes, np.minimum(total, wire_bytes))
+        is_sane = (raw[:, 0] >> 4 == 4) & (header >= 20) & (total >= header)
+        is_unfragmented = halves[:, 3] & 0x3FFF == 0
         source, target, protocol = words[:, 3].astype(np.uint64), words[:, 4].astype(np.uint64), raw[:, 9]
         inner, room = at + header, total - header
-        if not (sane & whole).all():
-            self._put_aside("malformed", rows[~sane])
-            piece = sane & ~whole
+        if not (is_sane & is_unfragmented).all():
+            self._set_aside("malformed", rows[~is_sane])
+            piece = is_sane & ~is_unfragmented
             rows = rows.copy()
             begin, last = (halves[:, 3] & 0x1FFF).astype(np.int64) * 8, halves[:, 3] & 0x2000 == 0
             keys = raw[:, [4, 5, 9, *range(12, 20)]]
-            done = self._join(rows, piece, keys, begin, last, inner, room, protocol)
-            keep = sane & whole | done
+            is_joined = self._join_fragments(rows, piece, keys, begin, last, inner, room, protocol)
+            is_kept = is_sane & is_unfragmented | is_joined
             rows, source, target, inner, protocol, room = (
-                part[keep] for part in (rows, source, target, inner, protocol, room)
+                part[is_kept] for part in (rows, source, target, inner, protocol, room)
             )
         protocol = protocol.astype(np.int64)
         signed = np.flatnonzero((protocol == _AUTHENTICATION) & (inner + 8 <= self.end[rows]) & (room >= 8))
         if len(signed):
-            head = self._bytes(inner[signed], 2).astype(np.int64)
+            head = self._read_bytes(inner[signed], 2).astype(np.int64)
             size = (head[:, 1] + 2) * 4
             protocol[signed] = np.where(size <= room[signed], head[:, 0], _AUTHENTICATION)
             inner[signed], room[signed] = inner[signed] + size, room[signed] - size
-        self._remember(rows, source, target, inner, protocol, room, 4)
+        self._keep_packets(rows, source, target, inner, protocol, room, 4)
 
-    def _ipv6(self, rows: Ints) -> None:
+    def _read_ipv6(self, rows: Ints) -> None:
         import numpy as np
 
-        rows = self._fitting(rows, 40)
+        rows = self._require_bytes(rows, 40)
         if not len(rows):
             return
-        at = self.place[rows]
-        raw = self._bytes(at, 40)
-        sane = raw[:, 0] >> 4 == 6
-        if not sane.all():
-            self._put_aside("malformed", rows[~sane])
-            rows, at, raw = rows[sane], at[sane], raw[sane]
-        on_wire = self.until[rows] - at - 40
+        at = self.position[rows]
+        raw = self._read_bytes(at, 40)
+        is_sane = raw[:, 0] >> 4 == 6
+        if not is_sane.all():
+            self._set_aside("malformed", rows[~is_sane])
+            rows, at, raw = rows[is_sane], at[is_sane], raw[is_sane]
+        wire_bytes = self.wire_end[rows] - at - 40
         room = raw.view(">u2")[:, 2].astype(np.int64)
-        room = np.where(room == 0, on_wire, np.minimum(room, on_wire))  # 0: a jumbogram, or segmentation offload
-        rows, raw, inner, protocol, room = self._extensions(rows, raw, at + 40, raw[:, 6].astype(np.int64), room)
-        sane = room >= 0
-        if not sane.all():
-            self._put_aside("malformed", rows[~sane])
-            rows, raw, protocol, inner, room = (part[sane] for part in (rows, raw, protocol, inner, room))
+        room = np.where(
+            room == 0, wire_bytes, np.minimum(room, wire_bytes)
+        )  # 0 is a jumbogram, or segmentation offload
+        rows, raw, inner, protocol, room = self._skip_extensions(rows, raw, at + 40, raw[:, 6].astype(np.int64), room)
+        is_sane = room >= 0
+        if not is_sane.all():
+            self._set_aside("malformed", rows[~is_sane])
+            rows, raw, protocol, inner, room = (part[is_sane] for part in (rows, raw, protocol, inner, room))
         halves = np.ascontiguousarray(raw[:, 8:40]).view(">u8").reshape(-1, 4).astype(np.uint64)
-        source = self.names.address6(halves[:, 0], halves[:, 1])
-        target = self.names.address6(halves[:, 2], halves[:, 3])
-        self._remember(rows, source, target, inner, protocol, room, 6)
+        source = self.names.number_ipv6(halves[:, 0], halves[:, 1])
+        target = self.names.number_ipv6(halves[:, 2], halves[:, 3])
+        self._keep_packets(rows, source, target, inner, protocol, room, 6)
 
-    def _extensions(self, rows: Ints, raw: Any, inner: Ints, protocol: Ints, room: Ints) -> tuple[Any, ...]:
-        """Skip IPv6's extension headers, and join fragments."""
+    def _skip_extensions(self, rows: Ints, raw: Any, inner: Ints, protocol: Ints, room: Ints) -> tuple[Any, ...]:
+        """Skip IPv6's extension headers and join fragments."""
         import numpy as np
 
-        for _ in range(_MOST_WRAPPINGS):
+        for _ in range(_MAX_WRAPPINGS):
             if ((protocol == TCP) | (protocol == UDP)).all():
                 break
-            more: Any = np.isin(protocol, (*_EXTENSIONS, _AUTHENTICATION, _FRAGMENT))
-            if not more.any():
+            is_extension: Any = np.isin(protocol, (*_EXTENSIONS, _AUTHENTICATION, _FRAGMENT))
+            if not is_extension.any():
                 break
-            short = more & ((inner + 8 > self.end[rows]) | (room < 8))
-            self._put_aside("short", rows[short])
-            rows, raw, protocol, inner, room, more = (part[~short] for part in (rows, raw, protocol, inner, room, more))
+            short = is_extension & ((inner + 8 > self.end[rows]) | (room < 8))
+            self._set_aside("short", rows[short])
+            rows, raw, protocol, inner, room, is_extension = (
+                part[~short] for part in (rows, raw, protocol, inner, room, is_extension)
+            )
             head = np.zeros((len(rows), 8), np.int64)
-            head[more] = self._bytes(inner[more], 8)
-            where = head[:, 2] << 8 | head[:, 3]
-            piece = (protocol == _FRAGMENT) & (where & 0xFFF9 > 0)
+            head[is_extension] = self._read_bytes(inner[is_extension], 8)
+            fragment_field = head[:, 2] << 8 | head[:, 3]
+            piece = (protocol == _FRAGMENT) & (fragment_field & 0xFFF9 > 0)
             units = np.where(protocol == _AUTHENTICATION, head[:, 1] + 2, (head[:, 1] + 1) * 2)
-            ahead = np.where(protocol == _FRAGMENT, 8, units * 4) * more
-            inner, room, protocol = inner + ahead, room - ahead, np.where(more, head[:, 0], protocol)
+            ahead = np.where(protocol == _FRAGMENT, 8, units * 4) * is_extension
+            inner, room, protocol = inner + ahead, room - ahead, np.where(is_extension, head[:, 0], protocol)
             if piece.any():
                 keys = np.concatenate((raw[:, 8:40], head[:, 4:].astype(np.uint8)), 1)
-                done = self._join(rows, piece, keys, where & 0xFFF8, where & 1 == 0, inner, room, protocol)
-                keep = ~piece | done
-                rows, raw, protocol, inner, room = (part[keep] for part in (rows, raw, protocol, inner, room))
+                is_joined = self._join_fragments(
+                    rows, piece, keys, fragment_field & 0xFFF8, fragment_field & 1 == 0, inner, room, protocol
+                )
+                is_kept = ~piece | is_joined
+                rows, raw, protocol, inner, room = (part[is_kept] for part in (rows, raw, protocol, inner, room))
         return rows, raw, inner, protocol, room
 
-    def _join(
+    def _join_fragments(
         self, rows: Ints, piece: Any, keys: Any, begin: Ints, last: Any, inner: Ints, room: Ints, protocol: Any
     ) -> Any:
-        """Add these fragments. Returns which rows completed a packet, and puts that packet in their place."""
+        """Add these fragments. Returns which rows completed a packet, and replaces them by that packet."""
         import numpy as np
 
-        done = np.zeros(len(rows), bool)
-        self._put_aside("fragments", rows[piece])
+        is_joined = np.zeros(len(rows), bool)
+        self._set_aside("fragments", rows[piece])
         if self.wire is self.batch.wire:
             self.wire = self.wire.copy()
-        for place in np.flatnonzero(piece).tolist():
-            row, at, size = int(rows[place]), int(inner[place]), int(room[place])
+        for index in np.flatnonzero(piece).tolist():
+            row, at, size = int(rows[index]), int(inner[index]), int(room[index])
             end = min(int(self.end[row]), at + size)
-            whole = self.fragments.add(
-                keys[place].tobytes(),
+            joined_packet = self.fragments.add(
+                keys[index].tobytes(),
                 Fragment(
-                    int(begin[place]), size, bool(last[place]), at, end, int(self.wire[row]), int(protocol[place])
+                    int(begin[index]), size, bool(last[index]), at, end, int(self.wire[row]), int(protocol[index])
                 ),
             )  # fmt: skip
-            if whole is not None:
-                self.aside.fragments -= len(whole.pieces)
-                self.aside.joined += len(whole.pieces) - 1
-                self.aside.wire_bytes -= whole.wire_bytes
-                self.wire[row], self.end[row] = whole.wire_bytes, whole.first.end
-                if whole.first.size < _MOST_HEADER:
-                    self.split[row] = whole
-                inner[place], room[place], protocol[place] = whole.first.place, whole.size, whole.first.protocol
-                done[place] = True
-        return done
+            if joined_packet is not None:
+                self.aside.fragments -= len(joined_packet.pieces)
+                self.aside.joined += len(joined_packet.pieces) - 1
+                self.aside.wire_bytes -= joined_packet.wire_bytes
+                self.wire[row], self.end[row] = joined_packet.wire_bytes, joined_packet.first.end
+                if joined_packet.first.size < _MAX_HEADER_BYTES:
+                    self.split[row] = joined_packet
+                inner[index], room[index], protocol[index] = (
+                    joined_packet.first.offset,
+                    joined_packet.size,
+                    joined_packet.first.protocol,
+                )
+                is_joined[index] = True
+        return is_joined
 
-    def _remember(
+    def _keep_packets(
         self, rows: Ints, source: Any, target: Any, inner: Ints, protocol: Ints, room: Ints, version: int
     ) -> None:
-        """Keep what TCP and UDP need of these packets."""
+        """Keep these packets' fields that TCP and UDP need."""
         flow = protocol == TCP
         if not flow.all():
             flow |= protocol == UDP
-            flow &= ~self._tunnels(rows, inner, protocol, room)
+            flow &= ~self._enter_tunnels(rows, inner, protocol, room)
             if version == 4:
-                flow &= ~self._sentinels(rows, target, inner, protocol, room)
+                flow &= ~self._find_sentinels(rows, target, inner, protocol, room)
             rows, source, target, inner, protocol, room = (
                 part[flow] for part in (rows, source, target, inner, protocol, room)
             )
         if not len(rows):
             return
         self.protocol[rows], self.transport[rows], self.room[rows] = protocol, inner, room
-        self.between[rows], self.address_low_first[rows] = self.names.between(source, target, version)
+        self.between[rows], self.address_low_first[rows] = self.names.number_address_pairs(source, target, version)
 
     # --- tunnels ---
 
-    def _sentinels(self, rows: Ints, target: Any, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Which rows are ours: packets sent only to mark the ends of a capture, which do not count as traffic."""
+    def _find_sentinels(self, rows: Ints, target: Any, inner: Ints, protocol: Ints, room: Ints) -> Any:
+        """Return which rows are sentinels, which mark the ends of a capture and do not count as traffic."""
         import numpy as np
 
-        found = (protocol == UDP) & (target == SENTINEL_ADDRESS) & (inner + 8 <= self.end[rows])
-        for place in np.flatnonzero(found).tolist():
-            at, end = int(inner[place]) + 8, int(self.end[rows[place]])
-            kept = bytes(self.buffer[at : min(end, at + _MOST_SENTINEL)])
-            found[place] = kept.startswith(SENTINEL) or SENTINEL.startswith(kept)
-            if found[place]:
-                self.sentinels[int(rows[place])] = kept if len(kept) == room[place] - 8 else b""
-        return found
+        is_sentinel = (protocol == UDP) & (target == SENTINEL_ADDRESS) & (inner + 8 <= self.end[rows])
+        for index in np.flatnonzero(is_sentinel).tolist():
+            at, end = int(inner[index]) + 8, int(self.end[rows[index]])
+            content = bytes(self.buffer[at : min(end, at + _MAX_SENTINEL_BYTES)])
+            is_sentinel[index] = content.startswith(SENTINEL) or SENTINEL.startswith(content)
+            if is_sentinel[index]:
+                self.sentinels[int(rows[index])] = content if len(content) == room[index] - 8 else b""
+        return is_sentinel
 
-    def _tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Continue inside tunnels, and count packets outside flows separately. Returns which rows were tunnels."""
+    def _enter_tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
+        """Move inside tunnels, and set aside packets of no flow. Returns which rows were tunnels."""
         import numpy as np
 
         ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), DONE)
@@ -480,92 +493,92 @@ class Headers:
         end = np.minimum(self.end[rows], inner + room)
         chosen = np.flatnonzero((protocol == _GRE) & (inner + 4 <= end))
         if len(chosen):
-            kind[chosen], ahead[chosen] = tunnels.gre(self._bytes(inner[chosen], 4).astype(np.int64))
+            kind[chosen], ahead[chosen] = tunnels.parse_gre(self._read_bytes(inner[chosen], 4).astype(np.int64))
         chosen = np.flatnonzero((protocol == UDP) & (inner + 8 <= end))
         if len(chosen):
-            udp = tunnels.in_udp(self._bytes, inner[chosen], end[chosen], (inner + room)[chosen])
+            udp = tunnels.find_in_udp(self._read_bytes, inner[chosen], end[chosen], (inner + room)[chosen])
             kind[chosen], ahead[chosen] = udp.kind, udp.ahead
-            self.aside.hidden.update({name: len(own) for name, own in udp.hidden})
-        tunnel = kind != DONE
-        others = ~tunnel & (protocol != TCP) & (protocol != UDP)
+            self.aside.hidden.update({name: len(tunnel_rows) for name, tunnel_rows in udp.hidden})
+        is_tunnel = kind != DONE
+        is_other = ~is_tunnel & (protocol != TCP) & (protocol != UDP)
         keepalive = (protocol == _GRE) & np.isin(kind, _GRE_CONTROL)
-        control = (others & np.isin(protocol, [*wrappings.CONTROL_PROTOCOLS])) | keepalive
-        self._put_aside("other_ip", rows[control])
-        self._hide(rows[others & (protocol == _GRE)], "GRE")
-        others &= ~control & (protocol != _GRE)
-        self._hide_each(rows[others], protocol[others], wrappings.ip_protocol)
-        chosen = rows[tunnel & ~keepalive]
-        self.kind[chosen], self.place[chosen] = kind[tunnel & ~keepalive], (inner + ahead)[tunnel & ~keepalive]
-        self.until[chosen] = (inner + room)[tunnel & ~keepalive]
-        return tunnel
+        is_control = (is_other & np.isin(protocol, [*wrappings.CONTROL_PROTOCOLS])) | keepalive
+        self._set_aside("other_ip", rows[is_control])
+        self._set_aside_hidden(rows[is_other & (protocol == _GRE)], "GRE")
+        is_other &= ~is_control & (protocol != _GRE)
+        self._set_aside_each(rows[is_other], protocol[is_other], wrappings.ip_protocol_name)
+        chosen = rows[is_tunnel & ~keepalive]
+        self.kind[chosen], self.position[chosen] = kind[is_tunnel & ~keepalive], (inner + ahead)[is_tunnel & ~keepalive]
+        self.wire_end[chosen] = (inner + room)[is_tunnel & ~keepalive]
+        return is_tunnel
 
     # --- TCP and UDP ---
 
-    def _transport(self) -> dict[str, Any]:
+    def _read_transport(self) -> dict[str, Any]:
         import numpy as np
 
         protocol, at, room, batch = self.protocol, self.transport, self.room, self.batch
         rows = np.flatnonzero(protocol)
-        least = np.where(protocol[rows] == TCP, 20, 8)
-        split = self._split_headers()
-        short = (at[rows] + least > self.end[rows]) & ~np.isin(rows, [*split])
-        small = room[rows] < least
+        min_bytes = np.where(protocol[rows] == TCP, 20, 8)
+        split = self._read_split_headers()
+        short = (at[rows] + min_bytes > self.end[rows]) & ~np.isin(rows, [*split])
+        small = room[rows] < min_bytes
         if (short | small).any():
-            self._put_aside("malformed", rows[small])
-            self._put_aside("short", rows[short & ~small])
+            self._set_aside("malformed", rows[small])
+            self._set_aside("short", rows[short & ~small])
             rows = rows[~(short | small)]
         count = len(rows)
         at, room, protocol = at[rows], room[rows], protocol[rows]
         tcp = protocol == TCP
-        every = bool(tcp.all())
-        chosen: Any = slice(None) if every else np.flatnonzero(tcp)
-        whole = np.isin(rows[chosen], [*split], invert=True) if split else True
-        raw = self._bytes(np.where(whole, at[chosen], 0), 20)
-        for place in np.flatnonzero(~whole).tolist() if split else ():
-            raw[place] = np.frombuffer(split[int(rows[chosen][place])][1], np.uint8)
+        is_all_tcp = bool(tcp.all())
+        chosen: Any = slice(None) if is_all_tcp else np.flatnonzero(tcp)
+        is_unsplit = np.isin(rows[chosen], [*split], invert=True) if split else True
+        raw = self._read_bytes(np.where(is_unsplit, at[chosen], 0), 20)
+        for index in np.flatnonzero(~is_unsplit).tolist() if split else ():
+            raw[index] = np.frombuffer(split[int(rows[chosen][index])][1], np.uint8)
         words, halves = raw.view(">u4"), raw.view(">u2")
         header: Any = np.full(count, 8, np.int64)
         header[chosen] = (raw[:, 12] >> 4).astype(np.int64) * 4
-        result = {name: np.zeros(count, kind) for name, kind in KINDS.items() if name in _OF_TCP}
+        result = {name: np.zeros(count, kind) for name, kind in KINDS.items() if name in _TCP_COLUMNS}
         result["seq"][chosen], result["ack"][chosen] = words[:, 1], words[:, 2]
         result["flags"][chosen], result["window"][chosen] = raw[:, 13], halves[:, 7]
         ports: Any = np.zeros((count, 2), np.uint16)
         ports[chosen] = halves[:, :2]
         payload: Any = room - header
-        if not every:
+        if not is_all_tcp:
             others = np.flatnonzero(~tcp)
-            udp = self._bytes(at[others], 8).view(">u2")
+            udp = self._read_bytes(at[others], 8).view(">u2")
             ports[others] = udp[:, :2]
-            said = udp[:, 2].astype(np.int64)  # 0: a jumbogram, or segmentation offload
-            payload[others] = np.where(said == 0, room[others], np.minimum(said, room[others])) - 8
+            stated_bytes = udp[:, 2].astype(np.int64)  # 0 is a jumbogram, or segmentation offload
+            payload[others] = np.where(stated_bytes == 0, room[others], np.minimum(stated_bytes, room[others])) - 8
         wrong = (header < np.where(tcp, 20, 8)) | (payload < 0)
-        if wrong.any():  # before endpoints are numbered, so that each number has a packet
-            self._put_aside("malformed", rows[wrong])
+        if wrong.any():  # before numbering endpoints, so that each number has a packet
+            self._set_aside("malformed", rows[wrong])
             result = {name: column[~wrong] for name, column in result.items()}
             rows, at, header, payload, ports, tcp = (part[~wrong] for part in (rows, at, header, payload, ports, tcp))
         ports = ports.astype(np.int64)
         between = (self.between[rows], self.address_low_first[rows])
-        pair, from_high = self.names.directed(*between, ports[:, 0], ports[:, 1], tcp.astype(np.int64))
+        pair, from_high = self.names.number_endpoint_pairs(*between, ports[:, 0], ports[:, 1], tcp.astype(np.int64))
         result |= {"pair": pair.astype(np.int32), "from_high": from_high}
         end = self.end[rows]
-        offset = np.minimum(at + header, end)  # a header may be truncated within its options
-        said, header = header, offset - at
-        for place in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
-            offset[place], end[place] = split[int(rows[place])][0].locate(int(said[place]))
-            header[place] = 20  # options are not looked for
-        kept = np.clip(end - offset, 0, payload)
+        offset = np.minimum(at + header, end)  # a header may be cut within its options
+        stated_bytes, header = header, offset - at
+        for index in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
+            offset[index], end[index] = split[int(rows[index])][0].locate(int(stated_bytes[index]))
+            header[index] = 20  # its options are not read
+        kept_bytes = np.clip(end - offset, 0, payload)
         numbers = (rows + batch.first).astype(np.uint32)
         result |= {"number": numbers, "time_ns": batch.time_ns[rows], "wire": self.wire[rows].astype(np.uint32)}
-        result |= {"payload": payload.astype(np.uint32), "offset": offset, "kept": kept.astype(np.uint32)}
+        result |= {"payload": payload.astype(np.uint32), "offset": offset, "kept": kept_bytes.astype(np.uint32)}
         result["header"] = header.astype(np.uint8)
         return result
 
-    def _split_headers(self) -> dict[int, tuple[Whole, bytes]]:
-        """TCP headers that lie in several pieces, by row: the packet, and the header's first 20 bytes."""
-        found = {}
-        for row, whole in self.split.items():
-            if self.protocol[row] == TCP and self.transport[row] == whole.first.place:
-                head = whole.head(self.buffer, 20)
-                if head is not None:
-                    found[row] = (whole, head)
-        return found
+    def _read_split_headers(self) -> dict[int, tuple[JoinedPacket, bytes]]:
+        """Return TCP headers split over fragments, by row: the packet and the header's first 20 bytes."""
+        headers = {}
+        for row, joined_packet in self.split.items():
+            if self.protocol[row] == TCP and self.transport[row] == joined_packet.first.offset:
+                start = joined_packet.read_start(self.buffer, 20)
+                if start is not None:
+                    headers[row] = (joined_packet, start)
+        return headers

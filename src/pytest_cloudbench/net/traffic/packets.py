@@ -1,7 +1,7 @@
-"""Turns records into the packets of flows, as columns.
+"""Collection of the packets of flows from batches of records, as columns.
 
-What may live here: the columns, and adding batch after batch to them. ``plain`` and ``headers`` decode each batch;
-``fragments`` and ``endpoints`` hold what carries over to the next.
+``plain`` and ``headers`` decode each batch. ``fragments`` and ``endpoints`` hold the state that carries over to the
+next one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Packets:
     """TCP and UDP packets in the order of the file, as columns of equal length.
 
     Attributes:
-        number: of the record, from 1, as tshark's ``frame.number``.
+        number: number of the record, from 1, like tshark's ``frame.number``.
         time_ns: nanoseconds since 1970.
-        pair: index of its pair of endpoints.
+        pair: number of the pair of endpoints.
         from_high: whether the pair's ``high`` endpoint sent it.
-        wire: bytes of the whole frame on the wire.
-        payload: bytes of TCP or UDP payload on the wire.
-        offset: where the payload begins in the file; for a truncated header, where that ends.
-        kept: how many bytes of the payload are in the file.
-        header: bytes of the TCP or UDP header that are in the file; it ends at ``offset``.
-        flags, seq, ack, window: of TCP; 0 for UDP.
+        wire: size of the whole frame on the wire.
+        payload: size of the TCP or UDP payload on the wire.
+        offset: file offset of the payload, or the end of a truncated header.
+        kept: number of payload bytes in the file.
+        header: number of bytes of the TCP or UDP header in the file, before ``offset``.
+        flags, seq, ack, window: TCP fields, 0 for UDP.
     """
 
     number: NDArray[np.uint32]
@@ -61,8 +61,9 @@ class Packets:
 
 
 class _Column:
-    """A column that grows by large blocks. Small arrays would lie between the memory that each batch needs briefly, and
-    keep it from going back to the system.
+    """A column that grows by large blocks.
+
+    Small arrays would be scattered among the temporary memory of batches, and would keep it from being freed.
     """
 
     _ROWS = 1 << 19
@@ -77,12 +78,12 @@ class _Column:
             if not self._free:
                 self._blocks.append(np.empty(self._ROWS, self._kind))
                 self._free = self._ROWS
-            part, begin = values[: self._free], self._ROWS - self._free
-            self._blocks[-1][begin : begin + len(part)] = part
+            part, start = values[: self._free], self._ROWS - self._free
+            self._blocks[-1][start : start + len(part)] = part
             self._free, values = self._free - len(part), values[len(part) :]
 
-    def whole(self) -> Any:
-        """The whole column, which is empty afterwards."""
+    def join_blocks(self) -> Any:
+        """Return the whole column, and leave it empty."""
         import numpy as np
 
         blocks, self._blocks = self._blocks, []
@@ -94,14 +95,14 @@ class _Column:
 
 @dataclass(slots=True)
 class Collector:
-    """Takes batches of records, and returns the packets once all have been added.
+    """A collector of batches that returns the packets once all have been added.
 
     Attributes:
-        aside: counts of what is in no flow.
-        sentinels: contents of the packets with which ``capture`` marks its ends; they count nowhere else.
-        records, wire_bytes: of everything.
-        cut: packets of which not everything was kept.
-        first_ns, last_ns: the earliest and latest time; None without packets.
+        aside: counts of packets outside flows.
+        sentinels: contents of the sentinels that mark the ends of a capture, which are counted nowhere else.
+        records, wire_bytes: totals of all other packets.
+        cut: number of packets that are not completely in the file.
+        first_ns, last_ns: the earliest and latest time, or None without packets.
     """
 
     buffer: Buffer
@@ -118,7 +119,7 @@ class Collector:
     _fragments: Fragments = field(default_factory=Fragments)
 
     def add(self, batch: Batch) -> None:
-        """Decode the headers of some records."""
+        """Decode the headers of a batch."""
         import numpy as np
 
         if not len(batch.offset):
@@ -126,33 +127,33 @@ class Collector:
         if self._names is None or self._plain is None:
             self._names = Names()
             self._plain = Plain(self.buffer, self._names)
-        left, parts = np.ones(len(batch.offset), bool), list[dict[str, Any]]()
+        is_left, decoded = np.ones(len(batch.offset), bool), list[dict[str, Any]]()
         for rows, columns in self._plain.columns(batch):
-            left[rows] = False
-            parts.append(columns)
+            is_left[rows] = False
+            decoded.append(columns)
         captured, wire, time_ns = batch.captured, batch.wire, batch.time_ns
-        if left.any():
-            rest = np.flatnonzero(left)
-            headers = Headers(self.buffer, batch.some(rest), self.aside, self._names, self._fragments)
+        if is_left.any():
+            left_rows = np.flatnonzero(is_left)
+            headers = Headers(self.buffer, batch.select(left_rows), self.aside, self._names, self._fragments)
             columns = headers.columns()
-            columns["number"] = (rest[columns["number"] - batch.first] + batch.first).astype(np.uint32)
-            parts.append(columns)
+            columns["number"] = (left_rows[columns["number"] - batch.first] + batch.first).astype(np.uint32)
+            decoded.append(columns)
             if headers.sentinels:
                 self.sentinels += headers.sentinels.values()
-                ours = rest[[*headers.sentinels]]
-                captured, wire, time_ns = (np.delete(column, ours) for column in (captured, wire, time_ns))
-        self._keep(parts)
+                sentinel_rows = left_rows[[*headers.sentinels]]
+                captured, wire, time_ns = (np.delete(column, sentinel_rows) for column in (captured, wire, time_ns))
+        self._add_columns(decoded)
         if not len(wire):
             return
         self.records += len(wire)
         self.wire_bytes += int(wire.sum())
         self.cut += int((captured < wire).sum())
-        low, high = int(time_ns.min()), int(time_ns.max())
-        self.first_ns = low if self.first_ns is None else min(self.first_ns, low)
-        self.last_ns = high if self.last_ns is None else max(self.last_ns, high)
+        first_ns, last_ns = int(time_ns.min()), int(time_ns.max())
+        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
 
-    def _keep(self, parts: list[dict[str, Any]]) -> None:
-        """Take the columns of one batch, in the order of the file."""
+    def _add_columns(self, parts: list[dict[str, Any]]) -> None:
+        """Add the columns of one batch in file order."""
         import numpy as np
 
         order: Any = None
@@ -162,18 +163,18 @@ class Collector:
             column = parts[0][name] if order is None else np.concatenate([part[name] for part in parts])[order]
             self._columns.setdefault(name, _Column(KINDS[name])).add(column)
 
-    def packets(self) -> Packets:
-        """All packets. The collector is empty afterwards."""
+    def make_packets(self) -> Packets:
+        """Return all packets, and leave the collector empty."""
         import numpy as np
 
         if not self._columns:
             empty = {name: np.zeros(0, kind) for name, kind in KINDS.items()}
             return Packets(**empty)
         joined = {}
-        for each in fields(Packets):  # one column at a time, since otherwise memory would hold everything twice
-            joined[each.name] = self._columns.pop(each.name).whole()
+        for column in fields(Packets):  # one at a time, so that memory does not hold everything twice
+            joined[column.name] = self._columns.pop(column.name).join_blocks()
         return Packets(**joined)
 
-    def pairs(self) -> Pairs:
-        """The pairs of endpoints that ``Packets.pair`` points to."""
-        return (self._names or Names()).pairs()
+    def make_pairs(self) -> Pairs:
+        """Return the pairs of endpoints that ``Packets.pair`` refers to."""
+        return (self._names or Names()).make_pairs()

@@ -1,8 +1,7 @@
-"""Finds the records in capture files: where each packet lies in the file, when it was seen and how long it was.
+"""Reader of pcap and pcapng files: the position, time and length of each packet.
 
-What may live here: the formats pcap and pcapng. What is inside a packet is ``packets``' business. Pure: bytes are
-handed in, and may be a memory-mapped file. Finding the records is the one step that must go from each to the next, so
-it is done for hundreds of places of the file side by side (see ``_walk``).
+It is pure: the caller passes in bytes, possibly a memory-mapped file. ``packets`` decodes the contents. Each record can
+only be found from the one before, so hundreds of parts of the file are walked side by side (see ``_walk_records``).
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     Buffer = bytes | mmap
 
 WINDOW_BYTES = 64 * MIB
-"""The file is read in windows of this size, so that a mapped file's earlier pages can be given back."""
+"""Size of the windows in which the file is read, so that earlier pages of a mapped file can be released."""
 BATCH_RECORDS = 16384
-"""How many records are handed on together: few enough for their headers to stay in the processor's cache."""
+"""Number of records in a batch, small enough for their headers to stay in the processor's cache."""
 
-_PIECE_BYTES, _LEAST_PIECE_BYTES, _SAMPLED = 128 * 1024, 8 * 1024, 64
-_STEPS, _NOWHERE = 8, 1 << 41
+_PIECE_BYTES, _MIN_PIECE_BYTES, _SAMPLED_RECORDS = 128 * 1024, 8 * 1024, 64
+_STEPS, _BEYOND_FILE = 8, 1 << 41
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
 _LARGEST_BLOCK = 128 * MIB + 131072  # as in Wireshark
 _PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet: 24 as patched by Alexey Kuznetzov
@@ -44,15 +43,15 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"(\xb5": "zstd", b"\x04\x22": "lz4"}
 
 @dataclass(slots=True)
 class Interface:
-    """Where packets were captured, and what its capture statistics say. None means "the file does not say".
+    """An interface with its capture statistics, which are None if the file has none.
 
     Attributes:
         link_type: LINKTYPE_ value of its packets.
-        snaplen: most bytes kept of a packet; 0 for no limit.
+        snaplen: the most bytes kept of a packet, or 0 for no limit.
         ticks_per_s: resolution of its time stamps.
         offset_s: added to every time stamp.
-        name: as the system calls it.
-        received, dropped, os_dropped: ``isb_ifrecv``, ``isb_ifdrop``, ``isb_osdrop`` of the last statistics block.
+        name: the system's name for it.
+        received, dropped, os_dropped: ``isb_ifrecv``, ``isb_ifdrop``, ``isb_osdrop`` from the last statistics block.
     """
 
     link_type: int
@@ -66,7 +65,7 @@ class Interface:
 
     @property
     def drops(self) -> int | None:
-        """Packets that the capture lost; None when nothing was said about it."""
+        """Number of packets that the capture lost, or None if unknown."""
         if self.dropped is None and self.os_dropped is None:
             return None
         return (self.dropped or 0) + (self.os_dropped or 0)
@@ -74,15 +73,15 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some consecutive records, as columns.
+    """Consecutive records as columns.
 
     Attributes:
-        first: the number of the first one in the file, from 1.
-        offset: where the packet's bytes begin in the file.
-        captured: how many of its bytes are in the file.
-        wire: how many it had on the wire.
+        first: number of the first record in the file, counted from 1.
+        offset: file offset of the packet's first byte.
+        captured: number of the packet's bytes in the file.
+        wire: number of its bytes on the wire.
         time_ns: nanoseconds since 1970.
-        link_type: of each record.
+        link_type: LINKTYPE_ value of each record.
     """
 
     first: int
@@ -92,37 +91,37 @@ class Batch:
     time_ns: Ints
     link_type: Ints
 
-    def some(self, rows: Ints) -> Batch:
-        """These rows of it; ``first`` stays."""
+    def select(self, rows: Ints) -> Batch:
+        """Return a batch of only these rows. ``first`` stays the same."""
         columns = (self.offset, self.captured, self.wire, self.time_ns, self.link_type)
         return Batch(self.first, *(column[rows] for column in columns))
 
 
 @dataclass(slots=True)
 class Reader:
-    """Iterates once over a capture file's records. The other attributes are complete when the iteration has ended.
+    """A single iteration over a capture file's records, after which all other attributes are complete.
 
-    Raises UsageError if the bytes are not a capture file. Garbage after a good start ends the iteration: what is
-    readable is kept, and ``reason`` says what is wrong.
+    Raises UsageError if the bytes are not a capture file. Garbage after a good start ends the iteration: the readable
+    records are kept, and ``reason`` explains the problem.
 
     Attributes:
         buffer: the whole file.
-        source: what errors call it.
-        release: called with a place in the file before which no more will be read.
+        source: the file's name in errors.
+        release: called with a file offset before which nothing will be read any more.
         format: ``pcap`` or ``pcapng``.
-        interfaces: of all sections; a pcap file has one.
-        comments: of sections and packets, in the order of the file.
-        reason: why the file is not complete, or None.
-        records: how many there were.
-        untimed: how many had no time stamp (simple packet blocks).
-        longer: how many have more bytes in the file than the stated length of the packet.
+        interfaces: the interfaces of all sections. A pcap file has one.
+        comments: comments of sections and packets, in file order.
+        reason: the reason why the file is incomplete, or None.
+        records: number of records.
+        untimed: number of records without a time stamp (simple packet blocks).
+        longer: number of records with more bytes in the file than the stated length of the packet.
         packet_drops: sum of the drop counts that packets carry.
-        programs: for each section, the program that it names as its writer, and the number of its first interface.
+        programs: for each section, the name of the program that wrote it, and the number of its first interface.
     """
 
     buffer: Buffer
     source: str = "capture"
-    release: Callable[[int], None] = lambda place: None
+    release: Callable[[int], None] = lambda offset: None
     format: str = ""
     interfaces: list[Interface] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
@@ -135,37 +134,39 @@ class Reader:
 
     @property
     def lacks_statistics(self) -> bool:
-        """Whether dumpcap wrote a section without the statistics with which it ends one, because it was killed.
+        """Whether dumpcap wrote a section without its final statistics, because it was killed.
 
-        Ring buffers lack them too, and so do files that editcap and tshark derived under dumpcap's name.
+        Files of ring buffers lack them too, as do files that editcap and tshark derived under dumpcap's name.
         """
         ends = [first for _, first in self.programs[1:]] + [len(self.interfaces)]
         for (program, first), end in zip(self.programs, ends, strict=False):  # pcap has no sections
-            own = self.interfaces[first:end]
-            if program.startswith("Dumpcap") and all(each.received is None and each.drops is None for each in own):
+            interfaces = self.interfaces[first:end]
+            if program.startswith("Dumpcap") and all(
+                interface.received is None and interface.drops is None for interface in interfaces
+            ):
                 return True
         return False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file ends where a record ends."""
+        """Whether the file ends at the end of a record."""
         return self.reason is None
 
     def __iter__(self) -> Iterator[Batch]:
         head = bytes(self.buffer[:4])
         if head in _PCAP_MAGICS:
             self.format = "pcap"
-            return self._pcap(*_PCAP_MAGICS[head])
+            return self._read_pcap(*_PCAP_MAGICS[head])
         if head == b"\n\r\r\n":
             self.format = "pcapng"
-            return self._pcapng()
+            return self._read_pcapng()
         kind = _COMPRESSED.get(head[:2])
-        hint = f"it is compressed ({kind}): unpack it first" if kind else "expected a pcap or pcapng file"
+        hint = f"it is compressed ({kind}), unpack it first" if kind else "expected a pcap or pcapng file"
         raise UsageError(f"{self.source}: {'it is empty: ' if not head else ''}{hint}")
 
     # --- pcap: a header of 24 bytes, then 16 bytes or more before each packet ---
 
-    def _pcap(self, order: str, fraction_ns: int, head: int) -> Iterator[Batch]:
+    def _read_pcap(self, order: str, fraction_ns: int, header_bytes: int) -> Iterator[Batch]:
         import numpy as np
 
         if len(self.buffer) < 24:
@@ -173,58 +174,73 @@ class Reader:
         snaplen, link = struct.unpack(order + "II", self.buffer[16:24])
         link_type = link & 0xFFFF
         self.interfaces.append(Interface(link_type, snaplen, 1_000_000_000 // fraction_ns))
-        size, place = len(self.buffer), 24
-        words = _words(self.buffer, order)
+        size, position = len(self.buffer), 24
+        words = _word_view(self.buffer, order)
         largest = max(_LARGEST_RECORD, min(snaplen, _LARGEST_BLOCK))
-        sync = _pcap_sync(self.buffer, order, 1_000_000_000 // fraction_ns, head)
-        while place < size:
-            found, place = _walk(words, place, min(place + WINDOW_BYTES, size), 8, head, sync)
-            for begin in range(0, len(found), BATCH_RECORDS):
-                at = found[begin : begin + BATCH_RECORDS]
-                at = at[: _good(at + head <= size)]
-                raw = _take(self.buffer, at, 16).view(order + "u4").reshape(-1, 4)
-                captured = raw[:, 2].astype(np.int64)
-                wrong = _good((captured <= largest) & (at + head + captured <= size))
-                if wrong < len(found[begin : begin + BATCH_RECORDS]):
-                    cut = int(found[begin + wrong])
-                    whole = wrong < len(at) and captured[wrong] > largest
-                    self._stop(wrong, cut, f"a length of {int(captured[wrong]):,} bytes" if whole else None)
-                    at, raw, captured = at[:wrong], raw[:wrong], captured[:wrong]
-                    place = size
-                time_ns = raw[:, 0].astype(np.int64) * 1_000_000_000 + raw[:, 1].astype(np.int64) * fraction_ns
-                wire = raw[:, 3].astype(np.int64)
-                yield self._batch(at + head, captured, wire, time_ns, np.broadcast_to(np.int64(link_type), len(at)))
+        sync = _make_pcap_sync(self.buffer, order, 1_000_000_000 // fraction_ns, header_bytes)
+        while position < size:
+            starts, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 8, header_bytes, sync)
+            for begin in range(0, len(starts), BATCH_RECORDS):
+                offsets = starts[begin : begin + BATCH_RECORDS]
+                offsets = offsets[: _count_leading_true(offsets + header_bytes <= size)]
+                header_words = _gather_bytes(self.buffer, offsets, 16).view(order + "u4").reshape(-1, 4)
+                captured = header_words[:, 2].astype(np.int64)
+                valid_count = _count_leading_true((captured <= largest) & (offsets + header_bytes + captured <= size))
+                if valid_count < len(starts[begin : begin + BATCH_RECORDS]):
+                    bad_position = int(starts[begin + valid_count])
+                    is_readable = valid_count < len(offsets) and captured[valid_count] > largest
+                    self._stop_reading(
+                        valid_count,
+                        bad_position,
+                        f"a length of {int(captured[valid_count]):,} bytes" if is_readable else None,
+                    )
+                    offsets, header_words, captured = (
+                        offsets[:valid_count],
+                        header_words[:valid_count],
+                        captured[:valid_count],
+                    )
+                    position = size
+                time_ns = (
+                    header_words[:, 0].astype(np.int64) * 1_000_000_000
+                    + header_words[:, 1].astype(np.int64) * fraction_ns
+                )
+                wire = header_words[:, 3].astype(np.int64)
+                yield self._make_batch(
+                    offsets + header_bytes, captured, wire, time_ns, np.broadcast_to(np.int64(link_type), len(offsets))
+                )
                 if self.reason:
                     return
-            self.release(min(place, size))
+            self.release(min(position, size))
 
-    def _batch(self, offset: Ints, captured: Ints, wire: Ints, time_ns: Ints, link_type: Ints) -> Batch:
+    def _make_batch(self, offset: Ints, captured: Ints, wire: Ints, time_ns: Ints, link_type: Ints) -> Batch:
         import numpy as np
 
         first = self.records + 1
         self.records += len(offset)
         too_long = captured > wire
-        if too_long.any():  # a packet cannot have been shorter than what was kept of it
+        if too_long.any():  # a packet was at least as long as its bytes in the file
             self.longer += int(too_long.sum())
             wire = np.maximum(captured, wire)
         return Batch(first, offset, captured, wire, time_ns, link_type)
 
-    def _stop(self, good: int, place: int, what: str | None) -> None:
-        number = self.records + good + 1
-        if what is None:
+    def _stop_reading(self, valid_count: int, position: int, problem: str | None) -> None:
+        number = self.records + valid_count + 1
+        if problem is None:
             self.reason = f"the file ends within record {number:,}"
         else:
-            self.reason = f"record {number:,} at byte {place:,} has {what}, which cannot be: the rest is left out"
+            self.reason = (
+                f"record {number:,} at byte {position:,} has {problem}, which is impossible: the rest is skipped"
+            )
 
     # --- pcapng: blocks, of which some hold a packet ---
 
-    def _pcapng(self) -> Iterator[Batch]:
-        place, size = 0, len(self.buffer)
-        while place < size and self.reason is None:
-            place = yield from self._section(place)
+    def _read_pcapng(self) -> Iterator[Batch]:
+        position, size = 0, len(self.buffer)
+        while position < size and self.reason is None:
+            position = yield from self._read_section(position)
 
-    def _section(self, start: int) -> Generator[Batch, None, int]:
-        """One section. Returns where the next one begins."""
+    def _read_section(self, start: int) -> Generator[Batch, None, int]:
+        """Yield the batches of one section, and return the position of the next section."""
         import numpy as np
 
         size = len(self.buffer)
@@ -232,255 +248,270 @@ class Reader:
         order = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(magic)
         if order is None or size < start + 28:
             if not start:
-                raise UsageError(f"{self.source}: its section header cannot be read: expected a pcap or pcapng file")
-            self.reason = f"the section at byte {start:,} has no readable header: the rest is left out"
+                raise UsageError(f"{self.source}: its section header is unreadable: expected a pcap or pcapng file")
+            self.reason = f"the section at byte {start:,} has no readable header: the rest is skipped"
             return size
         major = struct.unpack(order + "H", self.buffer[start + 12 : start + 14])[0]
         if major != 1:
-            what = f"the section at byte {start:,} is of pcapng version {major}, which is not known"
+            problem = f"the section at byte {start:,} has the unknown pcapng version {major}"
             if not start:
-                raise UsageError(f"{self.source}: {what}")
-            self.reason = f"{what}: the rest is left out"
+                raise UsageError(f"{self.source}: {problem}")
+            self.reason = f"{problem}: the rest is skipped"
             return size
-        words, base, place = _words(self.buffer, order), len(self.interfaces), start
-        sync = _pcapng_sync(self.buffer, order)
-        while place < size:
-            blocks, place = _walk(words, place, min(place + WINDOW_BYTES, size), 4, 0, sync)
-            inside = blocks[: _good(blocks + 12 <= size)]
-            types, lengths = words[inside].astype(np.int64), words[inside + 4].astype(np.int64)
-            fits = (lengths >= 12) & (lengths % 4 == 0) & (lengths <= _LARGEST_BLOCK) & (inside + lengths <= size)
-            count = _good(fits)
-            trailer = words[inside[:count] + lengths[:count] - 4]
-            count = _good(trailer == lengths[:count])
-            # A section's length is in its own byte order, so it may look wrong; its type reads the same in both.
-            following = np.flatnonzero((types[: count + 1] == _SECTION) & (inside[: count + 1] > start))
-            if len(following):
-                count = int(following[0])
-                place = int(inside[count])
-            blocks_good, types, lengths = inside[:count], types[:count], lengths[:count]
-            self._notes(blocks_good, types, lengths, order, base)
-            yield from self._packets(blocks_good, types, lengths, words, order, base)
-            if len(following):
-                return place
+        words, base, position = _word_view(self.buffer, order), len(self.interfaces), start
+        sync = _make_pcapng_sync(self.buffer, order)
+        while position < size:
+            blocks, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 4, 0, sync)
+            starts = blocks[: _count_leading_true(blocks + 12 <= size)]
+            types, lengths = words[starts].astype(np.int64), words[starts + 4].astype(np.int64)
+            fits = (lengths >= 12) & (lengths % 4 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
+            count = _count_leading_true(fits)
+            trailer = words[starts[:count] + lengths[:count] - 4]
+            count = _count_leading_true(trailer == lengths[:count])
+            # A section's length is in its own byte order, so it may look wrong. Its type is the same in both orders.
+            section_rows = np.flatnonzero((types[: count + 1] == _SECTION) & (starts[: count + 1] > start))
+            if len(section_rows):
+                count = int(section_rows[0])
+                position = int(starts[count])
+            blocks_good, types, lengths = starts[:count], types[:count], lengths[:count]
+            self._read_notes(blocks_good, types, lengths, order, base)
+            yield from self._read_packets(blocks_good, types, lengths, words, order, base)
+            if len(section_rows):
+                return position
             if count < len(blocks):
-                cut = int(blocks[count])
-                ends = cut + 12 > size or (fits[:count].all() and lengths.size == count and self._runs_out(cut, order))
-                self._stop(0, cut, None if ends else "a block length")
+                bad_position = int(blocks[count])
+                is_cut_off = bad_position + 12 > size or (
+                    fits[:count].all() and lengths.size == count and self._is_cut_off(bad_position, order)
+                )
+                self._stop_reading(0, bad_position, None if is_cut_off else "a block length")
                 return size
-            self.release(min(place, size))
+            self.release(min(position, size))
         return size
 
-    def _runs_out(self, place: int, order: str) -> bool:
-        """Whether a block is of a possible length, and the file ends before it does."""
-        length = struct.unpack(order + "I", self.buffer[place + 4 : place + 8])[0]
-        return bool(12 <= length <= _LARGEST_BLOCK and length % 4 == 0 and place + length > len(self.buffer))
+    def _is_cut_off(self, position: int, order: str) -> bool:
+        """Return whether a block has a possible length but extends beyond the end of the file."""
+        length = struct.unpack(order + "I", self.buffer[position + 4 : position + 8])[0]
+        return bool(12 <= length <= _LARGEST_BLOCK and length % 4 == 0 and position + length > len(self.buffer))
 
-    def _notes(self, blocks: Ints, types: Ints, lengths: Ints, order: str, base: int) -> None:
-        """Interfaces, statistics and comments; all other blocks (names, secrets, ...) are skipped."""
+    def _read_notes(self, blocks: Ints, types: Ints, lengths: Ints, order: str, base: int) -> None:
+        """Read interfaces, statistics and comments. All other blocks (names, secrets, ...) are skipped."""
         import numpy as np
 
         for row in np.flatnonzero((types == _SECTION) | (types == _INTERFACE) | (types == _STATISTICS)):
-            place, length = int(blocks[row]), int(lengths[row])
-            body = bytes(self.buffer[place + 8 : place + length - 4])
+            position, length = int(blocks[row]), int(lengths[row])
+            body = bytes(self.buffer[position + 8 : position + length - 4])
             kind = int(types[row])
             if kind == _SECTION:
-                options = list(_options(body[16:], order))
-                self.comments += [_text(value) for code, value in options if code == 1]
-                program = next((_text(value) for code, value in options if code == 4), "")
+                options = list(_parse_options(body[16:], order))
+                self.comments += [_decode_text(value) for code, value in options if code == 1]
+                program = next((_decode_text(value) for code, value in options if code == 4), "")
                 self.programs.append((program, len(self.interfaces)))
             elif kind == _INTERFACE and len(body) >= 8:
-                self.interfaces.append(_interface(body, order))
+                self.interfaces.append(_parse_interface(body, order))
             elif kind == _STATISTICS and len(body) >= 12:
                 number = base + struct.unpack(order + "I", body[:4])[0]
                 if number < len(self.interfaces):
-                    _statistics(self.interfaces[number], body[12:], order)
+                    _parse_statistics(self.interfaces[number], body[12:], order)
 
-    def _packets(self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int) -> Iterator[Batch]:
+    def _read_packets(
+        self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int
+    ) -> Iterator[Batch]:
         import numpy as np
 
         rows = np.flatnonzero((types == _PACKET) | (types == _OLD_PACKET) | (types == _SIMPLE))
         for begin in range(0, len(rows), BATCH_RECORDS):
             row = rows[begin : begin + BATCH_RECORDS]
-            at, kind, length = blocks[row], types[row], lengths[row]
+            starts, kind, length = blocks[row], types[row], lengths[row]
             simple = kind == _SIMPLE
-            head = (
-                _take(self.buffer, np.minimum(at, max(0, len(self.buffer) - 28)), 28).view(order + "u4").reshape(-1, 7)
+            header_words = (
+                _gather_bytes(self.buffer, np.minimum(starts, max(0, len(self.buffer) - 28)), 28)
+                .view(order + "u4")
+                .reshape(-1, 7)
             )
-            number = head[:, 2].astype(np.int64)
+            number = header_words[:, 2].astype(np.int64)
             old = kind == _OLD_PACKET
             if old.any():
-                place = at[old] + 8
-                number[old] = _take(self.buffer, place, 2).view(order + "u2").astype(np.int64)
-            captured, wire = head[:, 5].astype(np.int64), head[:, 6].astype(np.int64)
-            ticks = (head[:, 3].astype(np.uint64) << np.uint64(32)) | head[:, 4].astype(np.uint64)
-            offset, room = at + 28, length - 32
+                offsets = starts[old] + 8
+                number[old] = _gather_bytes(self.buffer, offsets, 2).view(order + "u2").astype(np.int64)
+            captured, wire = header_words[:, 5].astype(np.int64), header_words[:, 6].astype(np.int64)
+            ticks = (header_words[:, 3].astype(np.uint64) << np.uint64(32)) | header_words[:, 4].astype(np.uint64)
+            offset, space = starts + 28, length - 32
             if simple.any():
                 number[simple], ticks[simple] = 0, 0
-                wire[simple] = words[at[simple] + 8]
-                offset[simple], room[simple] = at[simple] + 12, length[simple] - 16
+                wire[simple] = words[starts[simple] + 8]
+                offset[simple], space[simple] = starts[simple] + 12, length[simple] - 16
                 snap = self.interfaces[base].snaplen if base < len(self.interfaces) else 0
                 captured[simple] = np.minimum(wire[simple], snap or _LARGEST_RECORD)
                 self.untimed += int(simple.sum())
-            known = (number < len(self.interfaces) - base) & (room >= 0) & (captured <= room)
-            good = _good(known)
-            if good < len(row):
-                unknown = number[good] >= len(self.interfaces) - base
-                what = "an interface that was not described" if unknown else "a packet longer than its block"
-                self._stop(good, int(at[good]), what)
-            keep = slice(0, good)
-            number, offset, captured, room = number[keep], offset[keep], captured[keep], room[keep]
-            self._packet_options(kind[keep], offset, captured, room, words, order)
-            link_type, time_ns = self._timed(number + base, ticks[keep])
-            yield self._batch(offset, captured, wire[keep], time_ns, link_type)
+            is_valid = (number < len(self.interfaces) - base) & (space >= 0) & (captured <= space)
+            valid_count = _count_leading_true(is_valid)
+            if valid_count < len(row):
+                unknown = number[valid_count] >= len(self.interfaces) - base
+                problem = "an interface that was not described" if unknown else "a packet longer than its block"
+                self._stop_reading(valid_count, int(starts[valid_count]), problem)
+            keep = slice(0, valid_count)
+            number, offset, captured, space = number[keep], offset[keep], captured[keep], space[keep]
+            self._read_packet_options(kind[keep], offset, captured, space, words, order)
+            link_type, time_ns = self._look_up_times(number + base, ticks[keep])
+            yield self._make_batch(offset, captured, wire[keep], time_ns, link_type)
             if self.reason:
                 return
 
-    def _timed(self, number: Ints, ticks: Any) -> tuple[Ints, Ints]:
-        """Link types and times of packets of these interfaces."""
+    def _look_up_times(self, number: Ints, ticks: Any) -> tuple[Ints, Ints]:
+        """Return link types and times of packets, given the numbers of their interfaces."""
         import numpy as np
 
         link_type, time_ns = np.zeros(len(number), np.int64), np.zeros(len(number), np.int64)
-        for each in [int(number[0])] if len(number) and (number == number[0]).all() else np.unique(number):
-            interface = self.interfaces[each]
-            rows: Any = slice(None) if len(number) and (number == each).all() else number == each
+        for interface_number in [int(number[0])] if len(number) and (number == number[0]).all() else np.unique(number):
+            interface = self.interfaces[interface_number]
+            rows: Any = (
+                slice(None) if len(number) and (number == interface_number).all() else number == interface_number
+            )
             link_type[rows] = interface.link_type
-            time_ns[rows] = _nanoseconds(ticks[rows], interface.ticks_per_s) + interface.offset_s * 1_000_000_000
+            time_ns[rows] = _to_nanoseconds(ticks[rows], interface.ticks_per_s) + interface.offset_s * 1_000_000_000
         return link_type, time_ns
 
-    def _packet_options(self, kind: Ints, offset: Ints, captured: Ints, room: Ints, words: Any, order: str) -> None:
-        """Comments and drop counts of packets that have any, stepping through all of them side by side."""
+    def _read_packet_options(
+        self, kind: Ints, offset: Ints, captured: Ints, space: Ints, words: Any, order: str
+    ) -> None:
+        """Read comments and drop counts of packets, stepping through the options of all packets side by side."""
         import numpy as np
 
         padded = captured + (-captured % 4)
-        place, end = offset + padded, offset + room
-        place, end = (part[(kind == _PACKET) & (place + 4 <= end)] for part in (place, end))
-        while len(place):
-            pair = _take(self.buffer, place, 4).view(order + "u2").reshape(-1, 2).astype(np.int64)
+        positions, end = offset + padded, offset + space
+        positions, end = (part[(kind == _PACKET) & (positions + 4 <= end)] for part in (positions, end))
+        while len(positions):
+            pair = _gather_bytes(self.buffer, positions, 4).view(order + "u2").reshape(-1, 2).astype(np.int64)
             code, size = pair[:, 0], pair[:, 1]
-            fits = (code != 0) & (place + 4 + size <= end)
-            for at, length in zip(place[fits & (code == 1)], size[fits & (code == 1)], strict=True):
-                self.comments.append(_text(bytes(self.buffer[int(at) + 4 : int(at) + 4 + int(length)])))
-            for at in place[fits & (code == 4) & (size == 8)]:
-                self.packet_drops += struct.unpack(order + "Q", self.buffer[int(at) + 4 : int(at) + 12])[0]
-            place, end = (place + 4 + size + (-size % 4))[fits], end[fits]
-            place, end = place[place + 4 <= end], end[place + 4 <= end]
+            fits = (code != 0) & (positions + 4 + size <= end)
+            for position, length in zip(positions[fits & (code == 1)], size[fits & (code == 1)], strict=True):
+                self.comments.append(
+                    _decode_text(bytes(self.buffer[int(position) + 4 : int(position) + 4 + int(length)]))
+                )
+            for position in positions[fits & (code == 4) & (size == 8)]:
+                self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
+            positions, end = (positions + 4 + size + (-size % 4))[fits], end[fits]
+            positions, end = positions[positions + 4 <= end], end[positions + 4 <= end]
 
 
-# --- bytes by place ---
+# --- bytes by position ---
 
 
-def _words(buffer: Buffer, order: str) -> Any:
-    """A view in which element *i* is the 32-bit word at byte *i*, aligned or not."""
+def _word_view(buffer: Buffer, order: str) -> Any:
+    """Return a view whose element *i* is the 32-bit word at byte *i*, aligned or not."""
     import numpy as np
 
     return np.ndarray((max(0, len(buffer) - 3),), order + "u4", buffer, strides=(1,))
 
 
-def _take(buffer: Buffer, places: Ints, width: int) -> Any:
-    """``width`` bytes at each of these places, joined. Places must lie inside the buffer."""
+def _gather_bytes(buffer: Buffer, offsets: Ints, width: int) -> Any:
+    """Return ``width`` bytes at each of these offsets, joined. All must lie inside the buffer."""
     import numpy as np
 
-    if not len(places):
+    if not len(offsets):
         return np.zeros(0, np.uint8)
     view: Any = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
-    return view[places].view(np.uint8)
+    return view[offsets].view(np.uint8)
 
 
-def _good(condition: Any) -> int:
-    """How many values at the beginning are true."""
+def _count_leading_true(condition: Any) -> int:
+    """Return the number of true values before the first false one."""
     return len(condition) if condition.all() else int(condition.argmin())
 
 
 # --- from record to record ---
 
 
-def _walk(
+def _walk_records(
     words: Any, start: int, stop: int, length_at: int, extra: int, sync: Callable[[int, int], int | None]
 ) -> tuple[Ints, int]:
-    """The places of all records that begin in ``start`` to ``stop``, and the place after the last of them.
+    """Return the positions of all records that begin from ``start`` to ``stop``, and the position after the last one.
 
-    The next record is known only from the one before. To go faster than one at a time, a likely record is looked up
-    (``sync``) in each piece of the file, and all pieces are walked at once. A piece counts only if the one before it
-    ends exactly where it began; else it is walked again, one record at a time. So a wrong guess costs time, and
-    never changes the result.
+    Each record can only be found from the one before. To walk faster than one at a time, ``sync`` guesses a record in
+    each piece of the file, and all pieces are walked at once. A piece counts only if the one before it ends exactly
+    where it began. Otherwise it is walked again, one record at a time. So a wrong guess costs time, but never changes
+    the result.
 
     Args:
         words: the 32-bit word at each byte.
-        start: where a record is known to begin.
-        stop: records that begin here or later are left for later.
-        length_at: where a record holds its length.
-        extra: what is added to that length to get to the next record.
-        sync: (from, to) to the first likely record in between.
+        start: the position of a record.
+        stop: the position at which to stop. Records that begin here or later are left for later.
+        length_at: offset of the length within a record.
+        extra: bytes to add to that length to get to the next record.
+        sync: returns the first likely record from one position to another.
     """
     import numpy as np
 
-    begins, apart = [start], _piece_bytes(words, start, stop, length_at, extra)
-    for target in range(start + apart, stop - apart // 2, apart):
-        if target > begins[-1] and (found := sync(target, min(stop, target + _LARGEST_RECORD))) is not None:
-            begins.append(found)
+    begins, piece_bytes = [start], _choose_piece_bytes(words, start, stop, length_at, extra)
+    for target in range(start + piece_bytes, stop - piece_bytes // 2, piece_bytes):
+        if target > begins[-1] and (candidate := sync(target, min(stop, target + _LARGEST_RECORD))) is not None:
+            begins.append(candidate)
     if len(begins) == 1:
-        return _walk_one(words, start, stop, length_at, extra)
-    limits, here = np.array([*begins[1:], stop], np.int64), np.array(begins, np.int64)
+        return _walk_singly(words, start, stop, length_at, extra)
+    limits, positions = np.array([*begins[1:], stop], np.int64), np.array(begins, np.int64)
     lengths, octets = words[length_at:], np.frombuffer(words.base, np.uint8)[length_at:]
-    last, steps = len(lengths) - 1, [here]
-    while (here < limits).any():
-        for _ in range(_STEPS):  # walking on beyond the limit does no harm
-            here_or_last = np.minimum(here, last)
-            octets.take(here_or_last)  # waits for memory overlap here, which they would not for unaligned words
+    last, steps = len(lengths) - 1, [positions]
+    while (positions < limits).any():
+        for _ in range(_STEPS):  # walking beyond the limit is harmless
+            here_or_last = np.minimum(positions, last)
+            octets.take(here_or_last)  # touch the memory first, because waits overlap here but not for unaligned words
             ahead = lengths[here_or_last]
             if extra < 12:
-                ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress: not a record
-            here = np.minimum(here + ahead + extra, _NOWHERE)
-            steps.append(here)
-    table = np.stack(steps, axis=1)
-    own = table < limits[:, None]
-    counts = own.sum(1)
-    ends = table[np.arange(len(begins)), counts]
+                ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress, so this is not a record
+            positions = np.minimum(positions + ahead + extra, _BEYOND_FILE)
+            steps.append(positions)
+    all_positions = np.stack(steps, axis=1)
+    is_in_piece = all_positions < limits[:, None]
+    counts = is_in_piece.sum(1)
+    ends = all_positions[np.arange(len(begins)), counts]
     if (ends[:-1] == limits[:-1]).all():
-        return table[own], int(ends[-1])
+        return all_positions[is_in_piece], int(ends[-1])
     pieces, expected = [], start
     for row, limit in enumerate(limits.tolist()):
         if expected == begins[row]:
-            piece, expected = table[row, : counts[row]], int(ends[row])
+            piece, expected = all_positions[row, : counts[row]], int(ends[row])
         elif expected < limit:
-            piece, expected = _walk_one(words, expected, limit, length_at, extra)
+            piece, expected = _walk_singly(words, expected, limit, length_at, extra)
         else:
             continue
         pieces.append(piece)
     return np.concatenate(pieces), expected
 
 
-def _piece_bytes(words: Any, start: int, stop: int, length_at: int, extra: int) -> int:
-    """The distance between pieces: one step of all pieces costs about twice as much as finding the start of one."""
-    place, seen = start, 0
-    while seen < _SAMPLED and place + length_at < len(words) and place < stop:
-        place, seen = place + int(words[place + length_at]) + extra, seen + 1
-    mean_bytes = max(12, (min(place, stop) - start) // max(1, seen))
-    return min(_PIECE_BYTES, max(_LEAST_PIECE_BYTES, isqrt(mean_bytes * (stop - start) // 2)))
+def _choose_piece_bytes(words: Any, start: int, stop: int, length_at: int, extra: int) -> int:
+    """Return the size of pieces. One step of all pieces costs about twice as much as finding the start of one."""
+    position, sampled = start, 0
+    while sampled < _SAMPLED_RECORDS and position + length_at < len(words) and position < stop:
+        position, sampled = position + int(words[position + length_at]) + extra, sampled + 1
+    mean_bytes = max(12, (min(position, stop) - start) // max(1, sampled))
+    return min(_PIECE_BYTES, max(_MIN_PIECE_BYTES, isqrt(mean_bytes * (stop - start) // 2)))
 
 
-def _walk_one(words: Any, start: int, stop: int, length_at: int, extra: int) -> tuple[Ints, int]:
-    """The same for one piece, one record at a time."""
+def _walk_singly(words: Any, start: int, stop: int, length_at: int, extra: int) -> tuple[Ints, int]:
+    """Do the same for one piece, one record at a time."""
     import numpy as np
 
     unpack = struct.Struct(words.dtype.str[0].replace("|", "<") + "I").unpack_from
     buffer, last = memoryview(words.base), len(words) - 1
-    found, place = [], start
-    while place < stop:
-        found.append(place)
-        if place + length_at > last:
-            place = stop + (1 << 40)
+    starts, position = [], start
+    while position < stop:
+        starts.append(position)
+        if position + length_at > last:
+            position = stop + (1 << 40)
             break
-        ahead = unpack(buffer, place + length_at)[0] + extra
+        ahead = unpack(buffer, position + length_at)[0] + extra
         if ahead < 12:
-            place = stop + (1 << 40)
+            position = stop + (1 << 40)
             break
-        place += ahead
-    return np.array(found, np.int64), place
+        position += ahead
+    return np.array(starts, np.int64), position
 
 
-def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int, head: int) -> Callable[[int, int], int | None]:
-    """A likely pcap record: two in a row with the high half of the first record's time, and possible lengths."""
+def _make_pcap_sync(buffer: Buffer, order: str, ticks_per_s: int, head: int) -> Callable[[int, int], int | None]:
+    """Return a function that finds a likely pcap record.
+
+    It looks for two records in a row with possible lengths and the high half of the first record's time.
+    """
     header = struct.Struct(order + "IIII").unpack_from
     if len(buffer) < 24 + head:
         return lambda start, stop: None
@@ -488,45 +519,47 @@ def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int, head: int) -> Calla
     pattern = bytes(buffer[26:28]) if order == "<" else bytes(buffer[24:26])
     shift, size = (2 if order == "<" else 0), len(buffer)
 
-    def likely(place: int) -> int | None:
-        """Where the record ends, or None."""
-        if place + head > size:
+    def find_record_end(position: int) -> int | None:
+        """Return the end of the record at a position, or None if it is not a likely one."""
+        if position + head > size:
             return None
-        seconds, fraction, captured, wire = header(buffer, place)
+        seconds, fraction, captured, wire = header(buffer, position)
         near = -3600 < seconds - reference < 86400 and fraction < ticks_per_s
-        return place + head + captured if near and captured <= _LARGEST_RECORD and captured <= wire < 1 << 20 else None
+        return (
+            position + head + captured if near and captured <= _LARGEST_RECORD and captured <= wire < 1 << 20 else None
+        )
 
     def sync(start: int, stop: int) -> int | None:
-        place = start
+        position = start
         for _ in range(64):
-            place = buffer.find(pattern, place, stop)
-            if place < 0:
+            position = buffer.find(pattern, position, stop)
+            if position < 0:
                 return None
-            following = likely(place - shift)
-            if following is not None and (following >= size or likely(following) is not None):
-                return place - shift
-            place += 1
+            record_end = find_record_end(position - shift)
+            if record_end is not None and (record_end >= size or find_record_end(record_end) is not None):
+                return position - shift
+            position += 1
         return None
 
     return sync
 
 
-def _pcapng_sync(buffer: Buffer, order: str) -> Callable[[int, int], int | None]:
-    """A likely packet block: its type, and the same length at both of its ends."""
+def _make_pcapng_sync(buffer: Buffer, order: str) -> Callable[[int, int], int | None]:
+    """Return a function that finds a likely packet block, with its type and the same length at both ends."""
     pattern, word, size = struct.pack(order + "I", _PACKET), struct.Struct(order + "I").unpack_from, len(buffer)
 
     def sync(start: int, stop: int) -> int | None:
-        place = start
+        position = start
         for _ in range(64):
-            place = buffer.find(pattern, place, stop)
-            if place < 0:
+            position = buffer.find(pattern, position, stop)
+            if position < 0:
                 return None
-            if place % 4 == 0 and place + 8 <= size:
-                length = word(buffer, place + 4)[0]
-                end = place + length
+            if position % 4 == 0 and position + 8 <= size:
+                length = word(buffer, position + 4)[0]
+                end = position + length
                 if 32 <= length < _LARGEST_RECORD and end <= size and word(buffer, end - 4)[0] == length:
-                    return place
-            place += 1
+                    return position
+            position += 1
         return None
 
     return sync
@@ -535,27 +568,27 @@ def _pcapng_sync(buffer: Buffer, order: str) -> Callable[[int, int], int | None]
 # --- options of pcapng blocks ---
 
 
-def _options(body: bytes, order: str) -> Iterator[tuple[int, bytes]]:
-    """(code, value) up to the end mark; an option that runs out of its block ends them."""
-    place = 0
-    while place + 4 <= len(body):
-        code, length = struct.unpack(order + "HH", body[place : place + 4])
-        if code == 0 or place + 4 + length > len(body):
+def _parse_options(body: bytes, order: str) -> Iterator[tuple[int, bytes]]:
+    """Yield (code, value) up to the end mark, or up to an option that extends beyond its block."""
+    position = 0
+    while position + 4 <= len(body):
+        code, length = struct.unpack(order + "HH", body[position : position + 4])
+        if code == 0 or position + 4 + length > len(body):
             return
-        yield code, body[place + 4 : place + 4 + length]
-        place += 4 + length + -length % 4
+        yield code, body[position + 4 : position + 4 + length]
+        position += 4 + length + -length % 4
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode("utf-8", "replace").rstrip("\0")
 
 
-def _interface(body: bytes, order: str) -> Interface:
+def _parse_interface(body: bytes, order: str) -> Interface:
     link_type, _, snaplen = struct.unpack(order + "HHI", body[:8])
     interface = Interface(link_type, snaplen)
-    for code, value in _options(body[8:], order):
+    for code, value in _parse_options(body[8:], order):
         if code == 2:
-            interface.name = _text(value)
+            interface.name = _decode_text(value)
         elif code == 9 and value:
             power = value[0] & 0x7F
             interface.ticks_per_s = 2 ** min(power, 63) if value[0] & 0x80 else 10 ** min(power, 19)
@@ -564,22 +597,22 @@ def _interface(body: bytes, order: str) -> Interface:
     return interface
 
 
-def _statistics(interface: Interface, body: bytes, order: str) -> None:
-    for code, value in _options(body, order):
+def _parse_statistics(interface: Interface, body: bytes, order: str) -> None:
+    for code, value in _parse_options(body, order):
         if code in (4, 5, 7) and len(value) == 8:
             count = struct.unpack(order + "Q", value)[0]
             setattr(interface, {4: "received", 5: "dropped", 7: "os_dropped"}[code], count)
 
 
-def _nanoseconds(ticks: Any, ticks_per_s: int) -> Ints:
-    """Converts time stamps of any resolution. If 64 bits cannot hold the result, the time stamp was garbage."""
+def _to_nanoseconds(ticks: Any, ticks_per_s: int) -> Ints:
+    """Convert time stamps of any resolution. Those whose result does not fit into 64 bits are garbage."""
     import numpy as np
 
     if 1_000_000_000 % ticks_per_s == 0:
         return np.asarray((ticks * np.uint64(1_000_000_000 // ticks_per_s)).astype(np.int64))
     if ticks_per_s < 1 << 33:
-        whole, rest = np.divmod(ticks, np.uint64(ticks_per_s))
-        scaled = whole * np.uint64(1_000_000_000) + rest * np.uint64(1_000_000_000) // np.uint64(ticks_per_s)
+        seconds, remainder = np.divmod(ticks, np.uint64(ticks_per_s))
+        scaled = seconds * np.uint64(1_000_000_000) + remainder * np.uint64(1_000_000_000) // np.uint64(ticks_per_s)
         return np.asarray(scaled.astype(np.int64))
     values = [int(tick) * 1_000_000_000 // ticks_per_s for tick in ticks]
     return np.array([min(value, (1 << 62)) for value in values], np.int64)

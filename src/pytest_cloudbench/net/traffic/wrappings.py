@@ -1,7 +1,6 @@
-"""What is known of protocols around and beside IP: which of them never hold a flow, and what the others are called.
+"""Numbers and names of protocols around IP, and which of them never hold a flow.
 
-What may live here: numbers and names. A packet of a protocol that is unknown here may hold flows that were not seen, so
-it makes a capture's verdict unknown; protocols that are known to hold none do not.
+A packet of any other protocol may hold unseen flows, so it makes a capture's verdict unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ CONTROL_SAPS = frozenset((
     0x00, 0x02, 0x03, 0x04, 0x05, 0x08, 0x0C, 0x0E, 0x10, 0x42, 0x4E, 0x7E, 0x80, 0x8E, 0x98, 0xBC, 0xD4, 0xDC, 0xE0,
     0xF0, 0xF4, 0xF5, 0xF8, 0xFC, 0xFE, 0xFF,
 ))  # fmt: skip
-"""Of LLC: spanning tree (0x42), IPX (0xE0, 0xFF), NetBIOS (0xF0), OSI with IS-IS (0xFE), SNA, management."""
+"""LLC service access points: spanning tree (0x42), IPX (0xE0, 0xFF), NetBIOS (0xF0), OSI with IS-IS (0xFE), SNA,
+management."""
 
 _SNAP_CONTROL = frozenset((
     *((0x00000C, pid) for pid in (0x0102, 0x0104, 0x0105, 0x010B, 0x010C, 0x0111, 0x0112, 0x0115, 0x0116, 0x2000,
@@ -33,8 +33,8 @@ CONTROL_PROTOCOLS = frozenset((
     1, 2, 3, 5, 7, 8, 9, 20, 27, 28, 33, 45, 46, 48, 54, 58, 59, 81, 83, 85, 86, 88, 89, 100, 101, 102, 103, 104, 111,
     112, 113, 118, 119, 121, 123, 124, 127, 132, 133, 134, 135, 138, 139, 140,
 ))  # fmt: skip
-"""Of IP: ICMP, IGMP, routing (EGP, IGRP, EIGRP, OSPF, PIM, IS-IS, ...), RSVP, VRRP and CARP, and transports that are
-not TCP or UDP (SCTP, DCCP, PGM, ...): none of them contains another IP packet."""
+"""IP protocols: ICMP, IGMP, routing (EGP, IGRP, EIGRP, OSPF, PIM, IS-IS, ...), RSVP, VRRP and CARP, and transports
+that are not TCP or UDP (SCTP, DCCP, PGM, ...). None of them contains another IP packet."""
 
 _ETHERTYPES = {
     0x22EB: "ERSPAN", 0x22F3: "TRILL", 0x4305: "batman-adv", 0x880B: "PPP", 0x883E: "WCCP", 0x8847: "MPLS",
@@ -53,29 +53,29 @@ _LINKS = {
 }  # fmt: skip
 
 
-def snap_is_control(organisation: int, protocol: int) -> bool:
-    """Whether a protocol of SNAP holds no flow: CDP, VTP, DTP, PVST, UDLD, AppleTalk, EDP, ..."""
+def is_snap_control(organisation: int, protocol: int) -> bool:
+    """Return whether a SNAP protocol never holds a flow: CDP, VTP, DTP, PVST, UDLD, AppleTalk, EDP, ..."""
     return (organisation, protocol) in _SNAP_CONTROL
 
 
-def ethertype(number: int) -> str:
-    """What an EtherType is called."""
+def ethertype_name(number: int) -> str:
+    """Return the name of an EtherType."""
     return _ETHERTYPES.get(number, f"EtherType 0x{number:04x}")
 
 
-def ip_protocol(number: int) -> str:
-    """What a protocol of IP is called."""
+def ip_protocol_name(number: int) -> str:
+    """Return the name of an IP protocol."""
     return _PROTOCOLS.get(number, f"IP protocol {number}")
 
 
-def link_type(number: int) -> str:
-    """What a link type is called."""
+def link_type_name(number: int) -> str:
+    """Return the name of a link type."""
     return _LINKS.get(number, f"link type {number}")
 
 
-def ppp(number: int) -> str | None:
-    """What a protocol of PPP is called; None if it holds no flow: control, and networks other than IP."""
+def ppp_name(number: int) -> str | None:
+    """Return the name of a PPP protocol, or None if it never holds a flow (control, and networks other than IP)."""
     if number >= 0x4000 or number in (0x23, 0x25, 0x27, 0x29, 0x2B, 0x35, 0x3F):
         return None
-    known = {0x2D: "compressed TCP", 0x2F: "compressed TCP", 0x3D: "multilink", 0x53: "encryption", 0xFD: "compression"}
-    return f"PPP with {known.get(number, f'protocol 0x{number:04x}')}"
+    names = {0x2D: "compressed TCP", 0x2F: "compressed TCP", 0x3D: "multilink", 0x53: "encryption", 0xFD: "compression"}
+    return f"PPP with {names.get(number, f'protocol 0x{number:04x}')}"

@@ -143,6 +143,6 @@ def name_quic_flows(analysis: Analysis, path: Path, rules: Sequence[Rule]) -> li
     roles = Roles(rules)
     for facts in flows:
         facts.sni = names.get((facts.flow.client, facts.flow.client_port), facts.sni)
-        facts.role = roles.of(facts.flow, facts.names, is_quic=True)
+        facts.role = roles.find_role(facts.flow, facts.names, is_quic=True)
     nameless = sum(facts.sni is None for facts in flows)
     return [f"{nameless} QUIC flows have no readable hello"] if nameless else []

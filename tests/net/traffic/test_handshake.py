@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.net.traffic import analyze
-from pytest_cloudbench.net.traffic.handshake import client_hello, dns_message, quic_version, server_version
+from pytest_cloudbench.net.traffic.handshake import (
+    parse_client_hello,
+    parse_dns_message,
+    parse_quic_version,
+    parse_server_version,
+)
 from tests.net.traffic import craft
 
 
@@ -29,28 +34,28 @@ HELLO = hello()
 
 
 def test_a_hello() -> None:
-    found = client_hello(HELLO + b"more")
+    found = parse_client_hello(HELLO + b"more")
     assert found is not None
     assert (found.sni, found.alpn, found.has_ech) == ("files.example.com", ("h2", "http/1.1"), False)
     assert "TLSv1.3" in found.versions
 
 
 def test_a_name_that_a_terminal_would_obey() -> None:
-    found = client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
+    found = parse_client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
     assert found is not None
     assert found.sni == "files\ufffd[31m\ufffd.com  "
 
 
 @pytest.mark.parametrize("size", range(0, len(HELLO), 7))
 def test_a_cut_hello_is_unknown(size: int) -> None:
-    assert client_hello(HELLO[:size]) is None
+    assert parse_client_hello(HELLO[:size]) is None
 
 
 def test_a_hello_in_several_records_and_segments() -> None:
     body = HELLO[5:]
     parts = [body[:40], body[40:100], body[100:]]
     stream = b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
-    assert client_hello(stream) == client_hello(HELLO)
+    assert parse_client_hello(stream) == parse_client_hello(HELLO)
     segments = craft.connection(stream, mss=30)
     first, second = segments[5], segments[7]
     segments[5], segments[7] = second, first  # out of order
@@ -67,22 +72,24 @@ def server_hello(extension: bytes) -> bytes:
 
 def test_the_server_decides() -> None:
     new = server_hello(b"\x00\x2b\x00\x02\x03\x04")
-    assert server_version(new) == "TLSv1.3"
-    assert server_version(server_hello(b"")) == "TLSv1.2"
-    assert all(server_version(new[:size]) is None for size in range(len(new))), "a cut one would look like TLS 1.2"
+    assert parse_server_version(new) == "TLSv1.3"
+    assert parse_server_version(server_hello(b"")) == "TLSv1.2"
+    assert all(parse_server_version(new[:size]) is None for size in range(len(new))), (
+        "a cut one would look like TLS 1.2"
+    )
 
 
 def test_quic_versions() -> None:
     def initial(first: int, version: int) -> bytes:
         return bytes([first]) + struct.pack(">I", version) + b"\x08" + bytes(1200)
 
-    assert quic_version(initial(0xC3, 1)) == "1"
-    assert quic_version(initial(0xD3, 0x6B3343CF)) == "2"
-    assert quic_version(initial(0xC3, 0xFF00001D)) == "draft-29"
-    assert quic_version(initial(0xE3, 1)) is None, "a handshake packet"
-    assert quic_version(initial(0x43, 1)) is None, "a short header"
-    assert quic_version(initial(0xC3, 0x0A0A0A0A)) is None
-    assert quic_version(b"") is None
+    assert parse_quic_version(initial(0xC3, 1)) == "1"
+    assert parse_quic_version(initial(0xD3, 0x6B3343CF)) == "2"
+    assert parse_quic_version(initial(0xC3, 0xFF00001D)) == "draft-29"
+    assert parse_quic_version(initial(0xE3, 1)) is None, "a handshake packet"
+    assert parse_quic_version(initial(0x43, 1)) is None, "a short header"
+    assert parse_quic_version(initial(0xC3, 0x0A0A0A0A)) is None
+    assert parse_quic_version(b"") is None
 
 
 def question(name: str) -> bytes:
@@ -91,7 +98,7 @@ def question(name: str) -> bytes:
 
 def test_dns() -> None:
     ask = b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question("a.Example.com") + b"\0\1\0\1"
-    found = dns_message(ask)
+    found = parse_dns_message(ask)
     assert found is not None
     assert (found.name, found.is_answer, found.addresses) == ("a.example.com", False, ())
     alias = b"\xc0\x0c\0\5\0\1\0\0\0\1\0\7\4node\xc0\x0e"
@@ -100,19 +107,19 @@ def test_dns() -> None:
     answer = (
         b"\x12\x34\x81\x80\x00\x01\x00\x03" + bytes(4) + question("a.Example.com") + b"\0\1\0\1" + alias + four + six
     )
-    found = dns_message(answer)
+    found = parse_dns_message(answer)
     assert found is not None
     assert (found.is_answer, [str(each) for each in found.addresses]) == (True, ["10.1.2.3", "2001:db8::5"])
-    assert dns_message(answer[:-1]) is None
-    assert dns_message(ask[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
+    assert parse_dns_message(answer[:-1]) is None
+    assert parse_dns_message(ask[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(HELLO)), st.binary(max_size=4))
 def test_no_input_raises(data: bytes, place: int, patch: bytes) -> None:
     broken = HELLO[:place] + patch + HELLO[place + len(patch) :]
-    for parser in (client_hello, server_version, quic_version, dns_message):
+    for parser in (parse_client_hello, parse_server_version, parse_quic_version, parse_dns_message):
         parser(data)
         parser(broken)
         parser(broken + data)
-    assert client_hello(broken[: place // 2]) is None
+    assert parse_client_hello(broken[: place // 2]) is None

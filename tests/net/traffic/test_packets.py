@@ -111,7 +111,7 @@ def test_ipv6_in_tunnels() -> None:
 def test_a_wrapping_that_is_not_known_is_never_nothing(frame: bytes) -> None:
     found = read(frame)
     assert (found.aside.not_understood, found.aside.wire_bytes, found.table.flows) == (1, len(frame), [])
-    assert "1 packets may hold flows that were not looked for: 1 " in found.validity.reasons[-1]
+    assert "1 packets may hold flows inside undecoded protocols: 1 " in found.validity.reasons[-1]
 
 
 def test_a_canary_may_be_in_what_was_not_looked_into() -> None:
@@ -194,7 +194,7 @@ def test_fragments_without_the_others_are_counted_aside() -> None:
     found = read(whole[0], *pieces(24, 8)[1:], *pieces6(24)[:2], DATA.frame())
     assert (found.aside.fragments, found.aside.joined, payload(found)) == (7, 0, [100])
     assert found.validity.verdict == "unknown"
-    assert "7 fragments of IP packets without the others" in found.validity.reasons[-1]
+    assert "7 fragments of incomplete IP packets" in found.validity.reasons[-1]
     again = read(whole[0], whole[0], *whole)
     assert (again.aside.fragments, again.aside.joined, payload(again)) == (0, 3, [100])
 
@@ -260,7 +260,7 @@ def test_a_malformed_packet_leaves_no_flow_without_packets() -> None:
     broken[46] = 0x10
     found = read(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
     assert [(flow.number, flow.client_port, flow.up.payload_bytes) for flow in found.table.flows] == [(0, 7, 1)]
-    assert found.validity.reasons[-1] == "1 packets with headers that contradict themselves"
+    assert found.validity.reasons[-1] == "1 packets have contradictory headers"
 
 
 def test_every_packet_is_in_a_flow_or_aside() -> None:
@@ -292,7 +292,7 @@ def test_flows_of_others_are_foreign() -> None:
     assert [flow.up.payload_bytes for flow in found.table.flows] == [100]
     assert [flow.up.payload_bytes for flow in found.table.foreign] == [7]
     assert found.as_dict()["payload_up_bytes"] == 100
-    with pytest.raises(UsageError, match=r"10\.0\.0\.77.*clients in it are: 10\.0\.0\.1, 10\.0\.0\.9"):
+    with pytest.raises(UsageError, match=r"10\.0\.0\.77.*its clients are: 10\.0\.0\.1, 10\.0\.0\.9"):
         analyze(data, client="10.0.0.77")
     with pytest.raises(UsageError, match="expected an IPv4 or IPv6 address"):
         analyze(data, client="me")

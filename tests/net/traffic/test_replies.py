@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.net.traffic import Analysis, Flow, analyze, metrics
-from pytest_cloudbench.net.traffic.replies import round_trips
+from pytest_cloudbench.net.traffic.replies import measure_round_trips
 from tests.net.traffic import craft, paths
 from tests.net.traffic.craft import START_NS, Segment
 
@@ -63,7 +63,7 @@ def assert_as_stepped(found: Analysis) -> None:
     for flow, told in zip(found.table.flows, found.flows(), strict=True):
         packets = packets_of(found, flow) if flow.is_tcp else []
         for up, key in ((True, "rtt_up_s"), (False, "rtt_down_s")):
-            assert told[key] == stepped(packets, up=up) == round_trips(found.table, flow, up=up), (flow, key)
+            assert told[key] == stepped(packets, up=up) == measure_round_trips(found.table, flow, up=up), (flow, key)
         assert told["turns"] == metrics.turns(found.table, flow)
         speakers = [way for _, way, _, _, _, size in packets if size]
         if flow.is_tcp:
@@ -98,7 +98,7 @@ def test_garbage_for_numbers() -> None:
     found = analyze(craft.pcap(craft.records([*segments, *ahead, *answers])))
     assert len(found.table.flows) == 8
     for flow in found.table.flows[:7]:
-        assert round_trips(found.table, flow, up=True) == stepped(packets_of(found, flow), up=True)
+        assert measure_round_trips(found.table, flow, up=True) == stepped(packets_of(found, flow), up=True)
 
 
 def test_a_chosen_few_are_as_among_all() -> None:

@@ -22,7 +22,7 @@ from pytest_cloudbench.net.traffic.resent import (
     RETRANSMITTED,
     SPURIOUS,
     Segments,
-    judge,
+    judge_packets,
 )  # fmt: skip
 from tests.net.traffic import craft
 
@@ -34,7 +34,7 @@ def judged(rows: Sequence[Row], *, stepwise: bool = False, part: int = 1000) -> 
     kinds = (np.int64, bool, np.uint32, np.uint32, np.uint8, np.uint16, np.uint32)
     columns = [np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
     parts = (Segments(*(column[at : at + part] for column in columns)) for at in range(0, len(rows), part))
-    return [int(kind) for kind in judge(parts, stepwise=stepwise)]
+    return [int(kind) for kind in judge_packets(parts, stepwise=stepwise)]
 
 
 def segment(

@@ -32,15 +32,15 @@ SHIPPED = parse_rules(read_flow_rules())
     ],
 )  # fmt: skip
 def test_rules_that_ship(name: str, up: int, expected: str) -> None:
-    assert Roles(SHIPPED).of(flow(up), (name,)) == expected
+    assert Roles(SHIPPED).find_role(flow(up), (name,)) == expected
 
 
 def test_general_rules() -> None:
-    assert Roles(SHIPPED).of(flow(port=53, protocol=17), ("10.0.0.2",)) == "dns"
-    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",)) == "other"
-    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",), is_quic=True) == "control"
-    assert Roles(SHIPPED).of(flow(port=22_000), ("10.0.0.2",)) == "storage"
-    assert Roles(()).of(flow(), ("x",)) == "other"
+    assert Roles(SHIPPED).find_role(flow(port=53, protocol=17), ("10.0.0.2",)) == "dns"
+    assert Roles(SHIPPED).find_role(flow(protocol=17), ("10.0.0.2",)) == "other"
+    assert Roles(SHIPPED).find_role(flow(protocol=17), ("10.0.0.2",), is_quic=True) == "control"
+    assert Roles(SHIPPED).find_role(flow(port=22_000), ("10.0.0.2",)) == "storage"
+    assert Roles(()).find_role(flow(), ("x",)) == "other"
 
 
 def test_own_rules() -> None:
@@ -57,16 +57,16 @@ def test_own_rules() -> None:
     """
     rules = parse_rules(text, client="mine")
     assert [(rule.role, rule.client) for rule in rules] == [("control", "mine"), ("storage", "")]
-    assert Roles(rules).of(flow(200, 100), ("a.example.com",)) == "control", "a client's rules come first"
-    assert Roles(rules).of(flow(200, 100), ("a.example.org",)) == "storage"
-    assert Roles(rules).of(flow(100, 200), ("a.example.org",)) == "other"
-    assert Roles(rules).of(flow(2000), ("a.example.org",)) == "other"
+    assert Roles(rules).find_role(flow(200, 100), ("a.example.com",)) == "control", "a client's rules come first"
+    assert Roles(rules).find_role(flow(200, 100), ("a.example.org",)) == "storage"
+    assert Roles(rules).find_role(flow(100, 200), ("a.example.org",)) == "other"
+    assert Roles(rules).find_role(flow(2000), ("a.example.org",)) == "other"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("=", "is no TOML"), ("x = 1", "x: unknown key, expected one of clients, rules"),
+        ("=", "is not TOML"), ("x = 1", "x: unknown key, expected one of clients, rules"),
         ("rules = 3", r"rules: expected tables"), ("clients = 3", "clients: expected tables"),
         ("[[rules]]", r"rules\[0\].role: None: expected one of control"),
         ('[[rules]]\nrole="big"', "'big': expected one of control"),

@@ -132,7 +132,7 @@ def test_what_may_hide_flows_is_named_and_makes_unknown(name: str) -> None:
     assert found.aside.hidden == {name.strip(): 2}
     assert found.summary()["not_looked_into"] == {name.strip(): 2}
     assert found.validity.verdict == "unknown"
-    assert found.validity.reasons == (f"2 packets may hold flows that were not looked for: 2 {name.strip()}",)
+    assert found.validity.reasons == (f"2 packets may hold flows inside undecoded protocols: 2 {name.strip()}",)
     counted = sum(flow.up.packets for flow in found.table.flows) + found.aside.not_understood
     assert counted == 3, "each is in a flow or aside"
 
@@ -143,7 +143,7 @@ def test_what_may_hide_flows_is_named_and_makes_unknown(name: str) -> None:
 def test_link_types(link: int, name: str) -> None:
     found = analyze(craft.pcap([(START_NS, FRAME)] * 3, link=link))
     assert (found.aside.hidden, found.aside.not_understood, found.table.flows) == ({name: 3}, 3, [])
-    assert found.validity.reasons[-1] == f"3 packets may hold flows that were not looked for: 3 {name}"
+    assert found.validity.reasons[-1] == f"3 packets may hold flows inside undecoded protocols: 3 {name}"
 
 
 def llc(body: bytes) -> bytes:

@@ -145,4 +145,4 @@ def _unique_bytes(table: FlowTable, flow: Flow, *, up: bool) -> int:
     first = np.zeros(len(rows), bool)
     first[0] = True
     start = sequence.unwrap(table.packets.seq[rows], first)
-    return int(sequence.covered(np.zeros(len(rows), np.int64), first, start, payload)[0][0])
+    return int(sequence.measure_coverage(np.zeros(len(rows), np.int64), first, start, payload)[0][0])

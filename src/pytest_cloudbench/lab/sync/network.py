@@ -22,7 +22,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.capture import Capture, CaptureResult
 from pytest_cloudbench.net.link import Link, LinkUnavailable, Way
 from pytest_cloudbench.net.traffic import Analysis, Flow, Whose, analyze
-from pytest_cloudbench.net.traffic.replies import round_trips
+from pytest_cloudbench.net.traffic.replies import measure_round_trips
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import owner_text
 
@@ -319,7 +319,7 @@ class UsersInterface:
                 self._handshakes += 1
                 quickest_s = min(self._handshakes_s.get(server, never_s), facts.flow.initial_rtt_ns / 1e9)
                 self._handshakes_s[server] = quickest_s
-            elif (seen := round_trips(analysis.table, facts.flow, up=True)) is not None:
+            elif (seen := measure_round_trips(analysis.table, facts.flow, up=True)) is not None:
                 self._answers_s[server] = min(self._answers_s.get(server, never_s), seen["min"])
 
 

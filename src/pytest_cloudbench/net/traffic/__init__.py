@@ -1,9 +1,10 @@
-"""Turns captured traffic into flows and numbers: pure functions of a capture file's bytes.
+"""Pure functions that turn the bytes of a capture file into flows and numbers.
 
-What may live here: the order in which the modules see a capture (``records``: the file; ``packets``, ``headers``,
-``tunnels``: headers; ``table``, ``flows``, ``counts``, ``sequence``, ``resent``, ``replies``: connections;
-``handshake``, ``streams``: payload; ``facts``, ``roles``, ``owners``, ``metrics``: meaning; ``lines``, ``analysis``:
-everything together). No file is opened here. Bulk numbers never come from another program; docs/traffic.md says why.
+The modules in the order in which they process a capture: ``records`` reads the file. ``packets``, ``headers`` and
+``tunnels`` read headers. ``table``, ``flows``, ``counts``, ``sequence``, ``resent`` and ``replies`` handle connections.
+``handshake`` and ``streams`` read payload. ``facts``, ``roles``, ``owners`` and ``metrics`` interpret flows, and
+``lines`` and ``analysis`` combine everything. No file is opened here. Bulk numbers never come from another program, for
+the reasons in docs/traffic.md.
 """
 
 from pytest_cloudbench.net.traffic.analysis import Analysis, Validity, analyze

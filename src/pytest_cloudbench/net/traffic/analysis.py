@@ -1,7 +1,4 @@
-"""The analysis of one capture: flows with names and roles, totals, and whether the numbers can be trusted.
-
-What may live here: combining the other modules' answers, and saying which numbers are known.
-"""
+"""The analysis of one capture: flows with names and roles, totals, and whether the numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.traffic import lines, metrics, streams
 from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_facts
-from pytest_cloudbench.net.traffic.flows import group
+from pytest_cloudbench.net.traffic.flows import group_flows
 from pytest_cloudbench.net.traffic.headers import SENTINEL
 from pytest_cloudbench.net.traffic.owners import Sorted, Whose
 from pytest_cloudbench.net.traffic.packets import SYN, Address, Aside, Collector
@@ -29,12 +26,12 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
 
 SCHEMA = 1
-"""Of ``Analysis.as_dict``. 1: the first."""
+"""Schema number of ``Analysis.as_dict``. 1 is the first."""
 
 _USUAL_MSS_BYTES = 1460
-_MANY_NAMES = 8
+_MAX_NAMES = 8
 _PART_ROWS = 1 << 17
-_AT_ONCE_NS, _FEW_TWICE, _MUCH_TWICE = 1_000_000, 8, 0.1
+_REPEAT_WITHIN_NS, _MIN_REPEATED, _MIN_REPEATED_SHARE = 1_000_000, 8, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,14 @@ class Validity:
     """Whether the numbers can be trusted.
 
     Attributes:
-        verdict: ``valid``; ``invalid`` if the capture is known to lack something; ``unknown`` if the file does not say.
-        reasons: why it is not valid.
-        sizes_known: packet counts, wire bytes and retransmissions are those on the wire. False if segments above the
-            MSS show that packets were captured before the network card split them (segmentation offload).
-        size_reasons: why not.
-        drops: packets that the capture lost; None if that is not recorded.
+        verdict: ``valid``, ``invalid`` if the capture is known to be incomplete, or ``unknown`` if the file does not
+            tell.
+        reasons: the reasons if it is not valid.
+        sizes_known: whether packet counts, wire bytes and retransmissions are those on the wire. They are not if
+            segments above the MSS show that packets were captured before the network card split them (segmentation
+            offload).
+        size_reasons: the reasons if they are not.
+        drops: number of packets that the capture lost, or None if that is not recorded.
     """
 
     verdict: str
@@ -59,10 +58,10 @@ class Validity:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Whether a text was sent unencrypted: ``yes``, ``no``, or ``unknown`` if the file lacks some of the payload."""
+    """The verdict on whether a text was sent unencrypted: ``yes``, ``no``, or ``unknown`` if payload is missing."""
 
     verdict: str
-    found: tuple[streams.Found, ...]
+    found: tuple[streams.Occurrence, ...]
 
 
 @dataclass(slots=True)
@@ -71,17 +70,17 @@ class Analysis:
 
     Attributes:
         source: the capture's name.
-        reader: what is known of the file: format, interfaces, comments, whether it is complete.
-        table: packets and flows; functions of ``metrics`` take it.
-        known: what is known of flows, by flow number; ``facts`` has the same as objects.
-        aside: counts of packets that are in no flow.
-        records, wire_bytes: of everything in the file except our own sentinels.
-        sentinels: packets that were sent to mark the ends of the capture. They are counted nowhere else.
-        cut: packets that the snap length truncated.
-        first_ns, last_ns: when the first and the last packet was seen.
+        reader: format, interfaces, comments and completeness of the file.
+        table: packets and flows, which functions of ``metrics`` take.
+        known: facts about flows by flow number. ``facts`` has the same as objects.
+        aside: counts of packets outside flows.
+        records, wire_bytes: totals of all packets in the file except sentinels.
+        sentinels: number of packets that mark the ends of the capture. They are counted nowhere else.
+        cut: number of packets truncated by the snap length.
+        first_ns, last_ns: times of the first and the last packet.
         validity: whether the numbers can be trusted.
-        canary: the result of the search for ``canary``, if it was given.
-        sorted: flows by owner, if ``whose`` was given; ``table`` and ``facts`` then have only the client's.
+        canary: the result of the search for ``canary``, if one was given.
+        sorted: flows by owner, if ``whose`` was given. ``table`` and ``facts`` then have only the client's.
     """
 
     source: str
@@ -102,51 +101,51 @@ class Analysis:
 
     @property
     def facts(self) -> list[FlowFacts]:
-        """One for each flow, in the order of ``table.flows``."""
-        return self.known.of(self.table.numbers)
+        """Facts about each flow, in the order of ``table.flows``."""
+        return self.known.get_all(self.table.numbers)
 
     def of(self, *roles: str) -> list[Flow]:
-        """The flows with one of these roles."""
+        """Return the flows with one of these roles."""
         numbers = self.table.numbers
-        return self.table.some(numbers[[each in roles for each in self.known.roles_of(numbers)]])
+        return self.table.select(numbers[[role in roles for role in self.known.get_roles(numbers)]])
 
     @property
     def duration_s(self) -> float | None:
-        """From the first to the last packet; None if there are no packets."""
+        """Seconds from the first to the last packet, or None without packets."""
         if self.first_ns is None or self.last_ns is None:
             return None
         return (self.last_ns - self.first_ns) / 1e9
 
     def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
-        """Everything as JSON types: ``summary`` and ``flows``. A hundred thousand flows take half a gigabyte."""
-        with _uncollected():
+        """Return ``summary`` and ``flows`` as JSON types. A hundred thousand flows take half a gigabyte."""
+        with _without_gc():
             return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
 
     def flows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Flows as JSON types, one at a time: all, or those with the most wire bytes."""
+        """Return an iterator of flows as JSON types: all, or those with the most wire bytes."""
         numbers = self.table.numbers
         if most is not None:
-            numbers = lines.largest(self.table, numbers, most)
-        return lines.flow_lines(self.table, self.known, numbers)
+            numbers = lines.select_largest(self.table, numbers, most)
+        return lines.make_flow_lines(self.table, self.known, numbers)
 
     def summary(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
-        """Everything except the flows, as JSON types.
+        """Return everything except the flows as JSON types.
 
         Args:
-            changed_bytes: what the user changed; gives TUE and overhead.
-            changed_ns: when; gives the start-up time.
+            changed_bytes: number of bytes the user changed, for TUE and overhead.
+            changed_ns: time of the change, for the start-up time.
         """
-        storage, sized = self.of("storage"), changed_bytes is not None and self.validity.sizes_known
-        cloud = self.of("storage", "control", "notification") if sized else []
+        storage, has_sizes = self.of("storage"), changed_bytes is not None and self.validity.sizes_known
+        cloud = self.of("storage", "control", "notification") if has_sizes else []
         return {
             "schema": SCHEMA,
             "file": self.source,
             "format": self.reader.format,
             "packets": self.records,
             "sentinels": self.sentinels,
-            **lines.totals(self.table, self.table.numbers, "flow_packets"),
+            **lines.sum_counts(self.table, self.table.numbers, "flow_packets"),
             "wire_bytes": self.wire_bytes,
-            "first_s": _seconds(self.first_ns),
+            "first_s": _to_seconds(self.first_ns),
             "duration_s": self.duration_s,
             "validity": {
                 "verdict": self.validity.verdict,
@@ -160,47 +159,53 @@ class Analysis:
             "not_looked_into": dict(self.aside.hidden.most_common()),
             "foreign_flows": len(self.table.foreign_numbers),
             "cut_packets": self.cut,
-            "header_bytes": _header_bytes(self.table) if self.validity.sizes_known else None,
+            "header_bytes": _count_header_bytes(self.table) if self.validity.sizes_known else None,
             "start_up_s": metrics.start_up_s(self.table, storage, changed_ns) if changed_ns is not None else None,
             "completion_s": metrics.completion_s(self.table, storage, changed_ns),
             "changed_bytes": changed_bytes,
-            "tue": metrics.tue(cloud, changed_bytes or 0) if sized else None,
-            "overhead": metrics.overhead(cloud, changed_bytes or 0) if sized else None,
-            "roles": self._roles(),
+            "tue": metrics.tue(cloud, changed_bytes or 0) if has_sizes else None,
+            "overhead": metrics.overhead(cloud, changed_bytes or 0) if has_sizes else None,
+            "roles": self._sum_by_role(),
             "dns_queries": self.dns_queries,
-            "canary": self._canary(),
+            "canary": self._make_canary_result(),
             "interfaces": [
                 {
-                    "name": each.name, "link_type": each.link_type, "snaplen": each.snaplen,
-                    "received": each.received, "dropped": each.dropped, "os_dropped": each.os_dropped,
+                    "name": interface.name, "link_type": interface.link_type, "snaplen": interface.snaplen,
+                    "received": interface.received, "dropped": interface.dropped, "os_dropped": interface.os_dropped,
                 }
-                for each in self.reader.interfaces
+                for interface in self.reader.interfaces
             ],
             "comments": list(self.reader.comments),
         }  # fmt: skip
 
-    def _roles(self) -> dict[str, dict[str, int]]:
+    def _sum_by_role(self) -> dict[str, dict[str, int]]:
         import numpy as np
 
         by_role: dict[str, list[int]] = {}
-        for number, role in zip(self.table.numbers.tolist(), self.known.roles_of(self.table.numbers), strict=True):
+        for number, role in zip(self.table.numbers.tolist(), self.known.get_roles(self.table.numbers), strict=True):
             by_role.setdefault(role, []).append(number)
-        return {name: {"flows": len(own), **lines.totals(self.table, np.array(own))} for name, own in by_role.items()}
+        return {
+            name: {"flows": len(numbers), **lines.sum_counts(self.table, np.array(numbers))}
+            for name, numbers in by_role.items()
+        }
 
-    def _canary(self) -> dict[str, Any] | None:
+    def _make_canary_result(self) -> dict[str, Any] | None:
         if self.canary is None:
             return None
-        places = [{"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found]
+        places = [
+            {"flow": occurrence.flow, "up": occurrence.up, "offset_bytes": occurrence.offset_bytes}
+            for occurrence in self.canary.found
+        ]
         return {"verdict": self.canary.verdict, "found": places}
 
 
-def _header_bytes(table: FlowTable) -> int:
-    """Bytes on the wire other than payload: headers, acknowledgements, padding."""
-    sums = lines.totals(table, table.numbers)
+def _count_header_bytes(table: FlowTable) -> int:
+    """Return the bytes on the wire other than payload: headers, acknowledgements and padding."""
+    sums = lines.sum_counts(table, table.numbers)
     return sum(sums[f"wire_{way}_bytes"] - sums[f"payload_{way}_bytes"] for way in ("up", "down"))
 
 
-def _seconds(time_ns: int | None) -> float | None:
+def _to_seconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
 
 
@@ -213,27 +218,27 @@ def analyze(
     rules: Sequence[Rule] = (),
     canary: bytes | None = None,
     drops: int | None = None,
-    release: Callable[[int], None] = lambda place: None,
+    release: Callable[[int], None] = lambda offset: None,
 ) -> Analysis:
-    """Analyze a capture. Raises UsageError, and nothing else, if it is not a capture or has no packet of the client.
+    """Analyze a capture. Raises only UsageError, if it is not a capture or has no packet of the client.
 
     Args:
-        buffer: the whole file: bytes, or a memory map.
-        source: what errors and results call it.
-        client: the client's address or addresses; without it, the client is whoever opened the connection.
-        whose: which flows of these addresses are the client's, if other programs use the same addresses.
-        rules: how to determine roles; see ``roles.parse_rules``.
+        buffer: the whole file as bytes or a memory map.
+        source: the capture's name in errors and results.
+        client: the client's address or addresses. By default, the client of each flow is the end that opened it.
+        whose: tells the client's flows from those of other programs with the same addresses.
+        rules: rules for roles, see ``roles.parse_rules``.
         canary: a text to search for in unencrypted payload.
-        drops: packets that the capturing program reported as lost, if the file itself does not say.
-        release: called with a place in the file before which nothing is needed for now.
+        drops: number of packets that the capturing program reported as lost, if the file does not record it.
+        release: called with a file offset before which nothing is needed for now.
     """
-    with _uncollected():
-        return _analyze(buffer, source, _addresses(client), whose, rules, canary, drops, release)
+    with _without_gc():
+        return _analyze(buffer, source, _parse_addresses(client), whose, rules, canary, drops, release)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable the cyclic garbage collector while very many objects are made, none of them in a cycle."""
+def _without_gc() -> Iterator[None]:
+    """Disable the cyclic garbage collector while very many objects without cycles are made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -253,160 +258,165 @@ def _analyze(
     for batch in reader:
         collector.add(batch)
     packets = collector.make_packets()
-    table = group(packets, collector.make_pairs(), addresses)
+    table = group_flows(packets, collector.make_pairs(), addresses)
     if addresses and whose is None and not len(table.numbers) and len(table.foreign_numbers):
-        seen = sorted({str(flow.client) for flow in table.foreign})
-        some = ", ".join(seen[:_MANY_NAMES]) + (", ..." if len(seen) > _MANY_NAMES else "")
+        clients = sorted({str(flow.client) for flow in table.foreign})
+        shown_clients = ", ".join(clients[:_MAX_NAMES]) + (", ..." if len(clients) > _MAX_NAMES else "")
         raise UsageError(
-            f"{source}: no packet is from or to {' or '.join(map(str, addresses))}; clients in it are: {some}"
+            f"{source}: no packet is from or to {' or '.join(map(str, addresses))}; its clients are: {shown_clients}"
         )
-    known, queries = find_facts(table, buffer, rules, release)
+    facts, queries = find_facts(table, buffer, rules, release)
     owners = None
     if whose is not None:
-        owners = whose.sort(known.of(table.numbers))
-        own = np.array([flow.number for flow in owners.own], np.int64)
+        owners = whose.sort(facts.get_all(table.numbers))
+        own_numbers = np.array([flow.number for flow in owners.own], np.int64)
         table = replace(
-            table, numbers=own, foreign_numbers=np.append(np.setdiff1d(table.numbers, own), table.foreign_numbers)
+            table,
+            numbers=own_numbers,
+            foreign_numbers=np.append(np.setdiff1d(table.numbers, own_numbers), table.foreign_numbers),
         )
         queries = {name: count for name, count in queries.items() if whose.has_name(name)}
-    validity = _validity(reader, collector, table, drops, _offload(table, buffer, release))
-    found = Analysis(
-        source, reader, table, known, collector.aside, collector.records, collector.wire_bytes, collector.cut,
+    validity = _judge_validity(reader, collector, table, drops, _find_offload(table, buffer, release))
+    analysis = Analysis(
+        source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
         collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels),
     )  # fmt: skip
     if canary is not None:
-        places = streams.find(table, buffer, canary, release)
+        occurrences = streams.find_text(table, buffer, canary, release)
         aside = collector.aside
-        unread = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.hidden.total()
-        is_whole = found.validity.verdict != "invalid" and not unread
-        found.canary = Canary("yes" if places else "no" if is_whole else "unknown", tuple(places))
+        unsearched = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.hidden.total()
+        is_whole = analysis.validity.verdict != "invalid" and not unsearched
+        analysis.canary = Canary("yes" if occurrences else "no" if is_whole else "unknown", tuple(occurrences))
     release(len(buffer))
-    return found
+    return analysis
 
 
-def _addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:
-    found: list[Address] = []
-    for each in (client,) if isinstance(client, str) else client or ():
+def _parse_addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:
+    addresses: list[Address] = []
+    for text in (client,) if isinstance(client, str) else client or ():
         try:
-            address = ip_address(each.partition("%")[0])
+            address = ip_address(text.partition("%")[0])
         except ValueError as error:
-            raise UsageError(f"client {each!r}: expected an IPv4 or IPv6 address") from error
-        found.append(getattr(address, "ipv4_mapped", None) or address)
-    return tuple(found)
+            raise UsageError(f"client {text!r}: expected an IPv4 or IPv6 address") from error
+        addresses.append(getattr(address, "ipv4_mapped", None) or address)
+    return tuple(addresses)
 
 
 # --- whether the numbers can be trusted ---
 
 
-def _validity(
+def _judge_validity(
     reader: Reader, collector: Collector, table: FlowTable, drops: int | None, size_reasons: tuple[str, ...]
 ) -> Validity:
-    wrong, unsure = [], []
+    problems, doubts = [], []
     if reader.reason:
-        wrong.append(reader.reason)
-    if token := _unended(reader, collector.sentinels):
-        wrong.append(f"its last sentinel ({token}) is not in it: the capture was killed")
+        problems.append(reader.reason)
+    if token := _find_unended_capture(reader, collector.sentinels):
+        problems.append(f"its last sentinel ({token}) is not in it: the capture was killed")
     if reader.lacks_statistics:
-        wrong.append(
+        problems.append(
             "it lacks the statistics with which dumpcap ends a capture: dumpcap was killed, or this is part of a ring "
-            "buffer, or a program such as editcap wrote it anew"
+            "buffer, or a program such as editcap rewrote it"
         )
-    said = [each.drops for each in reader.interfaces]
-    known = [each for each in said if each is not None]
-    if drops is None and known and len(known) == len(said):
-        drops = sum(known)
-    if reader.packet_drops or sum(known):
-        drops = max(drops or 0, reader.packet_drops, sum(known))
+    reported_drops = [interface_drops.drops for interface_drops in reader.interfaces]
+    known_drops = [interface_drops for interface_drops in reported_drops if interface_drops is not None]
+    if drops is None and known_drops and len(known_drops) == len(reported_drops):
+        drops = sum(known_drops)
+    if reader.packet_drops or sum(known_drops):
+        drops = max(drops or 0, reader.packet_drops, sum(known_drops))
     if drops:
-        wrong.append(f"the capture lost {drops:,} packets")
+        problems.append(f"the capture lost {drops:,} packets")
     elif drops is None:
-        unsure.append("the file does not say how many packets the capture lost")
-    lacking = sum(int(lines.ways(table, name, table.numbers).sum()) for name in ("missing_bytes", "unseen_bytes"))
-    if lacking:
-        wrong.append(f"{lacking:,} bytes that were sent are not in the capture")
+        doubts.append("the file does not say how many packets the capture lost")
+    missing_bytes = sum(
+        int(lines.get_counts(table, name, table.numbers).sum()) for name in ("missing_bytes", "unseen_bytes")
+    )
+    if missing_bytes:
+        problems.append(f"{missing_bytes:,} bytes that were sent are not in the capture")
     aside = collector.aside
-    for count, what in (
-        (aside.fragments, "fragments of IP packets without the others, whose payload is not counted"),
-        (aside.hidden.total(), f"packets may hold flows that were not looked for: {_named(aside.hidden)}"),
+    for count, problem in (
+        (aside.fragments, "fragments of incomplete IP packets, whose payload is not counted"),
+        (aside.hidden.total(), f"packets may hold flows inside undecoded protocols: {_join_names(aside.hidden)}"),
         (aside.short, "packets were cut within their headers"),
-        (reader.untimed, "packets have no time"),
+        (reader.untimed, "packets have no time stamp"),
         (reader.longer, "packets have more bytes in the file than their stated length"),
-        (aside.malformed, "packets with headers that contradict themselves"),
+        (aside.malformed, "packets have contradictory headers"),
     ):
         if count:
-            unsure.append(f"{count:,} {what}")
-    if again := _seen_twice(table):
-        unsure.append(f"{again:,} packets repeat the one just before: the capture may hold packets twice")
-    verdict = "invalid" if wrong else "unknown" if unsure else "valid"
-    return Validity(verdict, (*wrong, *unsure), not size_reasons, size_reasons, drops)
+            doubts.append(f"{count:,} {problem}")
+    if repeated := _count_repeated(table):
+        doubts.append(f"{repeated:,} packets repeat the previous one: the capture may hold packets twice")
+    verdict = "invalid" if problems else "unknown" if doubts else "valid"
+    return Validity(verdict, (*problems, *doubts), not size_reasons, size_reasons, drops)
 
 
-def _unended(reader: Reader, sentinels: Iterable[bytes]) -> str | None:
-    """The token of one of our captures that lacks its end. Packets truncated by a snap length say nothing."""
-    seen = [text.removeprefix(SENTINEL).decode("ascii", "replace").split() for text in sentinels]
+def _find_unended_capture(reader: Reader, sentinels: Iterable[bytes]) -> str | None:
+    """Return the token of a capture without its last sentinel, unless a snap length truncated sentinels."""
+    sentinel_words = [text.removeprefix(SENTINEL).decode("ascii", "replace").split() for text in sentinels]
     for comment in reader.comments:
         with suppress(ValueError, TypeError, KeyError):
-            about = json.loads(comment)
-            token = str(about["sentinel"]["token"]) if "cloudbench_capture" in about else ""
-            if token and [token, "end"] not in seen and all(len(words) > 1 for words in seen):
+            metadata = json.loads(comment)
+            token = str(metadata["sentinel"]["token"]) if "cloudbench_capture" in metadata else ""
+            if token and [token, "end"] not in sentinel_words and all(len(words) > 1 for words in sentinel_words):
                 return token
     return None
 
 
-def _named(counts: Counter[str]) -> str:
-    """The names, most frequent first."""
-    most = counts.most_common()
-    rest = len(most) - _MANY_NAMES
-    return ", ".join(f"{count:,} {name}" for name, count in most[:_MANY_NAMES]) + (
-        f" and {rest} kinds" if rest > 0 else ""
+def _join_names(counts: Counter[str]) -> str:
+    """Return the names as text, most frequent first."""
+    by_count = counts.most_common()
+    unshown = len(by_count) - _MAX_NAMES
+    return ", ".join(f"{count:,} {name}" for name, count in by_count[:_MAX_NAMES]) + (
+        f" and {unshown} kinds" if unshown > 0 else ""
     )
 
 
-def _seen_twice(table: FlowTable) -> int:
-    """The TCP packets whose payload is repeated within a millisecond, if there are many.
+def _count_repeated(table: FlowTable) -> int:
+    """Return the number of TCP packets with payload that repeat within a millisecond, or 0 if there are few.
 
-    A sender retransmits after a round trip at the earliest, but a mirror port, or the interface "any", shows each
-    packet twice.
+    A sender retransmits after a round trip at the earliest, but a mirror port or the interface "any" shows each packet
+    twice.
     """
     import numpy as np
 
-    packets, again, total = table.packets, 0, 0
+    packets, repeated_packets, total = table.packets, 0, 0
     for first in range(0, len(table.order), _PART_ROWS):
         rows: Any = table.order[first : first + _PART_ROWS].astype(np.int64)
         rows = rows.compress((packets.payload[rows] > 0) & (packets.flags[rows] > 0))
         seq = packets.seq[rows]
         repeated = np.flatnonzero(seq[1:] == seq[:-1])
-        one, other = rows[repeated], rows[repeated + 1]
-        same = np.abs(packets.time_ns[other] - packets.time_ns[one]) < _AT_ONCE_NS
-        for each in (packets.ack, packets.payload, packets.flags, table.up):
-            same &= each[one] == each[other]
-        again, total = again + int(same.sum()), total + len(rows)
-    return again if again >= max(_FEW_TWICE, _MUCH_TWICE * total) else 0
+        earlier, later = rows[repeated], rows[repeated + 1]
+        is_same = np.abs(packets.time_ns[later] - packets.time_ns[earlier]) < _REPEAT_WITHIN_NS
+        for column in (packets.ack, packets.payload, packets.flags, table.up):
+            is_same &= column[earlier] == column[later]
+        repeated_packets, total = repeated_packets + int(is_same.sum()), total + len(rows)
+    return repeated_packets if repeated_packets >= max(_MIN_REPEATED, _MIN_REPEATED_SHARE * total) else 0
 
 
-def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> tuple[str, ...]:
-    """Returns why sizes are not those on the wire, if they are not. Also fills in each side's ``mss_bytes``."""
+def _find_offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> tuple[str, ...]:
+    """Return the reasons why sizes are not those on the wire, and fill in each side's ``mss_bytes``."""
     import numpy as np
 
     packets = table.packets
-    places = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # in the order of flows
-    owners = np.searchsorted(table.starts, places, "right") - 1
-    rows = table.order[places]
-    said = streams.segment_limits(buffer, packets.offset[rows], packets.header[rows], release)
+    positions = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # in the order of flows
+    owners = np.searchsorted(table.starts, positions, "right") - 1
+    rows = table.order[positions]
+    mss_bytes = streams.read_mss_options(buffer, packets.offset[rows], packets.header[rows], release)
     is_own = np.zeros(len(table.starts) - 1, bool)
     is_own[table.numbers] = True
-    chosen = (said >= 0) & is_own[owners]
-    # What one end accepts limits what the other sends.
-    table.limit(table.up[rows[chosen]].astype(np.int64), owners[chosen], said[chosen])
-    own = table.numbers[table.who.is_tcp[table.numbers]]
-    limits, largest = lines.ways(table, "mss_bytes", own), lines.ways(table, "largest_payload_bytes", own)
-    above = int(((limits >= 0) & (largest > limits)).sum())
+    is_chosen = (mss_bytes >= 0) & is_own[owners]
+    # The MSS that one end accepts limits the segments of the other end.
+    table.set_mss(table.up[rows[is_chosen]].astype(np.int64), owners[is_chosen], mss_bytes[is_chosen])
+    tcp_numbers = table.numbers[table.who.is_tcp[table.numbers]]
+    limits, largest = (
+        lines.get_counts(table, "mss_bytes", tcp_numbers),
+        lines.get_counts(table, "largest_payload_bytes", tcp_numbers),
+    )
+    above_mss = int(((limits >= 0) & (largest > limits)).sum())
     unknown = int(((limits < 0) & (largest > _USUAL_MSS_BYTES)).sum())
     reasons = []
-    if above:
-        reasons.append(f"segments above the MSS in {above} directions of flows: segmentation offload was on")
+    if above_mss:
+        reasons.append(f"segments above the MSS in {above_mss} directions of flows: segmentation offload was on")
     if unknown:
-        reasons.append(
-            f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is not known"
-        )
+        reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is unknown")
     return tuple(reasons)

@@ -1,7 +1,7 @@
-"""What is known of flows besides their counts: names, protocols, roles.
+"""Facts about flows besides their counts: names, protocols and roles, from hellos and DNS answers.
 
-What may live here: what hellos and DNS answers say of flows, kept apart from their counts. In a capture with very many
-flows, nothing but the endpoints is known of most, so there are objects only for the others, and for all on request.
+In a capture with very many flows, most have no known facts but their endpoints. So only the others have objects, unless
+one is requested.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _DNS_PORT = 53
 
 @dataclass(slots=True)
 class FlowFacts:
-    """What is known of a flow besides its counts. None and empty mean "not known".
+    """Facts about a flow besides its counts. None and empty values mean unknown.
 
     Attributes:
-        number: of the flow.
-        sni: the name in the TLS hello; ``has_ech`` says that another name may be hidden in it.
+        number: number of the flow.
+        sni: the name in the TLS hello. With ``has_ech`` it may hide another name.
         alpn: protocols that the client offered.
-        tls_version: what the server chose.
+        tls_version: TLS version that the server chose.
         quic_version: ``1``, ``2`` or ``draft-N``.
-        dns_names: names that DNS answers in the same capture gave the server's address.
+        dns_names: names of the server's address in DNS answers of the same capture.
         role: one of ``roles.ROLES``.
-        address: the server's, as text.
+        address: the server's address as text.
     """
 
     table: FlowTable = field(repr=False, compare=False)
@@ -50,12 +50,12 @@ class FlowFacts:
 
     @property
     def flow(self) -> Flow:
-        """Its counts."""
+        """The flow with its counts."""
         return self.table.flow(self.number)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the server is called, best first: by SNI, by DNS, its address."""
+        """The server's names, best first: SNI, DNS names, address."""
         return (*([self.sni] if self.sni else []), *self.dns_names, self.address)
 
     @property
@@ -67,94 +67,100 @@ class FlowFacts:
 
 
 class CaptureFacts:
-    """What is known of all flows of a table, by their numbers.
+    """Facts about all flows of a table, by flow number.
 
     Attributes:
         texts: the addresses in ``FlowTable.who``, as text.
-        roles: the role of each flow about which nothing else is known; other flows have theirs in their facts.
+        roles: the role of each flow without known facts. Other flows have theirs in their facts.
     """
 
     def __init__(self, table: FlowTable) -> None:
         self._table = table
-        self._known: dict[int, FlowFacts] = {}
+        self._facts_of: dict[int, FlowFacts] = {}
         self.texts = [str(address) for address in table.who.addresses]
         self.roles = ["other"] * table.who.is_tcp.size
 
     def get(self, number: int) -> FlowFacts:
-        """The facts of a flow; the same object every time."""
-        facts = self._known.get(number)
+        """Return the facts of a flow, always the same object."""
+        facts = self._facts_of.get(number)
         if facts is None:
             address = self.texts[self._table.who.server[number]]
-            facts = self._known[number] = FlowFacts(self._table, number, address, role=self.roles[number])
+            facts = self._facts_of[number] = FlowFacts(self._table, number, address, role=self.roles[number])
         return facts
 
-    def known(self, numbers: Sequence[int]) -> list[tuple[int, FlowFacts]]:
-        """(index in ``numbers``, facts) of the flows that have facts."""
-        known = self._known
-        return [(place, known[number]) for place, number in enumerate(numbers) if number in known] if known else []
+    def find_known(self, numbers: Sequence[int]) -> list[tuple[int, FlowFacts]]:
+        """Return (index in ``numbers``, facts) of the flows that have facts."""
+        facts_of = self._facts_of
+        return (
+            [(index, facts_of[number]) for index, number in enumerate(numbers) if number in facts_of]
+            if facts_of
+            else []
+        )
 
-    def of(self, numbers: Ints) -> list[FlowFacts]:
-        """The facts of these flows."""
+    def get_all(self, numbers: Ints) -> list[FlowFacts]:
+        """Return the facts of these flows."""
         return [self.get(number) for number in numbers.tolist()]
 
-    def roles_of(self, numbers: Ints) -> list[str]:
-        """The roles of these flows."""
-        wanted = numbers.tolist()
-        found = [self.roles[number] for number in wanted]
-        for place, facts in self.known(wanted):
-            found[place] = facts.role
-        return found
+    def get_roles(self, numbers: Ints) -> list[str]:
+        """Return the roles of these flows."""
+        selected = numbers.tolist()
+        roles = [self.roles[number] for number in selected]
+        for index, facts in self.find_known(selected):
+            roles[index] = facts.role
+        return roles
 
-    def columns(self, numbers: Ints) -> dict[str, list[Any]]:
-        """The attributes of these flows' ``FlowFacts``, as columns of JSON types."""
-        who, wanted, count = self._table.who, numbers.tolist(), len(numbers)
+    def make_columns(self, numbers: Ints) -> dict[str, list[Any]]:
+        """Return the attributes of these flows' ``FlowFacts`` as columns of JSON types."""
+        who, selected, count = self._table.who, numbers.tolist(), len(numbers)
         columns: dict[str, list[Any]] = {
-            "protocol": ["tcp" if each else "udp" for each in who.is_tcp[numbers].tolist()],
-            "name": [self.texts[place] for place in who.server[numbers].tolist()],
-            "sni": [None] * count, "has_ech": [False] * count, "dns_names": [[] for _ in wanted],
-            "alpn": [[] for _ in wanted], "tls_version": [None] * count, "quic_version": [None] * count,
-            "role": [self.roles[number] for number in wanted],
+            "protocol": ["tcp" if is_tcp else "udp" for is_tcp in who.is_tcp[numbers].tolist()],
+            "name": [self.texts[index] for index in who.server[numbers].tolist()],
+            "sni": [None] * count, "has_ech": [False] * count, "dns_names": [[] for _ in selected],
+            "alpn": [[] for _ in selected], "tls_version": [None] * count, "quic_version": [None] * count,
+            "role": [self.roles[number] for number in selected],
         }  # fmt: skip
-        for place, facts in self.known(wanted):
+        for index, facts in self.find_known(selected):
             for name in ("protocol", "sni", "has_ech", "tls_version", "quic_version", "role"):
-                columns[name][place] = getattr(facts, name)
-            columns["name"][place] = facts.names[0]
-            columns["dns_names"][place], columns["alpn"][place] = list(facts.dns_names), list(facts.alpn)
+                columns[name][index] = getattr(facts, name)
+            columns["name"][index] = facts.names[0]
+            columns["dns_names"][index], columns["alpn"][index] = list(facts.dns_names), list(facts.alpn)
         return columns
 
 
 def find_facts(
     table: FlowTable, buffer: Buffer, rules: Sequence[Rule], release: Callable[[int], None]
 ) -> tuple[CaptureFacts, dict[str, int]]:
-    """Returns what hellos and DNS say of each flow, and how often each name was queried."""
-    found = CaptureFacts(table)
-    resolved, queries = _dns(table, buffer)
+    """Return facts about flows from hellos and DNS, and how often each name was queried."""
+    facts = CaptureFacts(table)
+    resolved, queries = _read_dns(table, buffer)
     if resolved:
         names = [tuple(resolved.get(address, ())) for address in table.who.addresses]
         for number, server in zip(table.numbers.tolist(), table.who.server[table.numbers].tolist(), strict=True):
             if names[server]:
-                found.get(number).dns_names = names[server]
-    for touched, number in enumerate(sorted(streams.tellers(table, buffer, release)), 1):
+                facts.get(number).dns_names = names[server]
+    for touched, number in enumerate(sorted(streams.find_flows_with_hellos(table, buffer, release)), 1):
         if not touched % _TOUCHED_FLOWS:
             release(len(buffer))
         if table.who.is_tcp[number]:
-            _hellos(found, table, buffer, number)
-        elif version := handshake.quic_version(next(streams.datagrams(table, buffer, number, up=True, most=1), b"")):
-            found.get(number).quic_version = version
+            _read_hellos(facts, table, buffer, number)
+        elif version := handshake.parse_quic_version(
+            next(streams.read_datagrams(table, buffer, number, up=True, max_rows=1), b"")
+        ):
+            facts.get(number).quic_version = version
     if rules:
-        _find_roles(found, table, Roles(rules))
-    return found, queries
+        _assign_roles(facts, table, Roles(rules))
+    return facts, queries
 
 
-def _dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[str, None]], dict[str, int]]:
-    """(names of each address in DNS answers, how often each name was queried)."""
+def _read_dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[str, None]], dict[str, int]]:
+    """Return the names of each address in DNS answers, and how often each name was queried."""
     names: dict[Address, dict[str, None]] = {}
     queries: dict[str, int] = {}
-    asked = ~table.who.is_tcp & (table.who.server_port == _DNS_PORT)
-    for number in table.numbers[asked[table.numbers]].tolist():
-        for way in (True, False):
-            for datagram in streams.datagrams(table, buffer, number, up=way):
-                message = handshake.dns_message(datagram)
+    is_dns = ~table.who.is_tcp & (table.who.server_port == _DNS_PORT)
+    for number in table.numbers[is_dns[table.numbers]].tolist():
+        for is_up in (True, False):
+            for datagram in streams.read_datagrams(table, buffer, number, up=is_up):
+                message = handshake.parse_dns_message(datagram)
                 if message is None:
                     continue
                 if not message.is_answer:
@@ -164,28 +170,31 @@ def _dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[str, N
     return names, queries
 
 
-def _hellos(found: CaptureFacts, table: FlowTable, buffer: Buffer, number: int) -> None:
-    if streams.beginning(table, buffer, number, up=True, limit=1) != b"\x16":
+def _read_hellos(facts: CaptureFacts, table: FlowTable, buffer: Buffer, number: int) -> None:
+    if streams.read_beginning(table, buffer, number, up=True, limit=1) != b"\x16":
         return
-    facts, hello = found.get(number), handshake.client_hello(streams.beginning(table, buffer, number, up=True))
+    flow_facts, hello = (
+        facts.get(number),
+        handshake.parse_client_hello(streams.read_beginning(table, buffer, number, up=True)),
+    )
     if hello is not None:
-        facts.sni, facts.alpn, facts.has_ech = hello.sni, hello.alpn, hello.has_ech
-    facts.tls_version = handshake.server_version(streams.beginning(table, buffer, number, up=False))
+        flow_facts.sni, flow_facts.alpn, flow_facts.has_ech = hello.sni, hello.alpn, hello.has_ech
+    flow_facts.tls_version = handshake.parse_server_version(streams.read_beginning(table, buffer, number, up=False))
 
 
-def _find_roles(found: CaptureFacts, table: FlowTable, roles: Roles) -> None:
+def _assign_roles(facts: CaptureFacts, table: FlowTable, roles: Roles) -> None:
     who, numbers = table.who, table.numbers
-    by_address = [(text,) for text in found.texts]
-    names = [by_address[place] for place in who.server[numbers].tolist()]
-    kinds = ["tcp" if each else "udp" for each in who.is_tcp[numbers].tolist()]
-    known = found.known(numbers.tolist())
-    for place, facts in known:
-        names[place] = facts.names
-        kinds[place] = "quic" if facts.quic_version else kinds[place]
+    by_address = [(text,) for text in facts.texts]
+    names = [by_address[index] for index in who.server[numbers].tolist()]
+    kinds = ["tcp" if is_tcp else "udp" for is_tcp in who.is_tcp[numbers].tolist()]
+    known_facts = facts.find_known(numbers.tolist())
+    for index, flow_facts in known_facts:
+        names[index] = flow_facts.names
+        kinds[index] = "quic" if flow_facts.quic_version else kinds[index]
     up, down = (column[numbers].tolist() for column in table.sums["payload_bytes"])
     ports = who.server_port[numbers].tolist()
-    answers = list(map(roles.find, names, kinds, ports, up, down))
+    answers = list(map(roles.find_role_of, names, kinds, ports, up, down))
     for number, role in zip(numbers.tolist(), answers, strict=True):
-        found.roles[number] = role
-    for place, facts in known:
-        facts.role = answers[place]
+        facts.roles[number] = role
+    for index, flow_facts in known_facts:
+        flow_facts.role = answers[index]

@@ -1,8 +1,7 @@
-"""Groups packets into flows: which end is the client, and where one connection ends and the next begins.
+"""Grouping of packets into flows: which end is the client, and where one connection ends and the next begins.
 
-What may live here: grouping, and flows as objects. A flow is a pair of endpoints; for TCP it is one connection between
-them. What is known of flows is kept in columns: a capture may have very many flows, and most are never looked at one by
-one.
+A flow is a pair of UDP endpoints or one TCP connection. Flows are kept as columns, because a capture may have very many
+flows of which few are ever looked at individually.
 """
 
 from __future__ import annotations
@@ -18,40 +17,45 @@ if TYPE_CHECKING:
     pass
 
 
-def group(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> FlowTable:
-    """Find the flows.
+def group_flows(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> FlowTable:
+    """Group packets into a table of flows, and count them.
 
     Args:
         packets: all packets.
-        pairs: what ``packets.pair`` points to.
-        clients: the client's addresses, if known. The client sends up, and flows without it are foreign.
+        pairs: the pairs of endpoints that ``packets.pair`` refers to.
+        clients: the client's addresses, if known. Its direction is up, and flows without it are foreign.
     """
     import numpy as np
 
-    number: Any = _incarnations(packets)
-    count = int(number.max()) + 1 if len(number) else 0
+    flow_number: Any = _number_connections(packets)
+    count = int(flow_number.max()) + 1 if len(flow_number) else 0
     pair_of = np.zeros(count, np.int64)
-    pair_of[number] = packets.pair
-    order, starts = _sorted(number, count)
+    pair_of[flow_number] = packets.pair
+    order, starts = _sort_by_flow(flow_number, count)
     first_row, ends = order[starts[:-1]], pairs.select(pair_of)
-    is_client = np.array([not clients or each in clients for each in pairs.addresses], bool)
-    high_is_client, why = _clients(packets, ends, number, first_row, is_client if clients else None)
-    own = is_client[ends.low] | is_client[ends.high]
-    place = np.lexsort((first_row, ~own))  # own flows first, each kind in the order of its first packet
-    if (place[1:] < place[:-1]).any():
+    is_client = np.array([not clients or address in clients for address in pairs.addresses], bool)
+    high_is_client, evidence = _find_clients(packets, ends, flow_number, first_row, is_client if clients else None)
+    is_own = is_client[ends.low] | is_client[ends.high]
+    new_order = np.lexsort((first_row, ~is_own))  # own flows first, each kind in the order of first packets
+    if (new_order[1:] < new_order[:-1]).any():
         renumbered: Any = np.empty(count, np.int32)
-        renumbered[place] = np.arange(count)
-        number, ends, high_is_client, why = renumbered[number], ends.select(place), high_is_client[place], why[place]
-        order, starts = _sorted(number, count)
-    up = packets.from_high == high_is_client[number]
+        renumbered[new_order] = np.arange(count)
+        flow_number, ends, high_is_client, evidence = (
+            renumbered[flow_number],
+            ends.select(new_order),
+            high_is_client[new_order],
+            evidence[new_order],
+        )
+        order, starts = _sort_by_flow(flow_number, count)
+    up = packets.from_high == high_is_client[flow_number]
     who = Who(
         ends.is_tcp,
         np.where(high_is_client, ends.high, ends.low), np.where(high_is_client, ends.high_port, ends.low_port),
         np.where(high_is_client, ends.low, ends.high), np.where(high_is_client, ends.low_port, ends.high_port),
-        why, pairs.addresses,
+        evidence, pairs.addresses,
     )  # fmt: skip
     sums = {name: np.zeros((2, count), np.int64) for name in COUNTED} | {"mss_bytes": np.full((2, count), -1)}
-    numbers, owned, verdicts = np.arange(count), int(own.sum()), np.zeros(len(packets), np.uint8)
+    numbers, owned, verdicts = np.arange(count), int(is_own.sum()), np.zeros(len(packets), np.uint8)
     table = FlowTable(
         packets, who, Times(count), sums, order, starts.tolist(), up, verdicts, numbers[:owned], numbers[owned:]
     )
@@ -59,11 +63,11 @@ def group(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> 
     return table
 
 
-def _sorted(number: Any, count: int) -> tuple[Any, Any]:
-    """Rows grouped by flow in the order of the file, and where each flow begins among them."""
+def _sort_by_flow(number: Any, count: int) -> tuple[Any, Any]:
+    """Return rows grouped by flow, each group in file order, and the start of each group."""
     import numpy as np
 
-    keys = number.astype(np.uint16) if count <= 1 << 16 else number  # numpy sorts 16 bits by radix
+    keys = number.astype(np.uint16) if count <= 1 << 16 else number  # numpy sorts 16 bits by radix sort
     order = np.arange(len(number)) if count == 1 else np.argsort(keys, kind="stable")
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(number, minlength=count), out=starts[1:])
@@ -73,81 +77,86 @@ def _sorted(number: Any, count: int) -> tuple[Any, Any]:
 # --- one connection or two ---
 
 
-def _incarnations(packets: Packets) -> Any:
-    """The flow number of each packet: its pair's, unless a later SYN began a new connection of the same pair.
+def _number_connections(packets: Packets) -> Any:
+    """Return the flow number of each packet. A SYN may begin a new connection of the same pair.
 
-    As in tshark 4.0, a SYN begins a new connection if its sequence number differs from the one its sender began with.
-    With the same number it is a repeated SYN, even after FIN or RST.
+    As in tshark 4.0, it does so if its sequence number differs from its sender's initial one. With the same number, it
+    is a repeated SYN, even after FIN or RST.
     """
     import numpy as np
 
-    number = packets.pair.copy()
+    flow_number = packets.pair.copy()
     syns = np.flatnonzero((packets.flags & (SYN | ACK)) == SYN)
     if not len(syns):
-        return number
-    first = np.full(int(number.max()) + 1, -1, np.int64)
-    first[number[::-1]] = np.arange(len(number))[::-1]
-    again = np.unique(number[syns[syns != first[number[syns]]]])
-    if not len(again):
-        return number
-    following = len(first)
-    order, starts = _sorted(number, following)
-    for pair in again.tolist():
+        return flow_number
+    first = np.full(int(flow_number.max()) + 1, -1, np.int64)
+    first[flow_number[::-1]] = np.arange(len(flow_number))[::-1]
+    reused = np.unique(flow_number[syns[syns != first[flow_number[syns]]]])
+    if not len(reused):
+        return flow_number
+    next_number = len(first)
+    order, starts = _sort_by_flow(flow_number, next_number)
+    for pair in reused.tolist():
         rows = order[starts[pair] : starts[pair + 1]]
         columns = (packets.flags, packets.seq, packets.ack, packets.from_high)
-        begins = _begins(*(column[rows].tolist() for column in columns))
-        later = np.searchsorted(begins, np.arange(len(rows)), "right")  # connections that began since the first
-        number[rows] = np.where(later > 0, following - 1 + later, pair)
-        following += len(begins)
-    used = np.zeros(following, np.int64)
-    used[number] = 1
-    return (np.cumsum(used) - 1)[number].astype(np.int32)
+        begins = _find_connection_starts(*(column[rows].tolist() for column in columns))
+        later = np.searchsorted(begins, np.arange(len(rows)), "right")  # number of connections begun after the first
+        flow_number[rows] = np.where(later > 0, next_number - 1 + later, pair)
+        next_number += len(begins)
+    used = np.zeros(next_number, np.int64)
+    used[flow_number] = 1
+    return (np.cumsum(used) - 1)[flow_number].astype(np.int32)
 
 
-def _begins(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) -> list[int]:
-    """Where, after the first packet, new connections begin."""
-    found = []
-    base: list[int | None] = [None, None]
-    for row, (flag, here, acked, which) in enumerate(zip(flags, seq, ack, side, strict=True)):
-        if flag & (SYN | ACK) == SYN and base[which] is not None and here != base[which]:
-            found.append(row)
-            base = [None, None]
-        elif flag & (SYN | ACK) == SYN | ACK and base[which] is not None:
-            base[which] = here
-        if base[which] is None:
-            base[which] = here if flag & SYN else (here - 1) & 0xFFFFFFFF
-        if base[not which] is None and flag & ACK:
-            base[not which] = (acked - 1) & 0xFFFFFFFF
-    return found
+def _find_connection_starts(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) -> list[int]:
+    """Return the rows where new connections begin, without the first."""
+    rows = []
+    initial: list[int | None] = [None, None]
+    for row, (flag, sequence_number, ack_number, sender) in enumerate(zip(flags, seq, ack, side, strict=True)):
+        if flag & (SYN | ACK) == SYN and initial[sender] is not None and sequence_number != initial[sender]:
+            rows.append(row)
+            initial = [None, None]
+        elif flag & (SYN | ACK) == SYN | ACK and initial[sender] is not None:
+            initial[sender] = sequence_number
+        if initial[sender] is None:
+            initial[sender] = sequence_number if flag & SYN else (sequence_number - 1) & 0xFFFFFFFF
+        if initial[not sender] is None and flag & ACK:
+            initial[not sender] = (ack_number - 1) & 0xFFFFFFFF
+    return rows
 
 
 # --- who is the client ---
 
 
-def _clients(packets: Packets, ends: Pairs, number: Any, first_row: Any, is_client: Any) -> tuple[Any, Any]:
-    """For each flow, whether the high endpoint is the client, and how that is known, as an index into ``BY``.
+def _find_clients(packets: Packets, pairs: Pairs, flow_number: Any, first_row: Any, is_client: Any) -> tuple[Any, Any]:
+    """Return for each flow whether the high endpoint is the client, and the evidence as an index into ``BY``.
 
-    ``is_client`` says of each address whether it was chosen as a client's.
+    ``is_client`` tells for each address whether it is one of the chosen client.
     """
     import numpy as np
 
-    count = len(ends.low)
-    high, opened = np.zeros(count, bool), np.zeros(count, bool)
+    count = len(pairs.low)
+    is_high_client, is_opened = np.zeros(count, bool), np.zeros(count, bool)
     opening = packets.flags & (SYN | ACK)
-    for flags, sender_is_client in ((SYN | ACK, False), (SYN, True)):  # a SYN is better evidence, so it comes last
+    for flags, sender_is_client in ((SYN | ACK, False), (SYN, True)):  # a SYN is better evidence, so it overwrites
         rows = np.flatnonzero(opening == flags)[::-1]
-        flows = number[rows]
-        high[flows] = packets.from_high[rows] == sender_is_client
-        opened[flows] = True
-    # Without a SYN: a well-known port is the server's; else the client is the end that is one elsewhere, or was first.
-    busy = np.bincount(np.where(high, ends.high, ends.low)[opened], minlength=len(ends.addresses))
-    low_known, high_known = ends.low_port < 1024, ends.high_port < 1024
-    busy_low, busy_high = busy[ends.low], busy[ends.high]
-    conditions = [opened, low_known != high_known, busy_low != busy_high]
-    answers = [high, low_known, busy_high > busy_low]
-    why = np.select(conditions, [BY.index(each) for each in ("syn", "port", "other flows")], BY.index("first packet"))
-    high = np.select(conditions, answers, packets.from_high[first_row])
+        flows = flow_number[rows]
+        is_high_client[flows] = packets.from_high[rows] == sender_is_client
+        is_opened[flows] = True
+    # Without a SYN, a well-known port is the server's. Otherwise the client is the end with more connections opened
+    # elsewhere, or the sender of the first packet.
+    connections = np.bincount(
+        np.where(is_high_client, pairs.high, pairs.low)[is_opened], minlength=len(pairs.addresses)
+    )
+    low_known, high_known = pairs.low_port < 1024, pairs.high_port < 1024
+    busy_low, busy_high = connections[pairs.low], connections[pairs.high]
+    conditions = [is_opened, low_known != high_known, busy_low != busy_high]
+    answers = [is_high_client, low_known, busy_high > busy_low]
+    evidence = np.select(
+        conditions, [BY.index(name) for name in ("syn", "port", "other flows")], BY.index("first packet")
+    )
+    is_high_client = np.select(conditions, answers, packets.from_high[first_row])
     if is_client is not None:
-        chosen = is_client[ends.low] != is_client[ends.high]
-        high[chosen], why[chosen] = is_client[ends.high][chosen], BY.index("option")
-    return high, why
+        is_decided = is_client[pairs.low] != is_client[pairs.high]
+        is_high_client[is_decided], evidence[is_decided] = is_client[pairs.high][is_decided], BY.index("option")
+    return is_high_client, evidence

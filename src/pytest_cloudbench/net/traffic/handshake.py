@@ -1,7 +1,6 @@
-"""What the first bytes of a flow say: TLS hellos, QUIC headers, DNS messages.
+"""Parsers of the first bytes of a flow: TLS hellos, QUIC headers and DNS messages.
 
-What may live here: parsers of untrusted bytes. Every length is checked, no input raises, and what is truncated is
-unknown (None), never guessed.
+The bytes are untrusted. Every length is checked, no input raises, and truncated data gives None and never a guess.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 
 @dataclass(frozen=True, slots=True)
 class ClientHello:
-    """What a client offered.
+    """The contents of a client's TLS hello.
 
     Attributes:
-        sni: the name of the server it wants. With ``has_ech`` only the outer one.
-        alpn: protocols offered; in TLS 1.3 the choice itself is encrypted.
+        sni: the requested server name, only the outer one with ``has_ech``.
+        alpn: protocols offered. In TLS 1.3 the choice is encrypted.
         versions: TLS versions offered.
-        has_ech: whether there is an encrypted hello (or its GREASE imitation).
+        has_ech: whether there is an encrypted hello, or its GREASE imitation.
     """
 
     sni: str | None
@@ -38,123 +37,130 @@ class ClientHello:
 
 @dataclass(frozen=True, slots=True)
 class DnsMessage:
-    """A DNS query or answer: the name that was asked for, and the addresses that were given for it."""
+    """A DNS query or answer, with the requested name and its addresses."""
 
     name: str
     is_answer: bool
     addresses: tuple[Address, ...]
 
 
-class _Short(Exception):
+class _TruncatedError(Exception):
     """The bytes end too early. Never raised outside this module."""
 
 
-class _Bytes:
-    """Reads bytes from the front."""
+class _ByteReader:
+    """A reader of bytes that raises if they end too early."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
+        self.data, self.position = data, 0
 
-    def take(self, count: int) -> bytes:
-        if self.place + count > len(self.data):
-            raise _Short
-        self.place += count
-        return self.data[self.place - count : self.place]
+    def read_bytes(self, count: int) -> bytes:
+        if self.position + count > len(self.data):
+            raise _TruncatedError
+        self.position += count
+        return self.data[self.position - count : self.position]
 
-    def number(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "big")
+    def read_number(self, width: int) -> int:
+        return int.from_bytes(self.read_bytes(width), "big")
 
-    def part(self, width: int) -> _Bytes:
-        """The bytes that follow a length of ``width`` bytes."""
-        return _Bytes(self.take(self.number(width)))
+    def read_part(self, width: int) -> _ByteReader:
+        """Read a length of ``width`` bytes, and return the bytes that follow it."""
+        return _ByteReader(self.read_bytes(self.read_number(width)))
 
     @property
-    def left(self) -> int:
-        return len(self.data) - self.place
+    def remaining(self) -> int:
+        return len(self.data) - self.position
 
 
-def _text(data: bytes) -> str:
-    """A name as text. Unprintable characters are replaced, since a terminal would interpret them."""
+def _decode_name(data: bytes) -> str:
+    """Decode a name, and replace unprintable characters, which a terminal would interpret."""
     text = data.decode("ascii", "replace")
-    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(character if character.isprintable() else "\ufffd" for character in text)
+    )
 
 
-def _message(stream: bytes, kind: int) -> _Bytes | None:
-    """The first handshake message of a TLS stream, from as many records as it spans, if it is of this kind."""
-    records, message = _Bytes(stream), b""
+def _read_message(stream: bytes, kind: int) -> _ByteReader | None:
+    """Return the first handshake message of a TLS stream, from all records it spans, if it is of this kind."""
+    records, message = _ByteReader(stream), b""
     while True:
-        head = records.take(5)
+        head = records.read_bytes(5)
         if head[0] != _HANDSHAKE or head[1] != 3:
             return None
-        message += records.take(int.from_bytes(head[3:5], "big"))
+        message += records.read_bytes(int.from_bytes(head[3:5], "big"))
         if message[:1] and message[0] != kind:
             return None
         if len(message) >= 4 and len(message) >= 4 + (length := int.from_bytes(message[1:4], "big")):
-            return _Bytes(message[4 : 4 + length])
+            return _ByteReader(message[4 : 4 + length])
 
 
-def _extensions(body: _Bytes) -> dict[int, _Bytes]:
-    if not body.left:
+def _read_extensions(body: _ByteReader) -> dict[int, _ByteReader]:
+    if not body.remaining:
         return {}
-    inside, found = body.part(2), dict[int, _Bytes]()
-    while inside.left:
-        code = inside.number(2)
-        found[code] = inside.part(2)
-    return found
+    block, extensions = body.read_part(2), dict[int, _ByteReader]()
+    while block.remaining:
+        code = block.read_number(2)
+        extensions[code] = block.read_part(2)
+    return extensions
 
 
-def client_hello(stream: bytes) -> ClientHello | None:
-    """The hello at the start of what a client sent; None if it is missing or incomplete."""
+def parse_client_hello(stream: bytes) -> ClientHello | None:
+    """Return the hello at the start of a client's stream, or None if it is missing or incomplete."""
     try:
-        body = _message(stream, _CLIENT_HELLO)
+        body = _read_message(stream, _CLIENT_HELLO)
         if body is None:
             return None
-        legacy = body.number(2)
-        body.take(32)
+        legacy_version = body.read_number(2)
+        body.read_bytes(32)
         for width in (1, 2, 1):  # session, ciphers, compression
-            body.part(width)
-        found = _extensions(body)
-        sni, alpn, versions = None, list[str](), [legacy]
-        if _SERVER_NAME in found and found[_SERVER_NAME].left:
-            names = found[_SERVER_NAME].part(2)
-            if names.number(1) == 0:
-                sni = _text(names.part(2).data).lower().rstrip(".")
-        if _ALPN in found:
-            names = found[_ALPN].part(2)
-            while names.left:
-                alpn.append(_text(names.part(1).data))
-        if _SUPPORTED_VERSIONS in found:
-            offered = found[_SUPPORTED_VERSIONS].part(1)
-            versions = [offered.number(2) for _ in range(offered.left // 2)]
-    except _Short:
+            body.read_part(width)
+        extensions = _read_extensions(body)
+        sni, alpn, versions = None, list[str](), [legacy_version]
+        if _SERVER_NAME in extensions and extensions[_SERVER_NAME].remaining:
+            names = extensions[_SERVER_NAME].read_part(2)
+            if names.read_number(1) == 0:
+                sni = _decode_name(names.read_part(2).data).lower().rstrip(".")
+        if _ALPN in extensions:
+            names = extensions[_ALPN].read_part(2)
+            while names.remaining:
+                alpn.append(_decode_name(names.read_part(1).data))
+        if _SUPPORTED_VERSIONS in extensions:
+            offered = extensions[_SUPPORTED_VERSIONS].read_part(1)
+            versions = [offered.read_number(2) for _ in range(offered.remaining // 2)]
+    except _TruncatedError:
         return None
-    known = tuple(_TLS_VERSIONS[version] for version in versions if version in _TLS_VERSIONS)
-    return ClientHello(sni, tuple(alpn), known, _ENCRYPTED_CLIENT_HELLO in found)
+    version_names = tuple(_TLS_VERSIONS[version] for version in versions if version in _TLS_VERSIONS)
+    return ClientHello(sni, tuple(alpn), version_names, _ENCRYPTED_CLIENT_HELLO in extensions)
 
 
-def server_version(stream: bytes) -> str | None:
-    """The TLS version that a server chose; None if its hello is missing or incomplete.
+def parse_server_version(stream: bytes) -> str | None:
+    """Return the TLS version that a server chose, or None if its hello is missing or incomplete.
 
-    A truncated hello may lack ``supported_versions`` and would then look like TLS 1.2, so its version is unknown.
+    A truncated hello may lack ``supported_versions`` and would then look like TLS 1.2.
     """
     try:
-        body = _message(stream, _SERVER_HELLO)
+        body = _read_message(stream, _SERVER_HELLO)
         if body is None:
             return None
-        version = body.number(2)
-        body.take(32)
-        body.part(1)
-        body.take(3)
-        found = _extensions(body)
-        if _SUPPORTED_VERSIONS in found:
-            version = found[_SUPPORTED_VERSIONS].number(2)
-    except _Short:
+        version = body.read_number(2)
+        body.read_bytes(32)
+        body.read_part(1)
+        body.read_bytes(3)
+        extensions = _read_extensions(body)
+        if _SUPPORTED_VERSIONS in extensions:
+            version = extensions[_SUPPORTED_VERSIONS].read_number(2)
+    except _TruncatedError:
         return None
     return _TLS_VERSIONS.get(version)
 
 
-def quic_version(datagram: bytes) -> str | None:
-    """The QUIC version of a client's Initial packet (RFC 8999, 9000, 9369): ``1``, ``2`` or ``draft-N``; else None."""
+def parse_quic_version(datagram: bytes) -> str | None:
+    """Return the QUIC version of a client's Initial packet: ``1``, ``2`` or ``draft-N``, else None.
+
+    Sources: RFC 8999, 9000 and 9369.
+    """
     if len(datagram) < 7 or datagram[0] & 0xC0 != 0xC0:
         return None
     version = int.from_bytes(datagram[1:5], "big")
@@ -167,53 +173,53 @@ def quic_version(datagram: bytes) -> str | None:
     return f"draft-{version & 0xFF}" if is_draft else _QUIC_VERSIONS[version]
 
 
-def dns_message(datagram: bytes) -> DnsMessage | None:
-    """A DNS message over UDP with one question; None if it is something else or incomplete."""
+def parse_dns_message(datagram: bytes) -> DnsMessage | None:
+    """Return a DNS message over UDP with one question, or None for anything else."""
     try:
-        body = _Bytes(datagram)
-        body.take(2)
-        flags, questions, answers = body.number(2), body.number(2), body.number(2)
-        body.take(4)
+        body = _ByteReader(datagram)
+        body.read_bytes(2)
+        flags, questions, answers = body.read_number(2), body.read_number(2), body.read_number(2)
+        body.read_bytes(4)
         if questions != 1 or flags >> 11 & 15:
             return None
-        name = _dns_name(body)
-        body.take(4)
+        name = _read_dns_name(body)
+        body.read_bytes(4)
         addresses: list[Address] = []
         for _ in range(answers):
-            _dns_name(body)
-            kind, _, _ = body.number(2), body.number(2), body.number(4)
-            data = body.part(2).data
+            _read_dns_name(body)
+            kind, _, _ = body.read_number(2), body.read_number(2), body.read_number(4)
+            data = body.read_part(2).data
             if kind == 1 and len(data) == 4:
                 addresses.append(IPv4Address(data))
             elif kind == 28 and len(data) == 16:
                 addresses.append(IPv6Address(data))
-    except _Short:
+    except _TruncatedError:
         return None
     return DnsMessage(name, bool(flags >> 15), tuple(addresses))
 
 
-def _dns_name(body: _Bytes) -> str:
-    """Read a name, and move the place behind it. Pointers lead backwards only, so this ends."""
+def _read_dns_name(body: _ByteReader) -> str:
+    """Read a name, and move behind it. Pointers may only lead backwards, so this ends."""
     labels: list[str] = []
-    place, following = body.place, None
+    position, resume_at = body.position, None
     for _ in range(128):
-        if place >= len(body.data):
-            raise _Short
-        length = body.data[place]
+        if position >= len(body.data):
+            raise _TruncatedError
+        length = body.data[position]
         if length >= 0xC0:
-            if place + 2 > len(body.data):
-                raise _Short
-            following = place + 2 if following is None else following
-            target = int.from_bytes(body.data[place : place + 2], "big") & 0x3FFF
-            if target >= place:
-                raise _Short
-            place = target
+            if position + 2 > len(body.data):
+                raise _TruncatedError
+            resume_at = position + 2 if resume_at is None else resume_at
+            target = int.from_bytes(body.data[position : position + 2], "big") & 0x3FFF
+            if target >= position:
+                raise _TruncatedError
+            position = target
             continue
-        if length > 63 or place + 1 + length > len(body.data):
-            raise _Short
+        if length > 63 or position + 1 + length > len(body.data):
+            raise _TruncatedError
         if not length:
-            body.place = place + 1 if following is None else following
+            body.position = position + 1 if resume_at is None else resume_at
             return ".".join(labels).lower()
-        labels.append(_text(body.data[place + 1 : place + 1 + length]))
-        place += 1 + length
-    raise _Short
+        labels.append(_decode_name(body.data[position + 1 : position + 1 + length]))
+        position += 1 + length
+    raise _TruncatedError

@@ -1,7 +1,7 @@
-"""The papers' quantities, from flows and packets: start-up, completion, overhead, idle traffic, bursts, chunks.
+"""The papers' quantities, from flows and packets: start-up, completion, overhead, idle traffic, bursts and chunks.
 
-What may live here: pure functions, one for each quantity, with its definition and source. None means "not known". Times
-are nanoseconds since 1970, as in the capture.
+Each is a pure function with its definition and source. None means unknown. Times are nanoseconds since 1970, as in the
+capture.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic import sequence
-from pytest_cloudbench.net.traffic.counts import in_one
+from pytest_cloudbench.net.traffic.counts import as_slice
 from pytest_cloudbench.net.traffic.packets import ACK
 from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 
@@ -31,7 +31,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What went over the wire in one interval of time."""
+    """Bytes on the wire in one interval of time."""
 
     first_ns: int
     up_bytes: int
@@ -40,71 +40,73 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A time without payload between two packets that had some."""
+    """A time without payload, between two packets with payload."""
 
     first_ns: int
     last_ns: int
 
     @property
     def length_s(self) -> float:
-        """How long it was."""
+        """Length of the pause in seconds."""
         return (self.last_ns - self.first_ns) / 1e9
 
 
-def _chosen(table: FlowTable, flows: Sequence[Flow]) -> Any:
-    """The rows of several flows, in the order of the file."""
+def _rows_of_flows(table: FlowTable, flows: Sequence[Flow]) -> Any:
+    """Return the rows of several flows in file order."""
     import numpy as np
 
     rows = [table.rows(flow) for flow in flows]
     return np.sort(np.concatenate(rows)) if rows else np.zeros(0, np.uint32)
 
 
-def _payload(table: FlowTable, flows: Sequence[Flow], *, up: bool | None) -> Any:
-    """Those rows that have payload, in the order of time. ``up``: of one direction only."""
+def _payload_rows(table: FlowTable, flows: Sequence[Flow], *, up: bool | None) -> Any:
+    """Return the rows with payload in the order of time, of one direction unless ``up`` is None."""
     import numpy as np
 
-    rows = _chosen(table, flows)
-    wanted = table.packets.payload[rows] > 0
+    rows = _rows_of_flows(table, flows)
+    is_wanted = table.packets.payload[rows] > 0
     if up is not None:
-        wanted &= table.up[rows] == up
-    rows = rows[wanted]
+        is_wanted &= table.up[rows] == up
+    rows = rows[is_wanted]
     return rows[np.argsort(table.packets.time_ns[rows], kind="stable")]
 
 
 def start_up_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int) -> float | None:
-    """From the change of the files to the first payload that the client sends in a storage flow.
+    """Return the seconds from the change of the files to the client's first payload in a storage flow.
 
-    Paper 001, section 5.1: "from the moment files start being modified until the first storage flow is observed". The
-    first payload and not the SYN, since connections are kept open, and QUIC has no SYN.
+    Paper 001, section 5.1: "from the moment files start being modified until the first storage flow is observed". This
+    uses the first payload and not the SYN, because connections are kept open, and QUIC has no SYN.
     """
-    times = table.packets.time_ns[_payload(table, storage, up=True)]
+    times = table.packets.time_ns[_payload_rows(table, storage, up=True)]
     times = times[times >= changed_ns]
     return (int(times[0]) - changed_ns) / 1e9 if len(times) else None
 
 
 def completion_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int | None = None) -> float | None:
-    """From the first to the last packet with payload in any storage flow.
+    """Return the seconds from the first to the last packet with payload in any storage flow.
 
     Paper 001, section 5.2, and 004: "tear-down delays, and control messages sent after the upload is complete" do not
     count.
 
     Args:
         table: all flows.
-        storage: those with the files' content.
-        changed_ns: packets before this time do not count.
+        storage: flows with the files' content.
+        changed_ns: time before which packets do not count.
     """
-    times = table.packets.time_ns[_payload(table, storage, up=None)]
+    times = table.packets.time_ns[_payload_rows(table, storage, up=None)]
     times = times[times >= changed_ns] if changed_ns is not None else times
     return (int(times[-1]) - int(times[0])) / 1e9 if len(times) else None
 
 
 def tue(flows: Sequence[Flow], changed_bytes: int, idle_bytes: int = 0) -> float | None:
-    """Wire bytes of control and storage flows, both ways, over the bytes the user changed (papers 002 and 004: alpha).
+    """Return wire bytes of control and storage flows, both ways, divided by the bytes the user changed.
+
+    Papers 002 and 004 (alpha).
 
     Args:
-        flows: control and storage.
-        changed_bytes: what the user changed. If it is 0, the result is None.
-        idle_bytes: what would have been sent in the same time without any change; subtracted.
+        flows: control and storage flows.
+        changed_bytes: number of bytes the user changed. If it is 0, the result is None.
+        idle_bytes: bytes to subtract, which the same time without any change would have taken.
     """
     if changed_bytes <= 0:
         return None
@@ -112,7 +114,7 @@ def tue(flows: Sequence[Flow], changed_bytes: int, idle_bytes: int = 0) -> float
 
 
 def overhead(flows: Sequence[Flow], benchmark_bytes: int) -> float | None:
-    """Storage and control traffic over the benchmark's size, minus 1 (paper 001, section 5.3: "47 %")."""
+    """Return storage and control traffic divided by the benchmark's size, minus 1 (paper 001, section 5.3: "47 %")."""
     ratio = tue(flows, benchmark_bytes)
     return None if ratio is None else ratio - 1
 
@@ -120,28 +122,33 @@ def overhead(flows: Sequence[Flow], benchmark_bytes: int) -> float | None:
 def idle_traffic(
     table: FlowTable, flows: Sequence[Flow], interval_s: float, first_ns: int, last_ns: int
 ) -> list[Interval]:
-    """Wire bytes in each interval from ``first_ns`` to ``last_ns`` (paper 001, figure 1); the last may be shorter."""
+    """Return wire bytes per interval from ``first_ns`` to ``last_ns`` (paper 001, figure 1).
+
+    The last interval may be shorter.
+    """
     import numpy as np
 
     step = max(1, round(interval_s * 1e9))
     count = max(0, -(-(last_ns - first_ns) // step))
-    rows = _chosen(table, flows)
+    rows = _rows_of_flows(table, flows)
     times = table.packets.time_ns[rows]
     inside = (times >= first_ns) & (times < last_ns)
-    rows, place = rows[inside], (times[inside] - first_ns) // step
+    rows, interval_number = rows[inside], (times[inside] - first_ns) // step
     wire, up = table.packets.wire[rows].astype(np.int64), table.up[rows]
-    sums = [np.bincount(place[up == way], wire[up == way], count).astype(np.int64) for way in (True, False)]
+    sums = [
+        np.bincount(interval_number[up == is_up], wire[up == is_up], count).astype(np.int64) for is_up in (True, False)
+    ]
     return [Interval(first_ns + number * step, int(sums[0][number]), int(sums[1][number])) for number in range(count)]
 
 
 def bursts(table: FlowTable, flows: Sequence[Flow], gap_s: float, *, up: bool = True) -> list[Burst]:
-    """Packets with payload of one direction, split at gaps longer than ``gap_s``.
+    """Split the packets with payload of one direction at gaps longer than ``gap_s``.
 
     Paper 001, section 4.2: a client that waits for an answer to each file shows as many bursts as files.
     """
     import numpy as np
 
-    rows = _payload(table, flows, up=up)
+    rows = _payload_rows(table, flows, up=up)
     if not len(rows):
         return []
     times, sizes = table.packets.time_ns[rows], table.packets.payload[rows].astype(np.int64)
@@ -155,16 +162,19 @@ def bursts(table: FlowTable, flows: Sequence[Flow], gap_s: float, *, up: bool = 
 
 
 def pauses(table: FlowTable, flows: Sequence[Flow], least_s: float, *, up: bool = True) -> list[Pause]:
-    """Times of at least ``least_s`` between packets with payload (paper 001, section 4.1: "delimited by a pause")."""
+    """Return pauses of at least ``least_s`` between packets with payload.
+
+    Paper 001, section 4.1: "delimited by a pause".
+    """
     import numpy as np
 
-    times = table.packets.time_ns[_payload(table, flows, up=up)]
-    long = np.flatnonzero(np.diff(times) >= least_s * 1e9)
-    return [Pause(int(times[place]), int(times[place + 1])) for place in long]
+    times = table.packets.time_ns[_payload_rows(table, flows, up=up)]
+    long_gaps = np.flatnonzero(np.diff(times) >= least_s * 1e9)
+    return [Pause(int(times[index]), int(times[index + 1])) for index in long_gaps]
 
 
 def turns(table: FlowTable, flow: Flow) -> int:
-    """How often the client spoke and the server then answered, in payload: round trips of the application."""
+    """Return how often the server answered after the client had sent payload, the application's round trips."""
     import numpy as np
 
     if not flow.up.payload_bytes or not flow.down.payload_bytes:
@@ -175,9 +185,9 @@ def turns(table: FlowTable, flow: Flow) -> int:
 
 
 def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
-    """Payload in bytes that the server sent, and what the client sent then, alternately, from the first to the last.
+    """Return pairs of payload bytes: those that the server sent, and those that the client sent next.
 
-    The first pair begins with 0 if the client spoke first; the last pair ends with 0 if the server spoke last.
+    The first pair begins with 0 if the client sent first, and the last pair ends with 0 if the server sent last.
     """
     import numpy as np
 
@@ -196,26 +206,26 @@ def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
 
 
 def syn_times_ns(table: FlowTable, flows: Sequence[Flow]) -> list[int]:
-    """When the client tried to open connections (paper 001, figure 3)."""
-    rows = _chosen(table, flows)
+    """Return the times at which the client tried to open connections (paper 001, figure 3)."""
+    rows = _rows_of_flows(table, flows)
     opening = (table.packets.flags[rows] & 18) == 2
     return sorted(table.packets.time_ns[rows[opening]].tolist())
 
 
 def chunks(table: FlowTable, flow: Flow) -> list[int]:
-    """Bytes that the client sent between two boundaries, handshakes and requests included; see ``pieces``."""
+    """Return the bytes of each piece that the client sent, handshakes and requests included. See ``pieces``."""
     return pieces(table, flow).sizes_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class SentPieces:
-    """What one flow sent between boundaries. Places are in bytes that the client sent.
+    """The pieces of a flow between boundaries. Positions count the bytes that the client sent.
 
     Attributes:
-        ends: where each piece ends.
-        resumed_ns: after each end but the last: from the server's last payload until the client went on.
-        answered_at: the place that the client had reached when each of the server's packets with payload came.
-        answer_bytes: the payload of those packets.
+        ends: position of the end of each piece.
+        resumed_ns: after each piece but the last, time from the server's last payload until the client continued.
+        answered_at: position of the client at each of the server's packets with payload.
+        answer_bytes: payload of those packets.
     """
 
     ends: Any
@@ -224,17 +234,17 @@ class SentPieces:
     answer_bytes: Any
 
     def sizes_bytes(self) -> list[int]:
-        """Bytes of each piece."""
+        """Return the size of each piece."""
         import numpy as np
 
         return [int(size) for size in np.diff(self.ends, prepend=0)]
 
     def asides(self, margin_bytes: int) -> tuple[int, int]:
-        """Packets with payload, and their bytes, that the server sent in the middle of a piece.
+        """Count the packets with payload, and their bytes, that the server sent in the middle of a piece.
 
-        In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to earlier
-        pieces and to the whole piece do not count. Answers to parts for which the client does not wait do count, as do
-        window updates of HTTP/2 and SSH.
+        In the middle means that the client had sent ``margin_bytes`` of the piece, with as many still to come. So
+        answers to earlier pieces and to the whole piece do not count. Answers to parts for which the client does not
+        wait do count, as do window updates of HTTP/2 and SSH.
         """
         import numpy as np
 
@@ -247,51 +257,55 @@ class SentPieces:
         return int(is_amid.sum()), int(self.answer_bytes[is_amid].sum())
 
     def resumptions_s(self, least_bytes: int) -> list[float]:
-        """Seconds from the server's last packet with payload until the client continued, after each piece this large.
+        """Return the seconds from the server's last payload until the client continued, after each large piece.
 
-        A client that waits for an answer continues after a steady time. One that pauses by a clock does not, whatever
-        the server sends meanwhile.
+        Only pieces of at least ``least_bytes`` count. A client that waits for an answer continues after a steady time.
+        One that pauses by a clock does not, whatever the server sends meanwhile.
         """
         import numpy as np
 
         is_large = np.diff(self.ends, prepend=0)[:-1] >= least_bytes
-        return [float(each) for each in self.resumed_ns[is_large] / 1e9]
+        return [float(resumed_ns) for resumed_ns in self.resumed_ns[is_large] / 1e9]
 
 
 def pieces(table: FlowTable, flow: Flow) -> SentPieces:
-    """What the client sent between boundaries.
+    """Split the client's bytes at boundaries.
 
-    A boundary: all that the client sent is acknowledged, **and** the server has sent payload, before the client sends
-    on. Gaps in time alone find 17 of 24 chunk sizes, this rule all of them within 1 %. A known trap: HTTP/2 with its
-    default window of 64 KiB and a short round trip looks like chunks of about 65.5 kB. UDP has no visible
-    acknowledgements, so the result is empty.
+    At a boundary, all bytes of the client are acknowledged **and** the server has sent payload before the client
+    continues. Gaps in time alone find 17 of 24 chunk sizes, and this rule finds all of them within 1 %. Beware that
+    HTTP/2 with its default window of 64 KiB and a short round trip looks like chunks of about 65.5 kB. UDP has no
+    visible acknowledgements, so its result is empty.
     """
     import numpy as np
 
     packets, rows = table.packets, table.rows(flow)
-    own = in_one(rows)  # a long flow takes enough memory without copies
-    up, has = table.up[own], packets.payload[own] > 0
-    sent = np.flatnonzero(up & has).astype(np.int32)
-    if not flow.is_tcp or not len(sent):
+    selected = as_slice(rows)  # avoid copies, because a long flow takes much memory
+    up, has_payload = table.up[selected], packets.payload[selected] > 0
+    sent_rows = np.flatnonzero(up & has_payload).astype(np.int32)
+    if not flow.is_tcp or not len(sent_rows):
         return SentPieces(*[np.zeros(0, np.int64)] * 4)
-    answers = np.flatnonzero(~up & has).astype(np.int32)
-    acks = np.flatnonzero(~up & ((packets.flags[own] & ACK) > 0)).astype(np.int32)
-    reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
+    answers = np.flatnonzero(~up & has_payload).astype(np.int32)
+    acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)
+    reach = _unwrap_sequence(packets.seq[rows[sent_rows]]) + packets.payload[rows[sent_rows]]
     np.maximum.accumulate(reach, out=reach)
-    heard = np.concatenate(([packets.seq[rows[sent[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
-    acked = np.maximum.accumulate(_distance(heard))
-    seen = np.searchsorted(acks, sent)  # acknowledgements before each packet; acked[0] is before the first
-    replied = np.searchsorted(answers, sent)
-    boundary = (replied[1:] > replied[:-1]) & (acked[seen[1:]] >= reach[:-1]) & (reach[1:] > reach[:-1])
-    last = np.flatnonzero(boundary)
-    times_ns = packets.time_ns[own]
-    resumed_ns = times_ns[sent[last + 1]] - times_ns[answers[replied[last + 1] - 1]]
-    answered_at = np.concatenate(([0], reach))[np.searchsorted(sent, answers)]
+    ack_numbers = np.concatenate(([packets.seq[rows[sent_rows[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
+    acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))
+    ack_counts = np.searchsorted(
+        acks, sent_rows
+    )  # number of earlier acknowledgements, where acked[0] is before the first
+    answer_counts = np.searchsorted(answers, sent_rows)
+    is_boundary = (
+        (answer_counts[1:] > answer_counts[:-1]) & (acked[ack_counts[1:]] >= reach[:-1]) & (reach[1:] > reach[:-1])
+    )
+    last = np.flatnonzero(is_boundary)
+    times_ns = packets.time_ns[selected]
+    resumed_ns = times_ns[sent_rows[last + 1]] - times_ns[answers[answer_counts[last + 1] - 1]]
+    answered_at = np.concatenate(([0], reach))[np.searchsorted(sent_rows, answers)]
     answer_bytes = packets.payload[rows[answers]].astype(np.int64)
     return SentPieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
 
 
-def _distance(seq: Any) -> Ints:
+def _unwrap_sequence(seq: Any) -> Ints:
     import numpy as np
 
     first = np.zeros(len(seq), bool)

@@ -1,7 +1,7 @@
-"""Which flows are the client's on an interface that many programs use: its own, another program's, or unknown.
+"""Sorting of flows on a shared interface into the client's own, those of other programs, and unknown ones.
 
-What may live here: sorting flows by their servers' names and addresses. Nothing is guessed: flows without a name are
-kept apart and counted, so that a note can state how much they carried.
+Flows are sorted by their servers' names and addresses. Nothing is guessed: flows without a name are kept apart and
+counted, so that a note can state how much they carried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.packets import Address
 
 _NAMELESS_SHARE = 0.05
-"""More bytes without a name than this share of the client's own make a number doubtful."""
+"""Share of the client's own bytes above which bytes without a name make a number doubtful."""
 
 _DNS_PORTS = (53, 853, 5353)
 _Connection = tuple[int, "Address", int, "Address", int]
@@ -27,14 +27,15 @@ _Connection = tuple[int, "Address", int, "Address", int]
 
 @dataclass(slots=True)
 class Sorted:
-    """Flows of one capture by owner. Multicast and name resolution belong to nobody, and are in none of these.
+    """Flows of one capture by owner, without multicast and name resolution, which have no owner.
 
     Attributes:
-        own: the client's.
-        by: maps the number of a flow of the client to how that is known: ``server address``, ``SNI``, ``earlier
+        own: the client's flows.
+        by: maps the number of each of these to the evidence: ``server address``, ``SNI``, ``earlier
             capture``, ``DNS`` or ``other connections to its server``.
-        nameless: may be the client's: no name is known, or their server has names both of the client and of others.
-        others: other programs'.
+        nameless: flows that may be the client's, because no name is known, or their server has names both of the client
+            and of others.
+        others: flows of other programs.
         names: maps the number of a flow to its server's name.
     """
 
@@ -47,12 +48,11 @@ class Sorted:
 
 @dataclass(slots=True)
 class Whose:
-    """Decides which flows are a client's. Names seen in a capture are remembered for later captures of the same
-    session.
+    """A sorter of flows that remembers names from one capture for later captures of the same session.
 
     Attributes:
-        names: patterns (``*.example.com``) of its servers' names.
-        servers: networks of all its servers. If given, they decide when no name is seen, so no flow is nameless.
+        names: patterns (``*.example.com``) of the names of the client's servers.
+        servers: networks of all its servers. If given, they decide if no name is seen, so no flow is nameless.
     """
 
     names: tuple[str, ...] = ()
@@ -62,64 +62,69 @@ class Whose:
     _resolved: dict[Address, set[str]] = field(default_factory=dict, repr=False)
 
     def has_name(self, name: str) -> bool:
-        """Returns whether a name matches a pattern; ``*.example.com`` does not match ``example.com``."""
+        """Return whether a name matches a pattern. ``*.example.com`` does not match ``example.com``."""
         return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.names)
 
     def sort(self, facts: Sequence[FlowFacts]) -> Sorted:
         """Sort the flows of a capture."""
-        for each in facts:
-            self._learn(each)
-        found = Sorted()
-        for each in facts:
-            flow = each.flow
+        for flow_facts in facts:
+            self._remember_names(flow_facts)
+        result = Sorted()
+        for flow_facts in facts:
+            flow = flow_facts.flow
             if flow.server.is_multicast or flow.server_port in _DNS_PORTS or _is_broadcast(flow):
                 continue
-            is_own, how = self._judge(each)
-            found.names[flow.number] = self._called(each)
+            is_own, evidence = self._judge_flow(flow_facts)
+            result.names[flow.number] = self._find_name(flow_facts)
             if is_own:
-                found.own.append(flow)
-                found.by[flow.number] = how
+                result.own.append(flow)
+                result.by[flow.number] = evidence
             else:
-                (found.nameless if is_own is None else found.others).append(flow)
-        return found
+                (result.nameless if is_own is None else result.others).append(flow)
+        return result
 
-    def _called(self, facts: FlowFacts) -> str:
-        """Its server's name, even if only an earlier capture or other connections to the same server show it."""
+    def _find_name(self, facts: FlowFacts) -> str:
+        """Return the server's name, even if only an earlier capture or other connections to the server show it."""
         flow = facts.flow
-        known = facts.sni or self._connections.get(_connection(flow))
-        seen = sorted(self._servers.get((flow.server, flow.server_port), ()))
-        return known or (seen[0] if len(seen) == 1 else facts.names[0])
+        name = facts.sni or self._connections.get(_make_connection_key(flow))
+        server_names = sorted(self._servers.get((flow.server, flow.server_port), ()))
+        return name or (server_names[0] if len(server_names) == 1 else facts.names[0])
 
-    def _learn(self, facts: FlowFacts) -> None:
+    def _remember_names(self, facts: FlowFacts) -> None:
         flow = facts.flow
         if facts.sni:
-            self._connections[_connection(flow)] = facts.sni
+            self._connections[_make_connection_key(flow)] = facts.sni
             self._servers.setdefault((flow.server, flow.server_port), set()).add(facts.sni)
-        elif flow.up.syns:  # another connection with the same ports: what was known of the former says nothing about it
-            self._connections.pop(_connection(flow), None)
+        elif flow.up.syns:  # a new connection with the same ports may be to another name
+            self._connections.pop(_make_connection_key(flow), None)
         if facts.dns_names:
             self._resolved.setdefault(flow.server, set()).update(facts.dns_names)
 
-    def _judge(self, facts: FlowFacts) -> tuple[bool | None, str]:
-        """Whether a flow is the client's (None: unknown), and how that is known."""
+    def _judge_flow(self, facts: FlowFacts) -> tuple[bool | None, str]:
+        """Return whether a flow is the client's, or None if unknown, and the evidence."""
         flow = facts.flow
-        known = facts.sni or self._connections.get(_connection(flow), "")
-        if self.names and known and (self.has_name(known) or not facts.has_ech):
-            return self.has_name(known), "SNI" if facts.sni else "earlier capture"
+        name = facts.sni or self._connections.get(_make_connection_key(flow), "")
+        if self.names and name and (self.has_name(name) or not facts.has_ech):
+            return self.has_name(name), "SNI" if facts.sni else "earlier capture"
         if self.servers:
             return any(flow.server in network for network in self.servers), "server address"
-        # Without a hello of its own, or with one that hides the name: use what is known of the server, if that agrees.
-        resolved, called = self._resolved.get(flow.server, ()), self._servers.get((flow.server, flow.server_port), ())
-        names = {*resolved, *called} - {known}  # the outer name of an encrypted hello says nothing
-        return _agreed(self.has_name(name) for name in names), "DNS" if resolved else "other connections to its server"
+        # Without a hello, or with one that hides the name, use the server's known names if they agree.
+        resolved, server_names = (
+            self._resolved.get(flow.server, ()),
+            self._servers.get((flow.server, flow.server_port), ()),
+        )
+        names = {*resolved, *server_names} - {name}  # the outer name of an encrypted hello is meaningless
+        return _find_common_answer(
+            self.has_name(name) for name in names
+        ), "DNS" if resolved else "other connections to its server"
 
 
 def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
-    """Why a number may be wrong, given this many wire bytes without a name; empty if they are few.
+    """Return a reason why a number may be wrong, given wire bytes without a name, or nothing if they are few.
 
     Args:
-        nameless_bytes: of flows that may be the client's.
-        of_bytes: the bytes that the number is computed from, or that would change it.
+        nameless_bytes: bytes of flows that may be the client's.
+        of_bytes: bytes that the number is computed from, or that would change it.
     """
     if nameless_bytes <= _NAMELESS_SHARE * of_bytes:
         return []
@@ -127,13 +132,13 @@ def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
     return [f"{nameless_bytes:,} bytes were in flows without a name, which may or may not be the client's: {fix}"]
 
 
-def _agreed(answers: Iterable[bool]) -> bool | None:
-    """The answer that all agree on; None if they differ, or if there are none."""
-    seen = set(answers)
-    return seen.pop() if len(seen) == 1 else None
+def _find_common_answer(answers: Iterable[bool]) -> bool | None:
+    """Return the common answer, or None if they differ or there are none."""
+    distinct = set(answers)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
-def _connection(flow: Flow) -> _Connection:
+def _make_connection_key(flow: Flow) -> _Connection:
     return flow.protocol, flow.client, flow.client_port, flow.server, flow.server_port
 
 

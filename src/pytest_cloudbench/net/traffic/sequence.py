@@ -1,7 +1,4 @@
-"""TCP sequence numbers: unique bytes, round trips, and packets that may have been sent twice.
-
-What may live here: arithmetic on columns of sequence and acknowledgement numbers.
-"""
+"""Arithmetic on columns of TCP sequence numbers: unique bytes, round trips, and possible retransmissions."""
 
 from __future__ import annotations
 
@@ -19,23 +16,23 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-_NEAR = 1 << 30
+_HALF_RANGE = 1 << 30
 _LARGEST = 1 << 62
 
 
 def unwrap(seq: Any, first: Mask) -> Ints:
-    """Sequence numbers as distances from the first one of each group, beyond 4 GiB too.
+    """Return sequence numbers as distances from the first one of each group, even beyond 4 GiB.
 
     Args:
         seq: 32-bit numbers, group after group.
-        first: where a group begins.
+        first: whether a row is the first of its group.
     """
     import numpy as np
 
     begins = first.nonzero()[0]
     counts = np.diff(begins, append=len(seq))
     ahead = (seq - (seq[0] if len(begins) == 1 else np.repeat(seq[begins], counts))).view(np.int32)
-    if ahead.min(initial=0) > -_NEAR and ahead.max(initial=0) < _NEAR:  # no step can have wrapped around
+    if ahead.min(initial=0) > -_HALF_RANGE and ahead.max(initial=0) < _HALF_RANGE:  # no number has wrapped around
         return np.asarray(ahead.astype(np.int64))
     steps = np.empty(len(seq), np.int64)
     steps[1:] = (seq[1:] - seq[:-1]).view(np.int32)
@@ -44,54 +41,54 @@ def unwrap(seq: Any, first: Mask) -> Ints:
     return np.asarray(total - np.repeat(total[begins], counts))
 
 
-def _in_line(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """The same ranges on one line of numbers for all groups: each group lies after the whole of the one before."""
-    apart = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
-    return group * apart + start, group * apart + end
+def _spread_groups(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Shift all ranges so that each group lies after all ranges of the group before."""
+    span = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
+    return group * span + start, group * span + end
 
 
-def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, Ints]:
-    """(bytes in the union of the ranges, bytes in holes between them) of each group, in the order of groups.
+def measure_coverage(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, Ints]:
+    """Return the bytes in the union of the ranges, and in holes between them, for each group in order.
 
     Args:
-        group: a number from 0 for each range, ascending.
-        first: where a group begins.
-        start: where each range begins.
-        size: how long it is; one of size 0 does not count.
+        group: number of each range's group, from 0, ascending.
+        first: whether a range is the first of its group.
+        start: start of each range.
+        size: size of each range. Those of size 0 do not count.
     """
     import numpy as np
 
-    base, end = _in_line(group, start, start + size)
+    base, end = _spread_groups(group, start, start + size)
     reach = np.maximum.accumulate(end)
     begins = np.flatnonzero(first)
     before = np.empty_like(reach)
     before[1:] = reach[:-1]
     before[begins] = base[begins]
-    if (base < before).any():  # something came twice or late: sort, then do the same again
+    if (base < before).any():  # a range repeats or is late, so sort and compute again
         order = np.argsort(base, kind="stable")
         base, end, size = base[order], end[order], size[order]
         reach = np.maximum.accumulate(end)
         before[1:] = reach[:-1]
         before[begins] = base[begins]
-    fresh = np.maximum(end - np.maximum(base, before), 0)
-    union = np.add.reduceat(fresh, begins)
+    new_bytes = np.maximum(end - np.maximum(base, before), 0)
+    union = np.add.reduceat(new_bytes, begins)
     last = np.append(begins[1:], len(base)) - 1
     return union, reach[last] - base[begins] - union
 
 
 class Reach:
-    """What ``covered`` returns, for one direction of a connection that comes in parts; and how far it was acknowledged.
+    """The coverage of one direction of a long connection that is added in parts, and how far it was acknowledged.
 
     Attributes:
         unique_bytes: bytes in the union of all ranges so far.
         missing_bytes: bytes in holes between them.
-        unseen_bytes: bytes after the last range that were acknowledged all the same.
+        unseen_bytes: acknowledged bytes after the last range.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None  # (sequence number, distance from the first)
-        self._heard: tuple[int, int] | None = None
-        self._furthest = self._next = 0
+        self._last_seq: tuple[int, int] | None = None  # (sequence number, distance from the first)
+        self._last_ack: tuple[int, int] | None = None
+        self._furthest_ack = self._next_seq = 0
         self._begin: int | None = None
         self._end = 0
         self._holes: list[tuple[int, int]] = []
@@ -103,49 +100,51 @@ class Reach:
         return unwrap(chained, np.arange(len(chained)) == 0)[1:] + last[1]
 
     def add(self, seq: Any, flags: Any, payload: Ints) -> None:
-        """The next packets of this direction."""
+        """Add the next packets of this direction."""
         import numpy as np
 
         if not len(seq):
             return
         first = (int(seq[0]), 0)
-        at = self._distance(seq, self._last or first)
-        self._last, self._heard = (int(seq[-1]), int(at[-1])), self._heard or first
+        distances = self._distance(seq, self._last_seq or first)
+        self._last_seq, self._last_ack = (int(seq[-1]), int(distances[-1])), self._last_ack or first
         marks = ((flags >> 1) | flags) & 1
-        self._next = max(self._next, int((at + payload + marks).max()))
-        has = payload > 0
-        start = at[has] + (flags[has] >> 1 & 1)
-        end = start + payload[has]
+        self._next_seq = max(self._next_seq, int((distances + payload + marks).max()))
+        has_payload = payload > 0
+        start = distances[has_payload] + (flags[has_payload] >> 1 & 1)
+        end = start + payload[has_payload]
         if not len(start):
             return
         if self._begin is None:
             self._begin = self._end = int(start[0])
         reach = np.maximum.accumulate(np.concatenate(([self._end], end)))
-        odd = np.flatnonzero(start != reach[:-1])
-        for begin, until, so_far in zip(start[odd].tolist(), end[odd].tolist(), reach[odd].tolist(), strict=True):
+        breaks = np.flatnonzero(start != reach[:-1])
+        for begin, until, so_far in zip(
+            start[breaks].tolist(), end[breaks].tolist(), reach[breaks].tolist(), strict=True
+        ):
             if begin > so_far:
                 self._holes.append((so_far, begin))
             else:
-                self._fill(begin, until)
+                self._fill_holes(begin, until)
         self._end = int(reach[-1])
 
-    def _fill(self, begin: int, end: int) -> None:
-        """The missing bytes from ``begin`` to ``end`` have arrived. Holes are in order, and none touches another."""
+    def _fill_holes(self, begin: int, end: int) -> None:
+        """Remove the bytes from ``begin`` to ``end`` from the holes, which are sorted and apart from each other."""
         if self._begin is not None and begin < self._begin:
             self._holes.insert(0, (begin, self._begin))
             self._begin = begin
         first = bisect_right(self._holes, begin, key=itemgetter(1))
         last = bisect_left(self._holes, end, key=itemgetter(0))
         if first < last:
-            (left, _), (_, right) = self._holes[first], self._holes[last - 1]
-            self._holes[first:last] = [part for part in ((left, begin), (end, right)) if part[0] < part[1]]
+            (hole_begin, _), (_, hole_end) = self._holes[first], self._holes[last - 1]
+            self._holes[first:last] = [part for part in ((hole_begin, begin), (end, hole_end)) if part[0] < part[1]]
 
-    def acknowledged(self, ack: Any) -> None:
-        """The next acknowledgements by the other side."""
-        if self._heard is not None and len(ack):
-            at = self._distance(ack, self._heard)
-            self._heard = (int(ack[-1]), int(at[-1]))
-            self._furthest = max(self._furthest, int(at.max()))
+    def add_acks(self, ack: Any) -> None:
+        """Add the next acknowledgements by the other side."""
+        if self._last_ack is not None and len(ack):
+            distances = self._distance(ack, self._last_ack)
+            self._last_ack = (int(ack[-1]), int(distances[-1]))
+            self._furthest_ack = max(self._furthest_ack, int(distances.max()))
 
     @property
     def missing_bytes(self) -> int:
@@ -157,54 +156,55 @@ class Reach:
 
     @property
     def unseen_bytes(self) -> int:
-        return max(0, self._furthest - self._next)
+        return max(0, self._furthest_ack - self._next_seq)
 
 
-def behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) -> Mask:
-    """Packets of one direction that begin before the next sequence number: sent again, late, or to keep alive.
+def find_behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) -> Mask:
+    """Return which packets of one direction begin before the next expected sequence number.
 
-    Together with ``acknowledged`` these are all that ``resent.judge`` could mark, and some more.
+    They are retransmissions, late packets or keep-alives. Together with ``find_acknowledged`` these include all packets
+    that ``resent.judge_packets`` could mark.
 
     Args:
-        group: number from 0 of the connection of each packet, ascending.
-        start: its sequence number, unwrapped.
-        next_seq: the one that follows, SYN and FIN counted.
-        payload: its bytes.
-        data: packets with payload, SYN or FIN.
+        group: number of each packet's connection, from 0, ascending.
+        start: unwrapped sequence number of each packet.
+        next_seq: the sequence number after it, counting SYN and FIN.
+        payload: number of its payload bytes.
+        data: whether it has payload, SYN or FIN.
     """
     import numpy as np
 
-    start, next_seq = _in_line(group, start, next_seq)
+    start, next_seq = _spread_groups(group, start, next_seq)
     reach = np.maximum.accumulate(next_seq)
-    found = np.zeros(len(group), bool)
-    apart = start[1:] - reach[:-1]
-    before = apart < 0
+    is_behind = np.zeros(len(group), bool)
+    distance = start[1:] - reach[:-1]
+    before = distance < 0
     if before.any():
-        found[1:] = (data[1:] & before) | ((apart == -1) & (payload[1:] <= 1))
-    return found
+        is_behind[1:] = (data[1:] & before) | ((distance == -1) & (payload[1:] <= 1))
+    return is_behind
 
 
-def acknowledged(group: Ints, latest: Ints, seq: Any, ack: Any, payload: Any) -> Ints:
-    """Rows of packets whose payload the other side's latest packet acknowledges already.
+def find_acknowledged(group: Ints, latest: Ints, seq: Any, ack: Any, payload: Any) -> Ints:
+    """Return the rows of packets whose payload the other side's latest packet already acknowledges.
 
     Args:
-        group: number of the connection of each packet.
-        latest: the row of the last packet that the other side sent before; -1, or a row of another group, for none.
+        group: number of each packet's connection.
+        latest: row of the other side's last packet before it. -1, or a row of another group, for none.
         seq: sequence number of each packet.
         ack: its acknowledgement number.
-        payload: its bytes.
+        payload: number of its payload bytes.
     """
     acked = ack[latest]
     covers = (acked - (seq + payload)).view("i4") >= 0
     covers &= (payload > 0) & (acked != 0)
-    found: Ints = covers.nonzero()[0]
-    before = latest[found]
-    same: Mask = (before >= 0) & (group[before] == group[found])
-    return found.compress(same)
+    rows: Ints = covers.nonzero()[0]
+    earlier = latest[rows]
+    same: Mask = (earlier >= 0) & (group[earlier] == group[rows])
+    return rows.compress(same)
 
 
-def begins(group: Ints) -> Mask:
-    """Where each group begins. ``group`` has a number for each row, ascending."""
+def mark_beginnings(group: Ints) -> Mask:
+    """Return which rows are the first of their group. ``group`` has an ascending number for each row."""
     import numpy as np
 
     first = np.ones(len(group), bool)
@@ -212,16 +212,17 @@ def begins(group: Ints) -> Mask:
     return first
 
 
-def handshakes_ns(group: Ints, time_ns: Ints, flags: Any, most: int = 64) -> tuple[Ints, Ints]:
-    """(group, nanoseconds) from the last SYN to the first segment that only acknowledges, where there are both.
+def measure_handshakes_ns(group: Ints, time_ns: Ints, flags: Any, max_packets: int = 64) -> tuple[Ints, Ints]:
+    """Return the groups with a handshake, and the nanoseconds from its last SYN to the first pure acknowledgement.
 
-    tshark's ``tcp.analysis.initial_rtt``. It covers the whole way, wherever between the two ends the capture was made.
+    This is tshark's ``tcp.analysis.initial_rtt``. It covers the full round trip, wherever between the two ends the
+    capture was made.
 
     Args:
-        group: number of the connection of each packet, ascending.
-        time_ns: when each packet was seen.
+        group: number of each packet's connection, ascending.
+        time_ns: time of each packet.
         flags: its TCP flags.
-        most: how many packets of a connection are looked at.
+        max_packets: number of packets of a connection to search.
     """
     import numpy as np
 
@@ -230,20 +231,20 @@ def handshakes_ns(group: Ints, time_ns: Ints, flags: Any, most: int = 64) -> tup
     answers = np.flatnonzero(opening == ACK)
     if not len(syns) or not len(answers):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    first = np.flatnonzero(begins(group))
+    first = np.flatnonzero(mark_beginnings(group))
     first_of = first[np.searchsorted(first, answers, "right") - 1]
-    place = np.searchsorted(syns, answers) - 1  # the SYN before each
-    latest = syns[place]
-    answers, latest = (
-        part[(place >= 0) & (latest >= first_of) & (answers - first_of < most)] for part in (answers, latest)
+    index = np.searchsorted(syns, answers) - 1  # the SYN before each
+    last_syn = syns[index]
+    answers, last_syn = (
+        part[(index >= 0) & (last_syn >= first_of) & (answers - first_of < max_packets)] for part in (answers, last_syn)
     )
     owner = group[answers]
-    chosen = begins(owner)
-    return owner[chosen], time_ns[answers[chosen]] - time_ns[latest[chosen]]
+    chosen = mark_beginnings(owner)
+    return owner[chosen], time_ns[answers[chosen]] - time_ns[last_syn[chosen]]
 
 
 class Sent(NamedTuple):
-    """Segments with payload of one side, as columns. ``group``: number of the connection of each, ascending."""
+    """Segments with payload of one side, as columns. ``group`` is the number of their connection, ascending."""
 
     group: Ints
     time_ns: Ints
@@ -252,87 +253,90 @@ class Sent(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Acknowledgements of the other side, as columns. ``group``: number of the connection of each, ascending."""
+    """Acknowledgements of the other side, as columns. ``group`` is the number of their connection, ascending."""
 
     group: Ints
     time_ns: Ints
     ack: Any
 
 
-def round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tuple[Ints, Ints]:
-    """(group, how long after each segment of one side the other side acknowledged exactly its end).
+def measure_round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tuple[Ints, Ints]:
+    """Return the group of each timed segment, and the nanoseconds until its exact end was acknowledged.
 
-    Segments of which any byte was sent more than once are omitted (Karn's algorithm, RFC 6298 section 3): their
-    acknowledgement may answer either. Times are those at the capture point; captured at the sender, they are whole
-    round trips.
+    Segments with any byte that was sent more than once are omitted, because their acknowledgement may answer either
+    transmission (Karn's algorithm, RFC 6298 section 3). Times are measured at the capture point. Captured at the
+    sender, they are full round trips.
 
     Args:
-        sent: the segments with payload of one side.
-        heard: the acknowledgements of the other.
-        only: which segments to time; the others only say what was sent twice.
+        sent: segments with payload of one side.
+        heard: acknowledgements of the other.
+        only: which segments to time. The others only show what was sent twice.
     """
     import numpy as np
 
     sender, hearer = sent.group, heard.group
     if not len(sender) or not len(hearer):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    first, fresh = begins(sender), begins(hearer)
+    first, fresh = mark_beginnings(sender), mark_beginnings(hearer)
     start = unwrap(sent.seq, first)
     end = start + sent.payload
-    # How far was acknowledged, counted from the sequence number of the connection's first segment.
+    # Acknowledged bytes, counted from the sequence number of the connection's first segment.
     opened, answers = first.nonzero()[0], fresh.nonzero()[0]
-    anchor = np.minimum(np.searchsorted(sender[opened], hearer[answers]), len(opened) - 1)
-    ahead = (heard.ack[answers] - sent.seq[opened[anchor]]).view(np.int32)
+    opened_index = np.minimum(np.searchsorted(sender[opened], hearer[answers]), len(opened) - 1)
+    ahead = (heard.ack[answers] - sent.seq[opened[opened_index]]).view(np.int32)
     acked = unwrap(heard.ack, fresh)
     acked += np.repeat(ahead, np.diff(answers, append=len(hearer)))
-    # One line of numbers for all connections: each lies after the whole of the one before.
-    least = min(int(start.min()), int(acked.min()))
-    apart = max(int(end.max()), int(acked.max())) - least + 1
-    if max(int(sender[-1]), int(hearer[-1])) * apart >= _LARGEST:
-        return _one_by_one(sent, heard)
-    own = sender * apart - least
-    start += own
-    end += own
-    acked += hearer * apart - least
+    # Shift all numbers so that each connection lies after all of the one before.
+    lowest = min(int(start.min()), int(acked.min()))
+    span = max(int(end.max()), int(acked.max())) - lowest + 1
+    if max(int(sender[-1]), int(hearer[-1])) * span >= _LARGEST:
+        return _measure_one_by_one(sent, heard)
+    shift = sender * span - lowest
+    start += shift
+    end += shift
+    acked += hearer * span - lowest
     np.maximum.accumulate(acked, out=acked)
-    timed = np.ones(len(sender), bool) if only is None else only
-    if (start[1:] < end[:-1]).any():  # otherwise each segment begins where the one before ends, or later
-        timed &= ~_repeated(start, end)
-    rows: Any = slice(None) if timed.all() else timed.nonzero()[0]
+    is_timed = np.ones(len(sender), bool) if only is None else only
+    if (start[1:] < end[:-1]).any():  # otherwise no segments overlap
+        is_timed &= ~_find_repeated(start, end)
+    rows: Any = slice(None) if is_timed.all() else is_timed.nonzero()[0]
     sender, end = sender[rows], end[rows]
-    place = np.searchsorted(acked, end)
-    place[place == len(acked)] = 0  # stands for none: this one cannot be its own
-    times = heard.time_ns[place] - sent.time_ns[rows]
-    good = (acked[place] == end) & (times >= 0)
-    return sender[good], times[good]
+    index = np.searchsorted(acked, end)
+    index[index == len(acked)] = 0  # stands for none, because the first one cannot match
+    times = heard.time_ns[index] - sent.time_ns[rows]
+    is_exact = (acked[index] == end) & (times >= 0)
+    return sender[is_exact], times[is_exact]
 
 
-def _repeated(start: Ints, end: Ints) -> Mask:
-    """Ranges that begin before the end of an earlier one, and those that overlap another one."""
+def _find_repeated(start: Ints, end: Ints) -> Mask:
+    """Return which ranges begin before the end of an earlier one, or overlap another one."""
     import numpy as np
 
-    found = np.zeros(len(start), bool)
-    found[1:] = start[1:] < np.maximum.accumulate(end)[:-1]
+    is_repeated = np.zeros(len(start), bool)
+    is_repeated[1:] = start[1:] < np.maximum.accumulate(end)[:-1]
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     overlaps = np.zeros(len(start), bool)
     overlaps[1:] = start[1:] < np.maximum.accumulate(end)[:-1]
     overlaps[:-1] |= end[:-1] > start[1:]
-    found[order] |= overlaps
-    return found
+    is_repeated[order] |= overlaps
+    return is_repeated
 
 
-def _one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
-    """The same, if garbage in sequence numbers leaves no room for all connections on one line."""
+def _measure_one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
+    """Do the same per connection, in case garbage in sequence numbers makes them too large to shift."""
     import numpy as np
 
     owners, times = list[Ints](), list[Ints]()
     for number in np.intersect1d(sent.group, heard.group).tolist():
-        own, their = sent.group == number, heard.group == number
-        one, other = Sent(*(column[own] for column in sent)), Heard(*(column[their] for column in heard))
-        one.group[:] = other.group[:] = 0
-        _, found = round_trips_ns(one, other)
-        owners.append(np.full(len(found), number))
-        times.append(found)
+        is_sent, is_heard = sent.group == number, heard.group == number
+        own_sent, own_heard = (
+            Sent(*(column[is_sent] for column in sent)),
+            Heard(*(column[is_heard] for column in heard)),
+        )
+        own_sent.group[:] = own_heard.group[:] = 0
+        _, times_ns = measure_round_trips_ns(own_sent, own_heard)
+        owners.append(np.full(len(times_ns), number))
+        times.append(times_ns)
     none = np.zeros(0, np.int64)
     return np.concatenate([none, *owners]), np.concatenate([none, *times])

@@ -1,7 +1,6 @@
-"""Reassembles payload: the beginning of a stream, and the search for a text anywhere in it.
+"""Reassembly of payload in the order of sequence numbers: the beginning of a stream, and a search for a text.
 
-What may live here: bytes of payload by flow and direction, in the order of sequence numbers. Bytes are looked at
-here and nowhere else.
+No other module reads payload bytes.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer, Ints
 
 TOUCHED_PACKETS = 512
-"""How many packets are read before a mapped file's pages are given back: each may bring in 64 KiB around it."""
-_FEW = 64
+"""Number of packets read before a mapped file's pages are released. Each may bring in 64 KiB around it."""
+_FEW_ROWS = 64
 _HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
 _PART_ROWS = 1 << 15
-_JOINED_BYTES = MIB
+_PIECE_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Where a text occurs.
+class Occurrence:
+    """An occurrence of a text.
 
     Attributes:
-        flow: number of the flow. up: whether the client sent it.
-        offset_bytes: in its stream; for UDP in its datagram.
+        flow: number of the flow.
+        up: whether the client sent it.
+        offset_bytes: offset in the stream, or in the datagram for UDP.
     """
 
     flow: int
@@ -39,119 +39,130 @@ class Found:
     offset_bytes: int
 
 
-def _rows(table: FlowTable, number: int, *, up: bool, most: int | None = None) -> Any:
-    """Rows of one direction with payload; with ``most``, only the first that many."""
+def _payload_rows(table: FlowTable, number: int, *, up: bool, max_rows: int | None = None) -> Any:
+    """Return rows of one direction with payload, at most the first ``max_rows``."""
     import numpy as np
 
     rows = table.rows(number)
-    for size in (most * 4, len(rows)) if most else (len(rows),):
-        head = rows[:size]
-        mine = head[(table.up[head] == up) & (table.packets.payload[head] > 0)]
-        if most is None or len(mine) >= most or size >= len(rows):
+    for size in (max_rows * 4, len(rows)) if max_rows else (len(rows),):
+        first_rows = rows[:size]
+        selected = first_rows[(table.up[first_rows] == up) & (table.packets.payload[first_rows] > 0)]
+        if max_rows is None or len(selected) >= max_rows or size >= len(rows):
             break
-    return np.asarray(mine if most is None else mine[:most])
+    return np.asarray(selected if max_rows is None else selected[:max_rows])
 
 
-def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> set[int]:
-    """Numbers of the flows whose client may have begun with a TLS hello or a QUIC header, and of some others."""
+def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> set[int]:
+    """Return the numbers of all flows whose client may have begun with a TLS hello or QUIC header, and some others."""
     import numpy as np
 
-    packets, found = table.packets, set[int]()
+    packets, numbers = table.packets, set[int]()
     is_tcp = table.who.is_tcp
-    wanted = np.zeros(len(is_tcp), bool)
-    wanted[table.numbers] = True
+    is_selected = np.zeros(len(is_tcp), bool)
+    is_selected[table.numbers] = True
     starts = np.asarray(table.starts)
     sizes = np.minimum(np.diff(starts), _HEAD_ROWS)
     for begin in range(0, len(sizes), _HEADS_AT_ONCE):
-        own = sizes[begin : begin + _HEADS_AT_ONCE]
-        group = np.repeat(np.arange(begin, begin + len(own)), own)
-        within = np.arange(len(group)) - np.repeat(np.cumsum(own) - own, own)
+        sizes_in_group = sizes[begin : begin + _HEADS_AT_ONCE]
+        group = np.repeat(np.arange(begin, begin + len(sizes_in_group)), sizes_in_group)
+        within = np.arange(len(group)) - np.repeat(np.cumsum(sizes_in_group) - sizes_in_group, sizes_in_group)
         rows = table.order[starts[group] + within]
-        mine = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & wanted[group])
-        rows, group = rows[mine], group[mine]
-        seen = np.bincount(group, minlength=begin + len(own))[begin:]
-        unsure = (seen < _FEW) & (own == _HEAD_ROWS) & wanted[begin : begin + len(own)]  # what counts may come later
-        found.update((np.flatnonzero(unsure) + begin).tolist())
-        first = sequence.begins(group)
+        with_payload = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & is_selected[group])
+        rows, group = rows[with_payload], group[with_payload]
+        payload_counts = np.bincount(group, minlength=begin + len(sizes_in_group))[begin:]
+        is_unsure = (
+            (payload_counts < _FEW_ROWS)
+            & (sizes_in_group == _HEAD_ROWS)
+            & is_selected[begin : begin + len(sizes_in_group)]
+        )  # the decisive packet may come later
+        numbers.update((np.flatnonzero(is_unsure) + begin).tolist())
+        first = sequence.mark_beginnings(group)
         start = packets.seq[rows] + (packets.flags[rows] >> 1 & 1)
         origin = np.repeat(start[first], np.diff(np.flatnonzero(first), append=len(first)))
-        # The first packet is the beginning of the stream, or a later packet that lies before it is.
-        early = (first | (is_tcp[group] & ((start - origin).view(np.int32) < 0))) & (packets.kept[rows] > 0)
-        rows, group = rows[early], group[early]
-        spoken = _bytes_at(buffer, packets.offset[rows], release)
-        found.update(group[np.where(is_tcp[group], spoken == 0x16, spoken >= 0xC0)].tolist())
-    return found
+        # The stream begins with the first packet, or with a later one that has a lower sequence number.
+        is_early = (first | (is_tcp[group] & ((start - origin).view(np.int32) < 0))) & (packets.kept[rows] > 0)
+        rows, group = rows[is_early], group[is_early]
+        first_byte = _read_bytes_at(buffer, packets.offset[rows], release)
+        numbers.update(group[np.where(is_tcp[group], first_byte == 0x16, first_byte >= 0xC0)].tolist())
+    return numbers
 
 
-def segment_limits(buffer: Buffer, offset: Any, header: Any, release: Callable[[int], None]) -> Ints:
-    """What the MSS option of each SYN says, in bytes; -1 if there is none.
+def read_mss_options(buffer: Buffer, offset: Any, header: Any, release: Callable[[int], None]) -> Ints:
+    """Return the MSS option of each SYN in bytes, or -1 if there is none.
 
     Args:
         buffer: the whole file.
-        offset: where each SYN's header ends.
-        header: how many bytes it has.
-        release: called with a place in the file before which nothing is needed for now.
+        offset: file offset of the end of each SYN's header.
+        header: number of bytes of the header.
+        release: called with a file offset before which nothing is needed for now.
     """
     import numpy as np
 
     size = header.astype(np.int64) - 20
-    most = int(size.max(initial=0))
-    places = (offset - size)[:, None] + np.arange(most + 4)
-    options = _bytes_at(buffer, places, release)
-    options[np.arange(most + 4) >= size[:, None]] = 0
-    found = np.full(len(offset), -1)
-    rows, place = np.flatnonzero(size > 0), np.zeros(len(offset), np.int64)
+    max_option_bytes = int(size.max(initial=0))
+    places = (offset - size)[:, None] + np.arange(max_option_bytes + 4)
+    options = _read_bytes_at(buffer, places, release)
+    options[np.arange(max_option_bytes + 4) >= size[:, None]] = 0
+    limits = np.full(len(offset), -1)
+    rows, positions = np.flatnonzero(size > 0), np.zeros(len(offset), np.int64)
     while len(rows):
-        kind, length = options[rows, place[rows]], options[rows, place[rows] + 1].astype(np.int64)
-        wanted = (kind == 2) & (length == 4) & (place[rows] + 4 <= size[rows])
-        chosen = rows[wanted]
-        found[chosen] = options[chosen, place[chosen] + 2].astype(np.int64) << 8 | options[chosen, place[chosen] + 3]
-        place[rows] += np.where(kind == 1, 1, length)
-        rows = rows[~wanted & (kind > 0) & ((kind == 1) | (length >= 2)) & (place[rows] < size[rows])]
-    return found
+        kind, length = options[rows, positions[rows]], options[rows, positions[rows] + 1].astype(np.int64)
+        is_mss = (kind == 2) & (length == 4) & (positions[rows] + 4 <= size[rows])
+        chosen = rows[is_mss]
+        limits[chosen] = (
+            options[chosen, positions[chosen] + 2].astype(np.int64) << 8 | options[chosen, positions[chosen] + 3]
+        )
+        positions[rows] += np.where(kind == 1, 1, length)
+        rows = rows[~is_mss & (kind > 0) & ((kind == 1) | (length >= 2)) & (positions[rows] < size[rows])]
+    return limits
 
 
-def _bytes_at(buffer: Buffer, places: Any, release: Callable[[int], None]) -> Any:
-    """The bytes at each of these places, one place or one line of them for each packet; 0 beyond the file's end."""
+def _read_bytes_at(buffer: Buffer, offsets: Any, release: Callable[[int], None]) -> Any:
+    """Return the byte at each of these offsets, 0 beyond the end of the file.
+
+    ``offsets`` has one offset or a row of them for each packet.
+    """
     import numpy as np
 
-    found = np.zeros(places.shape, np.uint8)
+    values = np.zeros(offsets.shape, np.uint8)
     view = np.frombuffer(buffer, np.uint8)
-    for begin in range(0, len(places), TOUCHED_PACKETS):
-        part = places[begin : begin + TOUCHED_PACKETS]
-        found[begin : begin + TOUCHED_PACKETS] = np.where(part < len(view), view[np.minimum(part, len(view) - 1)], 0)
-        if len(places) > TOUCHED_PACKETS:
+    for begin in range(0, len(offsets), TOUCHED_PACKETS):
+        part = offsets[begin : begin + TOUCHED_PACKETS]
+        values[begin : begin + TOUCHED_PACKETS] = np.where(part < len(view), view[np.minimum(part, len(view) - 1)], 0)
+        if len(offsets) > TOUCHED_PACKETS:
             release(len(buffer))
-    return found
+    return values
 
 
-def beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool, limit: int = 16384) -> bytes:
-    """The first bytes of a direction of a flow, up to the first that is missing, at most ``limit``.
+def read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool, limit: int = 16384) -> bytes:
+    """Return the first bytes of one direction of a flow, up to a missing byte or ``limit``.
 
-    It is the true beginning only if the start of the flow was captured.
+    This is the true beginning only if the start of the flow was captured.
     """
-    rows = _rows(table, number, up=up, most=_FEW)
+    rows = _payload_rows(table, number, up=up, max_rows=_FEW_ROWS)
     if not len(rows):
         return b""
-    found = bytearray()
-    for start, data in _in_order(table, buffer, rows):
-        if start > len(found):
+    data_so_far = bytearray()
+    for start, data in _order_segments(table, buffer, rows):
+        if start > len(data_so_far):
             break
-        found += data[len(found) - start :]
-        if len(found) >= limit:
+        data_so_far += data[len(data_so_far) - start :]
+        if len(data_so_far) >= limit:
             break
-    return bytes(found[:limit])
+    return bytes(data_so_far[:limit])
 
 
-def datagrams(table: FlowTable, buffer: Buffer, number: int, *, up: bool, most: int | None = None) -> Iterator[bytes]:
-    """The payload of each UDP packet of one direction, as far as it was kept."""
-    for row in _rows(table, number, up=up, most=most).tolist():
+def read_datagrams(
+    table: FlowTable, buffer: Buffer, number: int, *, up: bool, max_rows: int | None = None
+) -> Iterator[bytes]:
+    """Yield the kept payload of each UDP packet of one direction."""
+    for row in _payload_rows(table, number, up=up, max_rows=max_rows).tolist():
         offset = int(table.packets.offset[row])
         yield bytes(buffer[offset : offset + int(table.packets.kept[row])])
 
 
-def _in_order(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:
-    """(offset in the stream, kept bytes) in the order of offsets."""
+def _order_segments(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the stream, kept bytes) of segments in the order of offsets."""
     import numpy as np
 
     packets = table.packets
@@ -160,27 +171,27 @@ def _in_order(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int
     start = sequence.unwrap(packets.seq[rows], first) + (packets.flags[rows] >> 1 & 1)
     start -= start.min()
     order = np.argsort(start, kind="stable") if (start[1:] < start[:-1]).any() else np.arange(len(start))
-    for begin in range(0, len(order), _PART_ROWS):  # lists of Python numbers would take eight times the memory
+    for begin in range(0, len(order), _PART_ROWS):  # a list of all Python numbers would take eight times the memory
         part = order[begin : begin + _PART_ROWS]
-        own = rows[part]
-        columns = (start[part], packets.offset[own], packets.kept[own])
-        for at, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-            yield at, bytes(buffer[offset : offset + size])
+        packet_rows = rows[part]
+        columns = (start[part], packets.offset[packet_rows], packets.kept[packet_rows])
+        for position, offset, size in zip(*(column.tolist() for column in columns), strict=True):
+            yield position, bytes(buffer[offset : offset + size])
 
 
-def pieces(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of a TCP direction's unbroken stretches in order, each byte once, in pieces of about a MiB.
+def join_pieces(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of one TCP direction in order, each byte once, in pieces of about 1 MiB.
 
-    If a piece does not begin at the end of the one before, bytes are missing.
+    Bytes are missing wherever a piece does not begin at the end of the one before.
     """
-    rows = _rows(table, number, up=up)
+    rows = _payload_rows(table, number, up=up)
     if not len(rows):
         return
     begin, end, joined = 0, 0, list[bytes]()
-    for start, data in _in_order(table, buffer, rows):
+    for start, data in _order_segments(table, buffer, rows):
         if start + len(data) <= end:
             continue
-        if start > end or end - begin >= _JOINED_BYTES:
+        if start > end or end - begin >= _PIECE_BYTES:
             if joined:
                 yield begin, b"".join(joined)
             begin, joined = max(start, end), []
@@ -190,51 +201,51 @@ def pieces(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> Iterat
         yield begin, b"".join(joined)
 
 
-def find(
-    table: FlowTable, buffer: Buffer, text: bytes, release: Callable[[int], None] = lambda place: None
-) -> list[Found]:
-    """Each flow and direction in which a text occurs unencrypted, with its first place there.
+def find_text(
+    table: FlowTable, buffer: Buffer, text: bytes, release: Callable[[int], None] = lambda offset: None
+) -> list[Occurrence]:
+    """Return the first unencrypted occurrence of a text in each flow and direction that has one.
 
-    TCP streams are reassembled first, since the text may span packets. What is not in the file cannot be searched:
-    ``Analysis`` says whether anything was truncated or lost.
+    TCP streams are reassembled first, since the text may span packets. Bytes that are not in the file cannot be
+    searched. ``Analysis`` tells whether anything was truncated or lost.
     """
     if not text:
         return []
-    found, touched = [], 0
+    occurrences, touched_packets = [], 0
     for number in table.numbers.tolist():
-        touched += table.starts[number + 1] - table.starts[number]
-        if touched > TOUCHED_PACKETS:
+        touched_packets += table.starts[number + 1] - table.starts[number]
+        if touched_packets > TOUCHED_PACKETS:
             release(len(buffer))
-            touched = 0
+            touched_packets = 0
         for up in (True, False):
-            place = _first(table, buffer, number, text, release, up=up)
-            if place is not None:
-                found.append(Found(number, up, place))
-    return found
+            offset_bytes = _find_in_flow(table, buffer, number, text, release, up=up)
+            if offset_bytes is not None:
+                occurrences.append(Occurrence(number, up, offset_bytes))
+    return occurrences
 
 
-def _first(
+def _find_in_flow(
     table: FlowTable, buffer: Buffer, number: int, text: bytes, release: Callable[[int], None], *, up: bool
 ) -> int | None:
     if not table.who.is_tcp[number]:
-        seen = 0
-        for datagram in datagrams(table, buffer, number, up=up):
-            if (place := datagram.find(text)) >= 0:
-                return place
-            seen += len(datagram)
-            if seen > 32 * MIB:
+        released_bytes = 0
+        for datagram in read_datagrams(table, buffer, number, up=up):
+            if (index := datagram.find(text)) >= 0:
+                return index
+            released_bytes += len(datagram)
+            if released_bytes > 32 * MIB:
                 release(len(buffer))
-                seen = 0
+                released_bytes = 0
         return None
-    tail, end, seen = b"", 0, 0
-    for begin, data in pieces(table, buffer, number, up=up):
+    tail, end, released_bytes = b"", 0, 0
+    for begin, data in join_pieces(table, buffer, number, up=up):
         tail = tail if begin == end else b""
-        place = (tail + data).find(text)
-        if place >= 0:
-            return begin - len(tail) + place
+        index = (tail + data).find(text)
+        if index >= 0:
+            return begin - len(tail) + index
         end = begin + len(data)
-        if end - seen > 32 * MIB:
+        if end - released_bytes > 32 * MIB:
             release(len(buffer))
-            seen = end
+            released_bytes = end
         tail = (tail + data)[-(len(text) - 1) :] if len(text) > 1 else b""
     return None

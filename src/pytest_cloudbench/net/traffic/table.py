@@ -1,4 +1,4 @@
-"""A table of flows: columns that grouping makes and counting fills in, and flows as objects for those who ask."""
+"""A table of flows as columns, which grouping creates and counting fills in, with flows as objects on request."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
 NEVER = -(1 << 63)
-"""Stands for a time that does not exist."""
+"""The value of a missing time."""
 
-_PICKED_ROWS = 1 << 19
+_GATHERED_ROWS = 1 << 19
 
 
 @dataclass(slots=True)
 class Side:
-    """One direction of a flow. Times are nanoseconds since 1970; None means that there was none.
+    """One direction of a flow. Times are nanoseconds since 1970, or None if there was no such packet.
 
     Attributes:
-        packets, wire_bytes: all packets, as whole frames.
-        payload_bytes: of TCP or UDP; what was sent twice counts twice.
-        unique_bytes: the union of the ranges of sequence numbers; for UDP the payload.
-        missing_bytes: holes in that union: bytes that were sent and are not in the capture.
-        unseen_bytes: bytes beyond the union that the other side nevertheless acknowledged.
+        packets, wire_bytes: number and total size of all frames.
+        payload_bytes: TCP or UDP payload, with retransmissions.
+        unique_bytes: size of the union of sequence number ranges, or of the payload for UDP.
+        missing_bytes: holes in that union, bytes that were sent but not captured.
+        unseen_bytes: acknowledged bytes beyond the union.
         syns: segments with SYN and without ACK.
-        syn_acks: segments with both.
-        fins, resets: segments with FIN, with RST.
+        syn_acks: segments with SYN and ACK.
+        fins, resets: segments with FIN, and with RST.
         retransmissions: tshark's ``tcp.analysis.retransmission``, including fast and spurious ones.
-        fast, spurious: those among the retransmissions.
-        out_of_order, keep_alives: not counted as retransmissions.
-        largest_payload_bytes: of one packet.
-        mss_bytes: the most that the *other* side accepts, from its SYN.
-        first_payload_ns, last_payload_ns: the first and last packet with payload.
+        fast, spurious: fast and spurious ones among the retransmissions.
+        out_of_order, keep_alives: segments of these kinds, which do not count as retransmissions.
+        largest_payload_bytes: the largest payload of one packet.
+        mss_bytes: the largest payload that the *other* side accepts, from its SYN.
+        first_payload_ns, last_payload_ns: times of the first and the last packet with payload.
     """
 
     packets: int = 0
@@ -63,54 +63,54 @@ class Side:
 
 
 class InOrder:
-    """Columns in the order of flows, one stretch of flows after another.
+    """Packet columns in the order of flows, gathered for one range of flows after another.
 
-    Packets of one flow lie far apart in a file. So columns are gathered one at a time for many flows: the processor's
-    cache can hold one column, but not all of them.
+    Packets of one flow lie far apart in a file. Columns are therefore gathered one at a time for many flows, because
+    the processor's cache can hold one column but not all of them.
     """
 
     def __init__(self, order: Any, columns: Sequence[Any]) -> None:
         self._order, self._columns = order, columns
         self._first = self._end = 0
-        self._picked: list[Any] = []
+        self._gathered: list[Any] = []
 
-    def part(self, first: int, end: int) -> list[Any]:
-        """The columns from one place in the order up to another."""
+    def get_range(self, first: int, end: int) -> list[Any]:
+        """Return the columns from one position in the order up to another."""
         if first < self._first or end > self._end:
-            self._pick(first, max(end, min(first + _PICKED_ROWS, len(self._order))))
-        return [column[first - self._first : end - self._first] for column in self._picked]
+            self._gather_columns(first, max(end, min(first + _GATHERED_ROWS, len(self._order))))
+        return [column[first - self._first : end - self._first] for column in self._gathered]
 
-    def of(self, rows: Any) -> list[Any]:
-        """The columns of these packets."""
+    def get_rows(self, rows: Any) -> list[Any]:
+        """Return the columns of these packets."""
         return [column[rows] for column in self._columns]
 
-    def _pick(self, first: int, end: int) -> None:
+    def _gather_columns(self, first: int, end: int) -> None:
         import numpy as np
 
-        self._picked.clear()
+        self._gathered.clear()
         self._first, self._end = first, end
-        rows, place = self._order[first:end].astype(np.int64), 0  # else each column would convert them
-        # One allocation for all: large memory comes in huge pages, and faster.
+        rows, start = self._order[first:end].astype(np.int64), 0  # converted once, not by each column
+        # One allocation for all columns, because large memory comes in huge pages, which is faster.
         memory = np.empty(len(rows) * sum(column.itemsize for column in self._columns), np.uint8)
         for column in self._columns:
             size = len(rows) * column.itemsize
-            picked = memory[place : place + size].view(column.dtype)
-            self._picked.append(column.take(rows, out=picked, mode="clip"))
-            place += size
+            gathered = memory[start : start + size].view(column.dtype)
+            self._gathered.append(column.take(rows, out=gathered, mode="clip"))
+            start += size
 
 
 @dataclass(slots=True)
 class Flow:
-    """One connection, or one pair of UDP endpoints. ``up`` is what the client sent.
+    """One TCP connection or one pair of UDP endpoints. ``up`` is the direction from the client.
 
     Attributes:
         number: from 0, in the order of the first packet.
         protocol: 6 is TCP, 17 is UDP.
         client, client_port, server, server_port: the two ends.
-        client_by: how it is known which end is the client: one of ``BY``.
+        client_by: the evidence for which end is the client, one of ``BY``.
         first_ns, last_ns: times of the first and the last packet.
-        up, down: what client and server sent.
-        initial_rtt_ns: from the SYN to the end of the handshake.
+        up, down: counts of what client and server sent.
+        initial_rtt_ns: time from the SYN to the end of the handshake.
     """
 
     number: int
@@ -128,7 +128,7 @@ class Flow:
 
     @property
     def is_tcp(self) -> bool:
-        """Whether the flow is TCP; otherwise it is UDP."""
+        """Whether the flow is TCP and not UDP."""
         return self.protocol == TCP
 
 
@@ -136,7 +136,7 @@ class Flow:
 class Who:
     """The two ends of each flow, as columns. Addresses are indices into ``addresses``, which has each one once.
 
-    ``client_by`` says how it is known which end is the client, as an index into ``BY``.
+    ``client_by`` is the evidence for which end is the client, as an index into ``BY``.
     """
 
     is_tcp: Any
@@ -149,7 +149,7 @@ class Who:
 
 
 class Times:
-    """When each flow was seen, as columns in nanoseconds. An ``initial_rtt_ns`` of ``NEVER`` means "not known"."""
+    """Times of each flow, as columns in nanoseconds. An unknown ``initial_rtt_ns`` is ``NEVER``."""
 
     def __init__(self, count: int) -> None:
         import numpy as np
@@ -161,19 +161,19 @@ class Times:
 
 @dataclass(slots=True)
 class FlowTable:
-    """Flows and their packets. Flows are numbered from 0, in the order of their first packet.
+    """Flows and their packets. Flows are numbered from 0 in the order of their first packet.
 
     Attributes:
-        packets: columns in the order of the file.
-        who, times: columns by the flows' numbers.
-        sums: the counts of both sides by name, as columns: [0, number] is for what the client of a flow sent. An
-            unknown MSS is -1. Times of payload are meaningless if there was none.
-        order: rows of ``packets``, grouped by flow number, in the order of the file.
-        starts: where in ``order`` each flow begins, and at the end the number of packets.
+        packets: packet columns in file order.
+        who, times: columns by flow number.
+        sums: columns of counts by name. [0, number] counts what the client of a flow sent, and [1, number] the server.
+            An unknown MSS is -1. Times of payload are meaningless if there was none.
+        order: rows of ``packets``, grouped by flow number, each group in file order.
+        starts: the index in ``order`` at which each flow begins, followed by the number of packets.
         up: for each row of ``packets``, whether the client sent it.
-        verdicts: for each row, what ``resent.judge`` returned.
-        numbers: of the flows in ``flows``.
-        foreign_numbers: of the flows in ``foreign``.
+        verdicts: for each row, the result of ``resent.judge_packets``.
+        numbers: numbers of the flows in ``flows``.
+        foreign_numbers: numbers of the flows in ``foreign``.
     """
 
     packets: Packets
@@ -186,89 +186,94 @@ class FlowTable:
     verdicts: NDArray[np.uint8]
     numbers: Ints
     foreign_numbers: Ints
-    _made: dict[int, Flow] = field(default_factory=dict)
+    _flows: dict[int, Flow] = field(default_factory=dict)
     _in_order: InOrder | None = field(init=False, default=None)
 
     @property
     def in_order(self) -> InOrder:
-        """Times, numbers, acknowledgements, payload, wire bytes, flags and ``up`` of packets, in ``order``."""
+        """Times, sequence numbers, acknowledgements, payload, wire bytes, flags and ``up`` of packets, in ``order``."""
         if self._in_order is None:
-            each = self.packets
-            columns = (each.time_ns, each.seq, each.ack, each.payload, each.wire, each.flags, self.up)
+            packets = self.packets
+            columns = (packets.time_ns, packets.seq, packets.ack, packets.payload, packets.wire, packets.flags, self.up)
             self._in_order = InOrder(self.order, columns)
         return self._in_order
 
     @property
     def flows(self) -> list[Flow]:
-        """In the order of their first packet."""
-        return self.some(self.numbers)
+        """All flows in the order of their first packet."""
+        return self.select(self.numbers)
 
     @property
     def foreign(self) -> list[Flow]:
-        """Flows in which the chosen client takes no part."""
-        return self.some(self.foreign_numbers)
+        """Flows that do not involve the chosen client."""
+        return self.select(self.foreign_numbers)
 
     def rows(self, flow: Flow | int) -> NDArray[np.uint32]:
-        """The rows of a flow's packets, in the order of the file."""
+        """Return the rows of a flow's packets in file order."""
         number = flow if isinstance(flow, int) else flow.number
         return self.order[self.starts[number] : self.starts[number + 1]]
 
     def flow(self, number: int) -> Flow:
-        """The flow with this number; the same object every time."""
-        if number not in self._made:
-            self._made.update(zip([number], self._make([number]), strict=True))
-        return self._made[number]
+        """Return the flow with this number, always the same object."""
+        if number not in self._flows:
+            self._flows.update(zip([number], self._make_flows([number]), strict=True))
+        return self._flows[number]
 
-    def some(self, numbers: Ints) -> list[Flow]:
-        """The flows with these numbers."""
-        made, wanted = self._made, numbers.tolist()
-        missing = [number for number in wanted if number not in made]
+    def select(self, numbers: Ints) -> list[Flow]:
+        """Return the flows with these numbers."""
+        flows, selected = self._flows, numbers.tolist()
+        missing = [number for number in selected if number not in flows]
         if missing:
-            made.update(zip(missing, self._make(missing), strict=True))
-        return [made[number] for number in wanted]
+            flows.update(zip(missing, self._make_flows(missing), strict=True))
+        return [flows[number] for number in selected]
 
-    def _make(self, numbers: list[int]) -> Iterator[Flow]:
+    def _make_flows(self, numbers: list[int]) -> Iterator[Flow]:
         import numpy as np
 
-        who, times, own = self.who, self.times, np.asarray(numbers)
+        who, times, selected = self.who, self.times, np.asarray(numbers)
         addresses = who.addresses
-        initial = times.initial_rtt_ns[own]
+        initial_ns = times.initial_rtt_ns[selected]
         columns = (
-            [TCP if each else UDP for each in who.is_tcp[own].tolist()],
-            [addresses[place] for place in who.client[own].tolist()], who.client_port[own].tolist(),
-            [addresses[place] for place in who.server[own].tolist()], who.server_port[own].tolist(),
-            [BY[place] for place in who.client_by[own].tolist()],
-            times.first_ns[own].tolist(), times.last_ns[own].tolist(), self._sides(own, 0), self._sides(own, 1),
-            listed(initial, initial != NEVER),
+            [TCP if is_tcp else UDP for is_tcp in who.is_tcp[selected].tolist()],
+            [addresses[index] for index in who.client[selected].tolist()], who.client_port[selected].tolist(),
+            [addresses[index] for index in who.server[selected].tolist()], who.server_port[selected].tolist(),
+            [BY[index] for index in who.client_by[selected].tolist()],
+            times.first_ns[selected].tolist(), times.last_ns[selected].tolist(),
+            self._make_sides(selected, 0), self._make_sides(selected, 1),
+            to_list(initial_ns, initial_ns != NEVER),
         )  # fmt: skip
         return map(Flow, numbers, *columns)
 
-    def _sides(self, numbers: Ints, way: int) -> Iterator[Side]:
-        """One direction of each flow."""
-        columns = {each.name: self.sums[each.name][way][numbers] for each in fields(Side)}
-        said = {"mss_bytes": columns["mss_bytes"] >= 0}
-        said["first_payload_ns"] = said["last_payload_ns"] = columns["payload_bytes"] > 0
-        lists = (listed(column, said[name]) if name in said else column.tolist() for name, column in columns.items())
+    def _make_sides(self, numbers: Ints, direction: int) -> Iterator[Side]:
+        """Yield one direction of each flow."""
+        columns = {column.name: self.sums[column.name][direction][numbers] for column in fields(Side)}
+        is_present = {"mss_bytes": columns["mss_bytes"] >= 0}
+        is_present["first_payload_ns"] = is_present["last_payload_ns"] = columns["payload_bytes"] > 0
+        lists = (
+            to_list(column, is_present[name]) if name in is_present else column.tolist()
+            for name, column in columns.items()
+        )
         return map(Side, *lists)
 
-    def limit(self, way: Ints, numbers: Ints, mss_bytes: Ints) -> None:
-        """Record the MSS of directions (0: what the client sends) of these flows. If one occurs twice, the last value
-        counts.
+    def set_mss(self, directions: Ints, numbers: Ints, mss_bytes: Ints) -> None:
+        """Record the MSS of directions of these flows, where 0 is the direction from the client.
+
+        If a direction occurs twice, its last value counts.
         """
         limits = self.sums["mss_bytes"]
-        limits[way, numbers] = mss_bytes
-        for number, flow in self._made.items():
-            for side, most in zip((flow.up, flow.down), limits[:, number].tolist(), strict=True):
-                side.mss_bytes = most if most >= 0 else None
+        limits[directions, numbers] = mss_bytes
+        for number, flow in self._flows.items():
+            for side, mss in zip((flow.up, flow.down), limits[:, number].tolist(), strict=True):
+                side.mss_bytes = mss if mss >= 0 else None
 
 
-def listed(column: Any, said: Any) -> list[Any]:
-    """A column's values as Python values, with None for missing ones."""
-    found: list[Any] = column.tolist()
-    for place in (~said).nonzero()[0].tolist():
-        found[place] = None
-    return found
+def to_list(column: Any, is_present: Any) -> list[Any]:
+    """Return a column as Python values, with None for missing ones."""
+    values: list[Any] = column.tolist()
+    for index in (~is_present).nonzero()[0].tolist():
+        values[index] = None
+    return values
 
 
 BY = ("syn", "option", "port", "other flows", "first packet")
-"""How it is known which end is the client."""
+"""Kinds of evidence for which end is the client."""

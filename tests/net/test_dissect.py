@@ -63,7 +63,7 @@ def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert told[0] == told[1]
     packed.write_bytes(packed.read_bytes()[:-20])
     assert cli.main(["analyze", str(packed)]) == 4
-    assert "compression (gzip) is damaged, or it was cut" in capsys.readouterr().err
+    assert "the gzip data is damaged or truncated" in capsys.readouterr().err
 
 
 def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:

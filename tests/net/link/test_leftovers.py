@@ -28,7 +28,7 @@ import subprocess, sys
 from pytest_cloudbench.net.link import Link
 link = Link(run="killed").__enter__()
 command = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
-pids = [link._answer["pid"]]
+pids = [link._facts["pid"]]
 for side, words in (("server", command), ("client", [*sys.argv[1:], *command])):
     process = link.popen(side, words, stdout=subprocess.PIPE)
     process.stdout.readline()

@@ -176,7 +176,7 @@ def test_commands_keep_status_output_and_environment() -> None:
 
 TBF = (
     "import sys; sys.path.append(sys.argv.pop(1)); from pytest_cloudbench.net.link import devices; "
-    "devices.make_netem = lambda name, way: devices._command('tc', 'qdisc', 'replace', 'dev', name, 'root', 'tbf', "
+    "devices.make_netem = lambda name, way: devices._run_command('tc', 'qdisc', 'replace', 'dev', name, 'root', 'tbf', "
     "'rate', str(int(way['rate_bit_per_s'])), 'burst', '16k', 'latency', '100ms'); "
     "from pytest_cloudbench.net.link.{} import main; sys.exit(main())"
 )
@@ -184,7 +184,7 @@ TBF = (
 
 def test_the_way_netem_is_wired_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without netem often have tbf, with which devices, redirection and directions are the same."""
-    monkeypatch.setattr("pytest_cloudbench.net.link._BOOT", TBF)
+    monkeypatch.setattr("pytest_cloudbench.net.link._RUN_MODULE", TBF)
     up, down = Way(rate_bit_per_s=10e6), Way(rate_bit_per_s=30e6)
     with open_or_skip(up=up, down=down, mode="netem") as link:
         with pytest.raises(UsageError, match="interruptible"):

@@ -13,6 +13,13 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB, UsageError
+from pytest_cloudbench.net.traffic.interfaces import (
+    Interface,
+    decode_text,
+    parse_interface,
+    parse_options,
+    read_statistics,
+)
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -39,36 +46,6 @@ _PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet:
 }  # fmt: skip
 _SECTION, _INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 2, 3, 5, 6
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"(\xb5": "zstd", b"\x04\x22": "lz4"}
-
-
-@dataclass(slots=True)
-class Interface:
-    """An interface with its capture statistics, which are None if the file has none.
-
-    Attributes:
-        link_type: LINKTYPE_ value of its packets.
-        snaplen: the most bytes kept of a packet, or 0 for no limit.
-        ticks_per_s: resolution of its time stamps.
-        offset_s: added to every time stamp.
-        name: the system's name for it.
-        received, dropped, os_dropped: ``isb_ifrecv``, ``isb_ifdrop``, ``isb_osdrop`` from the last statistics block.
-    """
-
-    link_type: int
-    snaplen: int = 0
-    ticks_per_s: int = 1_000_000
-    offset_s: int = 0
-    name: str = ""
-    received: int | None = None
-    dropped: int | None = None
-    os_dropped: int | None = None
-
-    @property
-    def drops(self) -> int | None:
-        """Number of packets that the capture lost, or None if unknown."""
-        if self.dropped is None and self.os_dropped is None:
-            return None
-        return (self.dropped or 0) + (self.os_dropped or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,16 +279,16 @@ class Reader:
             body = bytes(self.buffer[position + 8 : position + length - 4])
             kind = int(types[row])
             if kind == _SECTION:
-                options = list(_parse_options(body[16:], order))
-                self.comments += [_decode_text(value) for code, value in options if code == 1]
-                program = next((_decode_text(value) for code, value in options if code == 4), "")
+                options = list(parse_options(body[16:], order))
+                self.comments += [decode_text(value) for code, value in options if code == 1]
+                program = next((decode_text(value) for code, value in options if code == 4), "")
                 self.programs.append((program, len(self.interfaces)))
             elif kind == _INTERFACE and len(body) >= 8:
-                self.interfaces.append(_parse_interface(body, order))
+                self.interfaces.append(parse_interface(body, order))
             elif kind == _STATISTICS and len(body) >= 12:
                 number = base + struct.unpack(order + "I", body[:4])[0]
                 if number < len(self.interfaces):
-                    _parse_statistics(self.interfaces[number], body[12:], order)
+                    read_statistics(self.interfaces[number], body[12:], order)
 
     def _read_packets(
         self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int
@@ -386,7 +363,7 @@ class Reader:
             fits = (code != 0) & (positions + 4 + size <= end)
             for position, length in zip(positions[fits & (code == 1)], size[fits & (code == 1)], strict=True):
                 self.comments.append(
-                    _decode_text(bytes(self.buffer[int(position) + 4 : int(position) + 4 + int(length)]))
+                    decode_text(bytes(self.buffer[int(position) + 4 : int(position) + 4 + int(length)]))
                 )
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
@@ -563,45 +540,6 @@ def _make_pcapng_sync(buffer: Buffer, order: str) -> Callable[[int, int], int | 
         return None
 
     return sync
-
-
-# --- options of pcapng blocks ---
-
-
-def _parse_options(body: bytes, order: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (code, value) up to the end mark, or up to an option that extends beyond its block."""
-    position = 0
-    while position + 4 <= len(body):
-        code, length = struct.unpack(order + "HH", body[position : position + 4])
-        if code == 0 or position + 4 + length > len(body):
-            return
-        yield code, body[position + 4 : position + 4 + length]
-        position += 4 + length + -length % 4
-
-
-def _decode_text(value: bytes) -> str:
-    return value.decode("utf-8", "replace").rstrip("\0")
-
-
-def _parse_interface(body: bytes, order: str) -> Interface:
-    link_type, _, snaplen = struct.unpack(order + "HHI", body[:8])
-    interface = Interface(link_type, snaplen)
-    for code, value in _parse_options(body[8:], order):
-        if code == 2:
-            interface.name = _decode_text(value)
-        elif code == 9 and value:
-            power = value[0] & 0x7F
-            interface.ticks_per_s = 2 ** min(power, 63) if value[0] & 0x80 else 10 ** min(power, 19)
-        elif code == 14 and len(value) == 8:
-            interface.offset_s = max(-(10**9), min(10**9, struct.unpack(order + "q", value)[0]))
-    return interface
-
-
-def _parse_statistics(interface: Interface, body: bytes, order: str) -> None:
-    for code, value in _parse_options(body, order):
-        if code in (4, 5, 7) and len(value) == 8:
-            count = struct.unpack(order + "Q", value)[0]
-            setattr(interface, {4: "received", 5: "dropped", 7: "os_dropped"}[code], count)
 
 
 def _to_nanoseconds(ticks: Any, ticks_per_s: int) -> Ints:

@@ -45,7 +45,7 @@ def test_quic_flows_get_names_and_roles(tmp_path: Path, capsys: pytest.CaptureFi
     assert flows["tcp"]["role"] == "other"
 
 
-def test_without_tshark_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tshark_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="tshark is not installed"):
         dissect.read_hellos(FOLDER / "names.pcapng", quic=True)
@@ -53,7 +53,7 @@ def test_without_tshark_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "tshark is not installed" in capsys.readouterr().out
 
 
-def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gzip_files_are_read_like_plain_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, packed = FOLDER / "loss-up.pcapng", tmp_path / "packed.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     told = []
@@ -66,7 +66,7 @@ def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "the gzip data is damaged or truncated" in capsys.readouterr().err
 
 
-def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input_is_analyzed(capsys: pytest.CaptureFixture[str]) -> None:
     data = (FOLDER / "loss-up.pcapng").read_bytes()
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", "-", "--json"]
     done = subprocess.run(command, input=data, capture_output=True, timeout=HANG_S, check=False)
@@ -76,7 +76,7 @@ def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected a file's name" in capsys.readouterr().err
 
 
-def test_memory_is_given_back(tmp_path: Path) -> None:
+def test_released_pages_stay_readable(tmp_path: Path) -> None:
     path = tmp_path / "zeros"
     path.write_bytes(bytes(1 << 20))
     with dissect.open_capture(path) as (buffer, release):
@@ -94,7 +94,7 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
         (["good", "--rules", "none.toml"], "none.toml"), (["good", "--changed-bytes", "0"], "expected 1 or more"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(
+def test_bad_input_gives_one_line(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -130,7 +130,9 @@ def test_the_largest_flows_are_shown(
     assert [flow["payload_up_bytes"] for flow in told["flows"]] == [port % 90 for port in ports]
 
 
-def test_what_people_see(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_shows_flows_and_totals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     arguments = ["--changed-bytes", "150000", "--canary", "nothing", "--client", "10.9.0.1"]
     assert cli.main(["analyze", str(FOLDER / "loss-up.pcapng"), *arguments]) == 0

@@ -87,7 +87,7 @@ def test_a_plan_is_sorted_complete_and_on_time(
 
 @FEW
 @given(sensors=st.integers(0, 40), agents=st.integers(1, 60), count=st.integers(0, 3), delay=SECONDS)
-def test_the_shares_of_the_agents_unite_to_the_whole(sensors: int, agents: int, count: int, delay: float) -> None:
+def test_the_shares_of_agents_add_up_to_the_plan(sensors: int, agents: int, count: int, delay: float) -> None:
     """With 1, 2 or 50 agents the same operations are due at the same times."""
     arrival = FixedInterval(3.0, delay)
     shares = [rows(plan(arrival, range(agent, sensors, agents), count, "seed")) for agent in range(agents)]
@@ -132,7 +132,7 @@ def test_time_scale_divides_every_time() -> None:
 
 @pytest.mark.parametrize("bad", [-1.0, -1e-9, nan, inf, -inf])
 @pytest.mark.parametrize("process", [FixedInterval, ThinkTime])
-def test_times_that_are_no_times_are_refused(process: type[FixedInterval | ThinkTime], bad: float) -> None:
+def test_invalid_times_are_refused(process: type[FixedInterval | ThinkTime], bad: float) -> None:
     with pytest.raises(UsageError, match="expected 0 or more seconds"):
         process(bad)
     with pytest.raises(UsageError, match="expected 0 or more seconds"):
@@ -140,7 +140,7 @@ def test_times_that_are_no_times_are_refused(process: type[FixedInterval | Think
 
 
 @pytest.mark.parametrize("process", [FixedInterval(1e10), Poisson(1e14), Lognormal(1e15, 1.0), FixedInterval(1e15)])
-def test_a_time_that_no_clock_has_is_refused(process: Arrival) -> None:
+def test_times_beyond_292_years_are_refused(process: Arrival) -> None:
     with pytest.raises(UsageError, match="more than 292 years"):
         plan(process, range(5), 50, "seed")
 
@@ -191,7 +191,7 @@ def test_due_times_ascend_are_complete_and_the_first_do_not_depend_on_how_many_f
 
 @FEW
 @given(process=PROCESSES, seed=SEEDS, sensors=st.integers(0, 12), agents=st.integers(1, 15), count=st.integers(0, 5))
-def test_sharing_sensors_out_changes_no_due_time_of_any_process(
+def test_assigning_sensors_to_agents_changes_no_due_time(
     process: Arrival, seed: str, sensors: int, agents: int, count: int
 ) -> None:
     def full_rows(made: Plan) -> list[tuple[int, ...]]:
@@ -335,7 +335,7 @@ def test_poisson_has_poisson_counts_so_gaps_are_independent() -> None:
     assert not chi_square_passes(observed, shares(mean / 1.1))
 
 
-def test_lognormal_gaps_have_the_mean_and_the_spread_asked_for() -> None:
+def test_lognormal_gaps_have_the_requested_mean_and_spread() -> None:
     found = gaps(Lognormal(3.0, 1.2, first_delay_max_s=50.0))
     assert passes(found, lognormal(3.0, 1.2))
     for mean, sigma in ((3.2, 1.2), (2.8, 1.2), (3.0, 1.26), (3.0, 1.14)):
@@ -394,7 +394,7 @@ def hourly(curve: Sequence[float]) -> list[float]:
     return [(left + right) / 2 for left, right in pairwise([*curve, curve[0]])]
 
 
-def test_a_day_has_the_curve_asked_for() -> None:
+def test_a_day_follows_the_requested_curve() -> None:
     counts = by_hour(Diurnal(300.0), days=4, sensors=20)
     assert chi_square_passes(counts, hourly(DAY_CURVE))
     assert not chi_square_passes(counts, hourly([*DAY_CURVE[1:], DAY_CURVE[0]])), "an hour off"
@@ -403,7 +403,7 @@ def test_a_day_has_the_curve_asked_for() -> None:
     assert sum(counts) == pytest.approx(4 * 20 * 86_400 / 300, rel=0.02)
 
 
-def test_a_day_starts_when_it_is_told_to() -> None:
+def test_a_day_starts_at_the_requested_time() -> None:
     counts = by_hour(Diurnal(300.0, start_s=8 * HOUR_S), days=4, sensors=20)
     shares = hourly(DAY_CURVE)
     assert chi_square_passes(counts, shares[8:] + shares[:8])
@@ -533,7 +533,7 @@ def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
         arrival("trace", {"file": "a.csv"})
 
 
-def test_what_changes_by_itself() -> None:
+def test_only_diurnal_and_trace_loads_change() -> None:
     assert changes(Diurnal(1.0))
     assert changes(Replay(parse_trace("time,sensor,operation,size\n0,a,put,1\n", "t.csv")))
     steady: list[Arrival | Closed] = [

@@ -37,7 +37,7 @@ def test_numbered_sensors_are_in_the_order_of_their_numbers_and_named_ones_as_th
     assert parse_trace(HEAD + "1,10,put,1\n2,x,put,1\n3,0,put,1\n").sensors == ("10", "x", "0")
 
 
-def test_what_else_a_trace_may_look_like() -> None:
+def test_other_valid_spellings_are_accepted() -> None:
     text = (
         "\ufeff# made by hand\r\n\r\nSize, operation ,time,SENSOR\r\n"
         '12, Upload ,1e1,"hall, left"\r\n# between\r\n0,DOWNLOAD,.5,"hall, left"\r\n7,put,3.,7'
@@ -121,7 +121,7 @@ ROWS = st.lists(
 
 @FEW
 @given(written=ROWS, order=st.permutations(COLUMNS))
-def test_what_is_read_is_what_was_written(written: list[Row], order: list[str]) -> None:
+def test_parsing_returns_the_written_rows(written: list[Row], order: list[str]) -> None:
     def cells(row: Row) -> dict[str, str]:
         name = '"' + row[1].replace('"', '""') + '"'
         return {"time": repr(row[0]), "sensor": name, "operation": row[2].value, "size": str(row[3])}
@@ -134,7 +134,7 @@ def test_what_is_read_is_what_was_written(written: list[Row], order: list[str]) 
     assert len(trace) == len(written)
 
 
-def test_a_trace_tells_what_it_is_and_not_all_it_holds() -> None:
+def test_the_repr_is_a_short_summary() -> None:
     trace = parse_trace(HEAD + "0,0,put,1\n" * 5000, "x.csv")
     assert repr(Replay(trace)).startswith("Replay(trace=<x.csv, 1 sensors, 5000 operations, sha256 ")
     assert len(repr(Replay(trace))) < 150

@@ -93,7 +93,7 @@ def guard_children(capture: Capture) -> list[int]:
 
 
 @pytest.mark.usefixtures("can_capture")
-def test_every_byte_that_was_sent_is_there(tmp_path: Path, port: int) -> None:
+def test_every_sent_byte_is_captured(tmp_path: Path, port: int) -> None:
     payloads = [bytes([number]) * (1000 + number) for number in range(100)]
     path = tmp_path / "all.pcapng"
     comment = {"run": "2026-11-20", "experiment": "test_all"}
@@ -114,7 +114,7 @@ def test_every_byte_that_was_sent_is_there(tmp_path: Path, port: int) -> None:
 
 
 @pytest.mark.usefixtures("can_capture")
-def test_the_first_and_the_last_datagram_are_there_every_time(tmp_path: Path, port: int) -> None:
+def test_first_and_last_datagram_are_always_captured(tmp_path: Path, port: int) -> None:
     for number in range(2):
         path = tmp_path / f"{number}.pcapng"
         with Capture(LOOPBACK, path, filter=f"udp port {port}") as capture:
@@ -124,7 +124,7 @@ def test_the_first_and_the_last_datagram_are_there_every_time(tmp_path: Path, po
 
 
 @pytest.mark.usefixtures("can_capture")
-def test_a_snaplen_cuts_and_says_so(tmp_path: Path, port: int) -> None:
+def test_a_snaplen_cuts_packets_and_reports_it(tmp_path: Path, port: int) -> None:
     path = tmp_path / "cut.pcapng"
     with Capture(LOOPBACK, path, filter=f"udp port {port}", snaplen=100) as capture:
         send(port, [b"x" * 1000, b"y"])
@@ -135,7 +135,7 @@ def test_a_snaplen_cuts_and_says_so(tmp_path: Path, port: int) -> None:
 
 @pytest.mark.usefixtures("can_capture")
 @pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
-def test_drops_make_it_invalid(tmp_path: Path, port: int) -> None:
+def test_drops_make_a_capture_invalid(tmp_path: Path, port: int) -> None:
     with Capture(LOOPBACK, tmp_path / "drops.pcapng", filter=f"udp port {port}", buffer_mib=1) as capture:
         (dumpcap,) = guard_children(capture)
         os.kill(dumpcap, signal.SIGSTOP)  # the ring fills up
@@ -156,7 +156,7 @@ def test_drops_make_it_invalid(tmp_path: Path, port: int) -> None:
     ("number", "word"),
     [(signal.SIGSTOP, "last sentinel"), (signal.SIGKILL, "ended before"), (signal.SIGTERM, "before")],
 )
-def test_a_dumpcap_that_does_not_last_makes_it_invalid(
+def test_an_early_end_of_dumpcap_makes_a_capture_invalid(
     tmp_path: Path, port: int, number: signal.Signals, word: str
 ) -> None:
     with Capture(LOOPBACK, tmp_path / "ended.pcapng", filter=f"udp port {port}") as capture:
@@ -219,7 +219,7 @@ PACKETS: list[tuple[bytes, int]] = [(b"x", 0), (b" TOKEN-OF-SIXTEEN start", 0), 
     ],
     ids=["valid", "drops-file", "drops-said", "no-statistics", "nothing-said", "cut", "empty"],
 )
-def test_only_what_is_known_to_be_complete_is_valid(tmp_path: Path, data: bytes, said: str, word: str) -> None:
+def test_only_a_provably_complete_capture_is_valid(tmp_path: Path, data: bytes, said: str, word: str) -> None:
     result = judged(tmp_path, data, said)
     if word:
         assert not result.is_valid
@@ -229,12 +229,12 @@ def test_only_what_is_known_to_be_complete_is_valid(tmp_path: Path, data: bytes,
 
 
 @pytest.mark.skipif(shutil.which("dumpcap") is None, reason="needs dumpcap (wireshark-common)")
-def test_an_interface_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_interface_is_named(tmp_path: Path) -> None:
     with pytest.raises((CaptureUnavailable, CaptureError), match="nosuch0"), Capture("nosuch0", tmp_path / "x.pcapng"):
         pytest.fail("captured")
 
 
-def test_without_dumpcap_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dumpcap_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CaptureUnavailable, match="install"):
         check()
@@ -242,7 +242,7 @@ def test_without_dumpcap_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
 @needs_root
 @pytest.mark.skipif(not (shutil.which("dumpcap") and shutil.which("setcap")), reason="needs dumpcap and setcap")
-def test_without_rights_it_says_how_to_get_them_and_that_works() -> None:
+def test_missing_rights_say_how_to_get_them() -> None:
     script = (
         "from pytest_cloudbench.net.capture import CaptureUnavailable, check\n"
         "try: check()\nexcept CaptureUnavailable as error: print(error)\nelse: print('captured')"
@@ -262,7 +262,7 @@ def test_without_rights_it_says_how_to_get_them_and_that_works() -> None:
 @pytest.mark.usefixtures("can_capture")
 @pytest.mark.skipif(sys.platform != "linux", reason="links need Linux")
 @pytest.mark.parametrize("rights", ["auto", "user"])
-def test_a_capture_inside_a_link_has_its_traffic_and_nothing_else(tmp_path: Path, rights: str) -> None:
+def test_a_capture_inside_a_link_has_only_its_traffic(tmp_path: Path, rights: str) -> None:
     path = tmp_path / "link.pcapng"
     script = (
         "import socket; one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"

@@ -39,7 +39,7 @@ PACKETS = st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3)), max_siz
 
 
 @given(ORDERS, PACKETS, st.one_of(st.none(), st.tuples(st.integers(0, 2**40), st.integers(0, 2**40))))
-def test_what_was_written_is_counted(
+def test_written_packets_are_counted(
     order: str, packets: list[tuple[bytes, int]], counts: tuple[int, int] | None
 ) -> None:
     found = walk(pcapng(order, packets, counts, '{"cloudbench_capture": 1, "run": "r"}'))
@@ -51,7 +51,7 @@ def test_what_was_written_is_counted(
 
 
 @given(ORDERS, PACKETS, st.data())
-def test_a_file_cut_within_a_block_is_not_whole(
+def test_a_file_cut_within_a_block_is_incomplete(
     order: str, packets: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
     whole = pcapng(order, packets, (1, 0))
@@ -60,7 +60,7 @@ def test_a_file_cut_within_a_block_is_not_whole(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_taken(data: bytes) -> None:
+def test_no_bytes_raise(data: bytes) -> None:
     assert walk(data).packets <= len(data) // 32
 
 
@@ -70,5 +70,5 @@ def test_statistics_of_several_interfaces_add_up() -> None:
 
 
 @pytest.mark.parametrize("comments", [[], ["words"], ["[1]"], ['{"other": 1}']])
-def test_comments_of_others_are_not_ours(comments: list[str]) -> None:
+def test_comments_of_other_programs_are_ignored(comments: list[str]) -> None:
     assert read_comment(comments) == {}

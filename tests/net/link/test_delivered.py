@@ -33,7 +33,7 @@ def seen(**changes: Any) -> dict[str, Any]:
 UP, DOWN = Way(delay_ms=20), Way(delay_ms=5)
 
 
-def test_a_link_as_asked() -> None:
+def test_a_link_as_requested_is_accepted() -> None:
     got = judge_delivery(UP, DOWN, seen(up=STREAM, down=STREAM))
     assert got.is_as_asked
     assert (got.rtt_ms, got.up.delay_ms, got.down.delay_ms, got.up.jitter_ms) == (25.0, 20.0, 5.0, 0.0)
@@ -57,18 +57,18 @@ def test_a_link_as_asked() -> None:
         (UP, {"delay": {"up_ns": [], "down_ns": []}}, "not measured"),
     ],
 )
-def test_a_link_that_is_not_as_asked(up: Way, changes: dict[str, Any], word: str) -> None:
+def test_each_deviation_is_reported(up: Way, changes: dict[str, Any], word: str) -> None:
     got = judge_delivery(up, DOWN, seen(**changes))
     assert any(word in text for text in got.off), got.off
 
 
-def test_a_rate_below_loss_is_not_judged() -> None:
+def test_the_rate_is_not_judged_under_loss() -> None:
     loss = {"sent": 1000, "arrived": 950, "back": 950}
     lossy = Way(delay_ms=20, loss=0.05, rate_bit_per_s=50e6)
     assert judge_delivery(lossy, DOWN, seen(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
 
 
-def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> None:
+def test_a_slow_start_does_not_make_a_link_slow() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=12e6)
     got = judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 11.9e6}))
     assert got.is_as_asked
@@ -76,7 +76,7 @@ def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> N
     assert got.up.rate_bit_per_s == 11.9e6
 
 
-def test_a_rate_that_only_a_stream_reaches_is_reached() -> None:
+def test_a_rate_reached_only_by_a_stream_counts() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=10e6)
     assert judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 7e6})).is_as_asked
 
@@ -102,24 +102,24 @@ def test_a_train_shows_the_rate_through_pauses_and_jitter(rate_bit_per_s: float)
     assert compute_train_rate([0] * count, size) is None
 
 
-def test_a_way_without_a_rate_needs_no_train() -> None:
+def test_no_rate_needs_no_train() -> None:
     assert choose_train_settings(Way(delay_ms=30), Way()) is None
 
 
-def test_rare_pauses_are_no_jitter_but_are_shown() -> None:
+def test_rare_pauses_show_in_p99_and_not_in_jitter() -> None:
     delays = {"up_ns": [20_000_000] * 9 + [90_000_000], "down_ns": [5_000_000] * 10}
     got = judge_delivery(UP, DOWN, seen(delay=delays))
     assert got.up.jitter_ms == 0
     assert got.up.delay_p99_ms == 90
 
 
-def test_probes_take_a_quarter_of_a_slow_link() -> None:
+def test_probes_use_a_quarter_of_a_slow_link() -> None:
     settings = choose_probe_settings((Way(rate_bit_per_s=64_000), Way()))["loss"]
     assert settings["spacing_s"] == pytest.approx(48 * 8 * 4 / 64_000)
     assert settings["count"] * settings["spacing_s"] <= 4.1
 
 
-def test_the_bits_of_a_probe_are_not_delay_that_nobody_asked_for() -> None:
+def test_sending_a_probes_bits_is_expected_delay() -> None:
     slow = Way(rate_bit_per_s=64_000)
     delays = {"up_ns": [6_200_000] * 10, "down_ns": [6_200_000] * 10}
     assert judge_delivery(slow, slow, seen(delay=delays)).is_as_asked
@@ -127,7 +127,7 @@ def test_the_bits_of_a_probe_are_not_delay_that_nobody_asked_for() -> None:
     assert [text.partition(":")[0] for text in at_once.off] == ["up delay", "round trip"]
 
 
-def test_a_stream_fills_a_slow_link_for_no_longer_than_asked() -> None:
+def test_stream_bytes_are_bounded_by_the_rate() -> None:
     assert limit_stream_bytes(Way(rate_bit_per_s=8e6), 0.5) == 500_000
     assert limit_stream_bytes(Way(rate_bit_per_s=9_600), 1.0) == 30_000
     assert limit_stream_bytes(Way(delay_ms=10), 1.0) is None
@@ -147,12 +147,12 @@ def test_a_stream_fills_a_slow_link_for_no_longer_than_asked() -> None:
         {"queue_bytes": math.nan},
     ],
 )
-def test_no_link_has_these(wrong: dict[str, Any]) -> None:
+def test_impossible_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(wrong))}|finite"):
         Way(**wrong)
 
 
-def test_the_queue_is_a_tenth_of_a_second_of_the_rate() -> None:
+def test_the_default_queue_is_100_ms_of_the_rate() -> None:
     assert Way(rate_bit_per_s=80e6).settings()["queue_bytes"] == 1_000_000
     assert Way(rate_bit_per_s=80e6, queue_bytes=7).settings()["queue_bytes"] == 7
     assert Way(rate_bit_per_s=1e6).settings()["queue_bytes"] == 65536

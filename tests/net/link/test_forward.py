@@ -75,7 +75,7 @@ def through(wire: Wire, packets: list[bytes]) -> list[bytes]:
         wire.close()
 
 
-def test_nothing_asked_nothing_done() -> None:
+def test_packets_pass_unchanged_by_default() -> None:
     packets = numbered(500)
     assert through(Wire(), packets) == packets
 
@@ -85,7 +85,7 @@ def test_jitter_keeps_the_order() -> None:
     assert through(Wire(delay_ms=3.0, jitter_ms=3.0), packets) == packets
 
 
-def test_loss_is_the_same_again_with_the_same_seed() -> None:
+def test_the_same_seed_loses_the_same_packets() -> None:
     packets = numbered(2000)
     first, again = through(Wire(loss=0.05), packets), through(Wire(loss=0.05), packets)
     assert first == again
@@ -133,7 +133,7 @@ def test_the_packet_with_the_byte_is_cut_and_both_ends_are_reset(wires: tuple[Wi
     assert [one.flags & RST for one in down.segments()] == [RST]  # an end that still sends gets another reset
 
 
-def test_a_gap_is_counted_when_it_is_jumped_over(wires: tuple[Wire, Wire]) -> None:
+def test_skipped_bytes_count_towards_the_interruption(wires: tuple[Wire, Wire]) -> None:
     made = interrupter(wires, "drop", 3000)
     for seq in (0, 2000, 1000):  # the second was lost and comes late
         wires[0].send(client(b"a" * 1000, seq))
@@ -142,7 +142,7 @@ def test_a_gap_is_counted_when_it_is_jumped_over(wires: tuple[Wire, Wire]) -> No
     assert sum(one.payload_bytes for one in wires[0].segments()) == 2000  # what comes after byte 3000 is too late
 
 
-def test_a_byte_that_was_lost_interrupts_all_the_same(wires: tuple[Wire, Wire]) -> None:
+def test_a_lost_byte_still_interrupts(wires: tuple[Wire, Wire]) -> None:
     made = interrupter(wires, "drop", 1500)
     wires[0].send(client(b"a" * 1000, 0))
     wires[0].send(client(b"c" * 1000, 2000))
@@ -159,14 +159,14 @@ def test_sequence_numbers_wrap(wires: tuple[Wire, Wire]) -> None:
     assert [one.payload_bytes for one in wires[0].segments()] == [1000, 500]
 
 
-def test_one_byte_less_is_not_yet(wires: tuple[Wire, Wire]) -> None:
+def test_one_byte_before_the_limit_does_not_interrupt(wires: tuple[Wire, Wire]) -> None:
     made = interrupter(wires, "reset", 1001)
     wires[0].send(client(b"a" * 1000, 0))
     assert made.records()[0]["happened_ns"] == 0
     assert [one.payload_bytes for one in wires[0].segments()] == [1000]
 
 
-def test_at_a_time_connections_end_that_were_there_and_new_ones_live(wires: tuple[Wire, Wire]) -> None:
+def test_a_timed_reset_ends_existing_connections_only(wires: tuple[Wire, Wire]) -> None:
     up, down = wires
     made = interrupter(wires, "reset", None, at_s=0.0)
     up.send(client(b"a", 5))
@@ -183,7 +183,7 @@ def test_at_a_time_connections_end_that_were_there_and_new_ones_live(wires: tupl
     assert [one.payload_bytes for one in up.segments()] == [0, 1]
 
 
-def test_a_black_hole_takes_all_protocols(wires: tuple[Wire, Wire]) -> None:
+def test_a_black_hole_drops_all_protocols(wires: tuple[Wire, Wire]) -> None:
     interrupter(wires, "black_hole", 1)
     udp = bytearray(client(b"x", 0))
     udp[9] = 17
@@ -196,7 +196,7 @@ def test_a_black_hole_takes_all_protocols(wires: tuple[Wire, Wire]) -> None:
     assert wires[0].direction.counts.interrupted == 2
 
 
-def test_a_short_black_hole_does_not_end_a_long_one(wires: tuple[Wire, Wire]) -> None:
+def test_a_short_black_hole_does_not_shorten_a_long_one(wires: tuple[Wire, Wire]) -> None:
     cutter = interrupter(wires, "black_hole", 1)
     wires[0].send(client(b"ab", 0))
     assert len(wires[0].arrived()) == 1  # the packet with the byte, cut

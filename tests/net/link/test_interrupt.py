@@ -55,7 +55,7 @@ def pattern_digest(size_bytes: int) -> str:
 
 @pytest.mark.parametrize("mode", ["tun", "packet"])
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
-def test_reset_at_a_byte(mode: str, ipv6: bool) -> None:
+def test_a_reset_hits_the_exact_byte(mode: str, ipv6: bool) -> None:
     with open_or_skip(up=Way(delay_ms=2), mode=mode) as link:
         link.interrupt("reset", at_byte=100_000)
         sent, got = Transfer(link, ipv6=ipv6).end()
@@ -67,7 +67,7 @@ def test_reset_at_a_byte(mode: str, ipv6: bool) -> None:
     assert (record["passed_bytes"], record["flows"]) == (100_000, 1)
 
 
-def test_reset_with_loss_lets_no_more_pass_and_new_connections_live() -> None:
+def test_a_reset_under_loss_passes_no_extra_bytes() -> None:
     with Link(Way(delay_ms=2, loss=0.03), interruptible=True, seed=5) as link:
         link.interrupt("reset", at_byte=100_000)
         sent, got = Transfer(link).end()
@@ -79,7 +79,7 @@ def test_reset_with_loss_lets_no_more_pass_and_new_connections_live() -> None:
     assert (sent["answer"], got["sha256"]) == ("done", pattern_digest(SIZE_BYTES))
 
 
-def test_drop_tells_nobody() -> None:
+def test_a_drop_is_silent_at_both_ends() -> None:
     with Link(interruptible=True) as link:
         link.interrupt("drop", at_byte=100_000)
         sent, got = Transfer(link, patience_s=1.0).end()
@@ -87,7 +87,7 @@ def test_drop_tells_nobody() -> None:
     assert (got["bytes"], got["sha256"]) == (100_000, pattern_digest(100_000))
 
 
-def test_a_black_hole_is_survived_and_takes_its_time() -> None:
+def test_connections_survive_a_black_hole() -> None:
     with Link(Way(delay_ms=2), interruptible=True) as link:
         link.interrupt("black_hole", at_byte=500_000, duration_s=1.0)
         sent, got = Transfer(link).end()
@@ -99,7 +99,7 @@ def test_a_black_hole_is_survived_and_takes_its_time() -> None:
     assert counts["interrupted"] > 0
 
 
-def test_reset_at_a_time() -> None:
+def test_a_timed_reset_ends_the_connection() -> None:
     with Link(Way(delay_ms=1, rate_bit_per_s=4e6), interruptible=True) as link:  # 6 s for all
         transfer = Transfer(link)
         assert wait_for(lambda: link.stats()["directions"]["up"]["delivered"] > 10, HANG_S, poll_s=0.01)

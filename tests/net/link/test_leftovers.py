@@ -84,7 +84,7 @@ def all_namespaces() -> set[int]:
     return found
 
 
-def test_all_is_gone_when_the_owner_is_killed() -> None:
+def test_killing_the_owner_ends_everything() -> None:
     owner, pids = owner_of_a_link()
     kill(owner)
     assert wait_gone(pids) == []
@@ -94,7 +94,7 @@ _TRIES = 20
 """A link of another worker's test is "the next run", too, and may come first."""
 
 
-def test_the_next_run_removes_what_a_killed_holder_left() -> None:
+def test_the_next_run_ends_leftovers_of_a_killed_holder() -> None:
     for _ in range(_TRIES):
         owner, pids = owner_of_a_link()
         holder, *inside = pids
@@ -131,13 +131,13 @@ def test_a_command_without_its_mark_is_found_by_its_namespace() -> None:
     assert wait_gone(pids) == []
 
 
-def test_links_of_the_living_are_left_alone() -> None:
+def test_links_of_living_owners_are_left_alone() -> None:
     with Link() as link, Link():
         assert [one for one in sweep() if one.mark == str(Mark.of_this_process(""))] == []
         assert link.run("client", ["true"]).returncode == 0
 
 
-def test_a_number_that_is_used_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     mine = Mark.of_this_process("a:b")
     assert mine.is_alive()
     assert Mark.parse(str(mine)) == mine
@@ -167,7 +167,7 @@ def _is_found(pid: int, user: int | None = None) -> bool:
     return pid in {one.pid for one in find_leftovers(user)}
 
 
-def test_who_only_carries_the_variable_is_left_alone() -> None:
+def test_a_process_with_only_the_variable_is_left_alone() -> None:
     """In the network namespace that all share, whatever the variable says."""
     for mark in (_DEAD, "killed:1:1", "x", ""):
         with _paused(mark=mark) as pid:
@@ -176,7 +176,7 @@ def test_who_only_carries_the_variable_is_left_alone() -> None:
 
 @_NEEDS_ROOT
 @pytest.mark.parametrize("who", ["another user's", "another user's, with my mark", "mine"])
-def test_another_user_who_sets_the_variable(who: str) -> None:
+def test_another_user_with_the_variable_is_left_alone(who: str) -> None:
     """In a network namespace of its own, like a command in a link; only this test's process is ended."""
     assert _DEAD is not None
     mark = replace(_DEAD, user=65534) if who == "another user's" else _DEAD
@@ -208,7 +208,7 @@ def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
 
 
 @_NEEDS_ROOT
-def test_where_proc_shows_other_numbers_nothing_is_found() -> None:
+def test_a_proc_of_another_namespace_gives_no_leftovers() -> None:
     """Its pids are not valid here, so signals would hit other processes."""
     code = "from pytest_cloudbench.net.link.leftovers import find_leftovers; print(find_leftovers())"
     source = str(Path(__file__).resolve().parents[3] / "src")

@@ -65,7 +65,7 @@ def delayed(way: DeliveredWay, asked_ms: float) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_forty_milliseconds_are_forty(mode: str) -> None:
+def test_a_delay_of_40_ms_is_delivered(mode: str) -> None:
     with open_or_skip(up=Way(delay_ms=20), mode=mode) as link:
         got = measured(link)
     assert got.rtt_ms == near(40, got.rtt_mad_ms)
@@ -98,7 +98,7 @@ def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, 
     assert [text.partition(":")[0] for text in wrong.off if "rate" in text] == ["up rate", "down rate"]
 
 
-def test_loss_and_jitter() -> None:
+def test_loss_and_jitter_are_delivered() -> None:
     with Link(Way(delay_ms=8, jitter_ms=6, loss=0.05), Way(delay_ms=8), seed=3) as link:
         got = measured(link)
         lost = link.stats()["directions"]
@@ -112,14 +112,14 @@ def test_loss_and_jitter() -> None:
         assert lost["down"]["lost"] == 0
 
 
-def test_a_link_that_loses_nearly_everything_is_measured_and_says_so() -> None:
+def test_a_link_with_extreme_loss_is_measured() -> None:
     with Link(Way(loss=0.97), Way()) as link:
         got = link.measure(stream_s=0)
     assert 0.9 < (got.up.loss or 0) < 1
     assert got.down.loss == 0
 
 
-def test_a_slow_link_is_soon_measured_and_as_asked() -> None:
+def test_a_slow_link_is_measured_quickly() -> None:
     with Link(Way(rate_bit_per_s=256e3), Way()) as link:
         got = measured(link, 0.5, rel=0.1)
     assert got.up.delay_ms == pytest.approx(48 * 8 / 256, abs=1)
@@ -127,7 +127,7 @@ def test_a_slow_link_is_soon_measured_and_as_asked() -> None:
     assert got.up.stream_bytes <= 30_000
 
 
-def test_the_record_says_what_was_asked_and_delivered() -> None:
+def test_the_record_has_request_and_measurement() -> None:
     with Link(Way(delay_ms=2), run="record") as link:
         got = link.measure(stream_s=0)
         record = json.loads(json.dumps(link.record()))
@@ -182,7 +182,7 @@ TBF = (
 )
 
 
-def test_the_way_netem_is_wired_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_netem_wiring_works_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without netem often have tbf, with which devices, redirection and directions are the same."""
     monkeypatch.setattr("pytest_cloudbench.net.link._RUN_MODULE", TBF)
     up, down = Way(rate_bit_per_s=10e6), Way(rate_bit_per_s=30e6)
@@ -208,7 +208,7 @@ def test_two_links_do_not_see_each_other() -> None:
     assert (refused, reached) == (1, 0)
 
 
-def test_what_runs_inside_ends_with_the_link() -> None:
+def test_commands_inside_end_with_the_link() -> None:
     with Link() as link:
         process = link.popen("client", [sys.executable, "-c", "print(1, flush=True); input()"], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE)  # fmt: skip
@@ -248,14 +248,14 @@ def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
         assert "sysctl" in said or "/dev/net/tun" in said
 
 
-def test_wrong_words_are_named() -> None:
+def test_unknown_modes_are_named() -> None:
     with pytest.raises(UsageError, match="netem, tun, packet"):
         Link(mode="fast")
     with pytest.raises(UsageError, match="netem cannot interrupt"):
         Link(mode="netem", interruptible=True)
 
 
-def test_a_mode_that_is_not_here_says_how() -> None:
+def test_an_unavailable_mode_says_how_to_enable_it() -> None:
     try:
         with Link(mode="netem") as link:
             assert link.mode == "netem"

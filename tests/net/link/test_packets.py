@@ -50,20 +50,20 @@ def assert_sound(data: bytes, ends: tuple[bytes, bytes]) -> None:
 
 @pytest.mark.parametrize("ends", [V4, V6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("header", [b"", b"\1" * 14], ids=["tun", "packet"])
-def test_a_segment_says_what_was_put_in(ends: tuple[bytes, bytes], header: bytes) -> None:
+def test_parsed_fields_equal_the_packets_fields(ends: tuple[bytes, bytes], header: bytes) -> None:
     found = parse_segment(header + packet(ends, b"hello", flags=ACK | SYN, options=b"\1" * 8), len(header))
     assert found is not None
     assert (found.source, found.target, found.source_port + found.target_port) == (*ends, PORTS)
     assert (found.seq, found.ack, found.payload_bytes, found.end) == (1000, 77, 5, 1006)
 
 
-def test_padding_of_short_frames_is_no_payload() -> None:
+def test_padding_does_not_count_as_payload() -> None:
     found = parse_segment(packet(V4, b"") + b"\0" * 6, 0)
     assert found is not None
     assert found.payload_bytes == 0
 
 
-def test_other_protocols_and_fragments_are_no_segments() -> None:
+def test_other_protocols_and_fragments_have_no_segment() -> None:
     udp = bytearray(packet(V4, b"x"))
     udp[9] = 17
     fragment = bytearray(packet(V4, b"x"))
@@ -73,7 +73,7 @@ def test_other_protocols_and_fragments_are_no_segments() -> None:
 
 
 @given(st.binary(max_size=1460), st.data(), st.sampled_from([V4, V6]), st.integers(0, 2**32 - 1))
-def test_a_cut_packet_is_sound_and_holds_the_first_bytes(
+def test_a_cut_packet_is_valid_and_has_the_first_bytes(
     payload: bytes, data: st.DataObject, ends: tuple[bytes, bytes], seq: int
 ) -> None:
     whole = b"\2" * 14 + packet(ends, payload, seq=seq, flags=ACK | 1, options=b"\1" * 12)
@@ -90,7 +90,7 @@ def test_a_cut_packet_is_sound_and_holds_the_first_bytes(
 
 
 @given(st.sampled_from([V4, V6]), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_a_reset_is_sound(ends: tuple[bytes, bytes], seq: int, ack: int) -> None:
+def test_a_reset_is_valid(ends: tuple[bytes, bytes], seq: int, ack: int) -> None:
     data = make_reset(b"", *ends, PORTS, seq, ack)
     found = parse_segment(data, 0)
     assert found is not None

@@ -74,7 +74,7 @@ def exchange(connection: socket.socket, up: int, down: int) -> int:
     return _HEAD.size + up + down
 
 
-def test_what_was_exchanged_is_counted_exactly(server: tuple[str, int]) -> None:
+def test_exchanged_bytes_are_counted_exactly(server: tuple[str, int]) -> None:
     """One connection is older than the count, one is new, some were opened and closed, one is closed meanwhile."""
     with socket.create_connection(server) as old, socket.create_connection(server) as ending:
         exchange(old, 10_000, 20_000)
@@ -91,7 +91,7 @@ def test_what_was_exchanged_is_counted_exactly(server: tuple[str, int]) -> None:
     assert (found.bytes, found.connections, found.why) == (total, 51, "")
 
 
-def test_nothing_before_and_after_counts(server: tuple[str, int]) -> None:
+def test_bytes_before_start_and_after_stop_do_not_count(server: tuple[str, int]) -> None:
     for _ in range(20):
         with socket.create_connection(server) as before:
             exchange(before, 500, 500)
@@ -115,7 +115,7 @@ def test_other_services_and_own_questions_do_not_count(server: tuple[str, int]) 
         assert counter.stop({cookie}).bytes == total
 
 
-def test_several_services_are_one_sum(server: tuple[str, int]) -> None:
+def test_several_services_are_summed(server: tuple[str, int]) -> None:
     with served(socket.AF_INET, "127.0.0.1") as other:
         counter = ServiceCounter([server, other])
         with socket.create_connection(other) as one, socket.create_connection(server) as two:
@@ -123,7 +123,7 @@ def test_several_services_are_one_sum(server: tuple[str, int]) -> None:
         assert counter.stop().bytes == total
 
 
-def test_an_ipv4_client_of_a_server_for_both() -> None:
+def test_an_ipv4_client_of_a_dual_stack_server_counts() -> None:
     with served(socket.AF_INET6, "::") as (_, port):
         counter = ServiceCounter([("localhost", port)])
         with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("::1", port)) as two:
@@ -131,7 +131,7 @@ def test_an_ipv4_client_of_a_server_for_both() -> None:
         assert counter.stop().bytes == total
 
 
-def test_clients_in_processes_of_their_own_count(server: tuple[str, int]) -> None:
+def test_clients_in_other_processes_count(server: tuple[str, int]) -> None:
     code = f"import socket; s = socket.create_connection({server!r}); s.sendall({_HEAD.pack(5, 7) + bytes(5)!r}); "
     code += "exit(len(s.recv(7, socket.MSG_WAITALL)) != 7)"
     counter = ServiceCounter([server])
@@ -140,7 +140,7 @@ def test_clients_in_processes_of_their_own_count(server: tuple[str, int]) -> Non
     assert counter.stop().bytes == 2 * (_HEAD.size + 12)
 
 
-def test_a_reset_that_took_counts_with_it_is_unknown() -> None:
+def test_a_reset_that_cleared_counts_is_unknown() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         counter = ServiceCounter([listener.getsockname()])
         with socket.create_connection(listener.getsockname()) as client, closing(listener.accept()[0]) as accepted:
@@ -153,7 +153,7 @@ def test_a_reset_that_took_counts_with_it_is_unknown() -> None:
 
 
 @needs_root
-def test_a_client_in_another_network_is_unknown_not_too_little() -> None:
+def test_a_client_in_another_network_makes_the_count_unknown() -> None:
     with served(socket.AF_INET, "0.0.0.0") as (_, port):
         pair = f"cb{os.getpid() % 100_000}"
         child = subprocess.Popen(
@@ -197,7 +197,9 @@ with socket.create_connection(("10.231.77.1", port), {HANG_S}) as client:
 """
 
 
-def test_more_ends_than_can_be_noted_are_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_closed_connections_than_can_be_recorded_are_unknown(
+    server: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     may_note = threading.Event()
     may_note.set()
     note = SocketWatch._record_closed
@@ -214,12 +216,12 @@ def test_more_ends_than_can_be_noted_are_unknown(server: tuple[str, int], monkey
     assert "faster than this process could record" in found.why
 
 
-def test_elsewhere_than_on_linux_it_is_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_than_linux_are_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert ServiceCounter([server]).stop().why == "only Linux counts the bytes of its sockets"
 
 
-def test_services_that_are_not_all_that_is_used_are_unknown() -> None:
+def test_use_of_other_services_is_unknown() -> None:
     assert ServiceCounter(None).stop().why == "part of the provider is not a service of this run"
 
 
@@ -251,7 +253,7 @@ def foreign() -> Iterator[tuple[str, int]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_what_own_processes_exchange_with_others_is_counted() -> None:
+def test_own_processes_exchange_with_others_is_counted() -> None:
     with foreign() as server, socket.create_connection(server) as old:
         exchange(old, 100, 100)
         counter = OwnCounter([os.getpid()])
@@ -259,7 +261,7 @@ def test_what_own_processes_exchange_with_others_is_counted() -> None:
         assert counter.stop().bytes == total
 
 
-def test_an_own_connection_that_ended_may_not_be_told_from_others() -> None:
+def test_an_ended_connection_of_unclear_owner_is_unknown() -> None:
     with foreign() as server:
         counter = OwnCounter([os.getpid()])
         with socket.create_connection(server) as client:
@@ -269,7 +271,7 @@ def test_an_own_connection_that_ended_may_not_be_told_from_others() -> None:
         assert OwnCounter([os.getpid(), 0]).stop().why == "some agents are on another host or in a container"
 
 
-def test_what_own_processes_say_to_each_other_does_not_count(server: tuple[str, int]) -> None:
+def test_traffic_between_own_processes_does_not_count(server: tuple[str, int]) -> None:
     with foreign() as other, socket.create_connection(server) as inside, socket.create_connection(other) as outside:
         counter = OwnCounter([os.getpid()])
         exchange(inside, 5000, 5000)
@@ -297,7 +299,7 @@ def test_no_rights_are_needed() -> None:
 
 
 @pytest.mark.slow
-def test_packets_of_the_same_time_say_the_same(server: tuple[str, int], tmp_path: Path) -> None:
+def test_socket_counts_equal_a_capture(server: tuple[str, int], tmp_path: Path) -> None:
     try:
         check("lo")
     except CaptureUnavailable as error:

@@ -51,7 +51,7 @@ def message(kind: int, content: bytes) -> bytes:
     ("family", "local", "remote"),
     [(socket.AF_INET, "127.0.0.1", "10.1.2.3"), (socket.AF_INET6, "::1", "2001:db8::7")],
 )
-def test_a_socket_is_read(family: int, local: str, remote: str) -> None:
+def test_a_socket_message_is_parsed(family: int, local: str, remote: str) -> None:
     found = read_socket(body(family, local, remote, tcp_info(5000, 1200, 77)))
     here, there = (address_of(socket.inet_pton(family, each)) for each in (local, remote))
     assert found == TcpSocket(1 << 32 | 7, 1, (here, 4711), (there, 443), 3800, 77, 3000, True, 99), "each byte once"
@@ -65,17 +65,17 @@ def test_an_ipv4_address_is_the_same_in_both_families() -> None:
     assert not is_loopback(address_of(socket.inet_aton("10.0.0.1")))
 
 
-def test_the_rest_of_a_closed_connection_has_no_counts() -> None:
+def test_remains_of_a_closed_connection_have_no_counts() -> None:
     assert read_socket(body()) is None
 
 
-def test_a_kernel_before_4_19_does_not_count_what_was_sent() -> None:
+def test_kernels_before_4_19_do_not_count_sent_bytes() -> None:
     with pytest.raises(UncountedError, match=r"Linux 4\.19 does"):
         read_socket(body(info=tcp_info(1, 0, 1, length=192)))
 
 
 @pytest.mark.parametrize("cut", [3, 40, 90])
-def test_what_is_cut_off_is_said(cut: int) -> None:
+def test_truncated_messages_raise(cut: int) -> None:
     whole = message(SOCKET, body(info=tcp_info(1, 0, 1)))
     with pytest.raises(UncountedError, match="cut off"):
         list(split_messages(whole[:cut]))
@@ -83,14 +83,14 @@ def test_what_is_cut_off_is_said(cut: int) -> None:
         read_socket(body()[: min(cut, 71)])
 
 
-def test_messages_that_come_together_are_told_apart() -> None:
+def test_joined_messages_are_split() -> None:
     parts = [(SOCKET, body(info=tcp_info(3, 0, 4))), (FAILED, struct.pack("=i", -2)), (DONE, struct.pack("=i", 0))]
     found = list(split_messages(b"".join(message(kind, content) for kind, content in parts)))
     assert found == parts
     assert [read_errno(content) for _, content in found[1:]] == [2, 0]
 
 
-def test_the_request_is_for_tcp_with_its_counts() -> None:
+def test_the_request_asks_for_tcp_with_counts() -> None:
     asked = make_dump_request(socket.AF_INET6)
     assert struct.unpack_from("=IHH", asked) == (len(asked), 20, 0x301)
     family, protocol, extensions, states = struct.unpack_from("=BBBxI", asked, 16)

@@ -32,22 +32,22 @@ BEFORE = connection(1, 1000, 500)
 AFTER = connection(1, 1700, 530)
 
 
-def test_both_directions_count_once_from_the_start_on() -> None:
+def test_both_directions_count_once_after_the_start() -> None:
     assert sum_service_bytes(PLACES, BEFORE, AFTER) == Carried(730, 0)
     assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}) == Carried(829, 1)
 
 
-def test_the_end_of_a_connection_is_no_byte() -> None:
+def test_closing_a_connection_counts_no_byte() -> None:
     closed = changed(changed(AFTER, 1, received_bytes=531), 101, received_bytes=1701)
     assert sum_service_bytes(PLACES, BEFORE, closed, closed={1, 101}).bytes == 730
 
 
-def test_what_did_not_arrive_does_not_count() -> None:
+def test_undelivered_bytes_do_not_count() -> None:
     """The server said goodbye to a client that was gone; or the kernel counted what a full queue refused."""
     assert sum_service_bytes(PLACES, BEFORE, changed(AFTER, 101, sent_bytes=554)).bytes == 730
 
 
-def test_other_places_do_not_count() -> None:
+def test_other_addresses_do_not_count() -> None:
     elsewhere = {
         5: TcpSocket(5, 1, SERVICE, (ADDRESS, 80), 7, 7),
         6: TcpSocket(6, 1, (ADDRESS, 50_001), (address_of(bytes([10, 0, 0, 2])), 443), 7, 7),
@@ -56,18 +56,18 @@ def test_other_places_do_not_count() -> None:
     assert sum_service_bytes(ServiceAddresses([(ADDRESS, 8443)]), {**elsewhere, **gone}, elsewhere) == Carried(0, 0)
 
 
-def test_every_address_of_the_loopback_is_the_service() -> None:
+def test_all_loopback_addresses_are_the_same_service() -> None:
     one, two = address_of(bytes([127, 0, 0, 1])), address_of(bytes([127, 0, 5, 1]))
     six = bytes(15) + b"\x01"
     assert all((each, 443) in ServiceAddresses([(one, 443)]) for each in (one, two, six))
     assert (one, 444) not in ServiceAddresses([(one, 443)])
 
 
-def test_a_service_that_is_asked_whether_it_lives_is_no_traffic() -> None:
+def test_excluded_health_checks_do_not_count() -> None:
     assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **connection(2, 90, 9)}, excluded={2}) == Carried(730, 0)
 
 
-def test_connections_that_were_ending_at_the_start_are_over() -> None:
+def test_connections_closing_at_the_start_do_not_count() -> None:
     ending = changed(connection(3, 10, 10), 103, state=8)
     assert sum_service_bytes(PLACES, {**BEFORE, **ending}, {**AFTER, 103: ending[103]}).bytes == 730
 
@@ -83,13 +83,13 @@ def test_connections_that_were_ending_at_the_start_are_over() -> None:
         ({**AFTER, **connection(2, 5, 0), 3: replace(connection(2, 5, 0)[2], cookie=3)}, (), "a port was reused"),
     ],
 )
-def test_what_cannot_be_known_is_said(after: dict[int, TcpSocket], closed: set[int], why: str) -> None:
+def test_unknown_bytes_have_a_reason(after: dict[int, TcpSocket], closed: set[int], why: str) -> None:
     found = sum_service_bytes(PLACES, BEFORE, after, closed=closed, excluded={3})
     assert found.bytes is None
     assert why in found.why
 
 
-def test_one_end_that_carried_nothing_hides_nothing() -> None:
+def test_a_single_end_without_bytes_does_no_harm() -> None:
     refused = {2: connection(2, 0, 0)[2]}
     assert sum_service_bytes(PLACES, BEFORE, {**AFTER, **refused}, closed={2}).bytes == 730
 
@@ -105,16 +105,16 @@ def client(number: int, up: int, down: int, *, inode: int = MINE, state: int = 1
 WAS, IS = client(1, 100, 50), client(1, 170, 80)
 
 
-def test_what_own_processes_carried_counts_from_the_start_on() -> None:
+def test_own_bytes_count_after_the_start() -> None:
     others = client(3, 5, 5, inode=OTHERS)
     assert sum_own_bytes([MINE], WAS, {**IS, **client(2, 4, 6), **others}, {}) == Carried(110, 1)
 
 
-def test_the_end_of_an_own_connection_is_no_byte() -> None:
+def test_closing_an_own_connection_counts_no_byte() -> None:
     assert sum_own_bytes([MINE], WAS, client(1, 170, 81, state=8), {}).bytes == 100
 
 
-def test_others_may_end_what_is_known_to_be_theirs() -> None:
+def test_ended_connections_of_others_do_no_harm() -> None:
     theirs = client(3, 5, 5, inode=OTHERS)
     refused, asked = client(4, 0, 0, inode=0), client(5, 9, 9, inode=0)
     found = sum_own_bytes([MINE], {**WAS, **theirs}, IS, {**theirs, **refused, **asked}, excluded={5})
@@ -133,7 +133,7 @@ def test_others_may_end_what_is_known_to_be_theirs() -> None:
         (WAS, {}, "no connection of this run's own processes was seen"),
     ],
 )
-def test_own_connections_of_which_not_all_is_known(
+def test_incomplete_counts_of_own_connections_have_a_reason(
     after: dict[int, TcpSocket], gone: dict[int, TcpSocket], why: str
 ) -> None:
     found = sum_own_bytes([MINE], WAS, after, gone)
@@ -141,11 +141,11 @@ def test_own_connections_of_which_not_all_is_known(
     assert why in found.why
 
 
-def test_what_is_still_on_its_way_is_not_acknowledged_yet() -> None:
+def test_unacknowledged_bytes_in_flight_are_expected() -> None:
     assert sum_own_bytes([MINE], WAS, {1: replace(IS[1], acked_bytes=160, has_unacked=True)}, {}).bytes == 100
 
 
-def test_connections_between_own_processes_and_from_onlookers_do_not_count() -> None:
+def test_internal_and_incoming_connections_do_not_count() -> None:
     page = (ADDRESS, 8000)
     here = {
         10: TcpSocket(10, LISTENING, page, (bytes(16), 0), 0, 0, inode=MINE),

@@ -61,13 +61,13 @@ def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
     assert sorted(set(stored)) == pytest.approx(truth["initial_rtt_s"])
 
 
-def test_every_capture_has_an_answer() -> None:
+def test_every_capture_has_stored_answers() -> None:
     assert sorted(STORED) == CAPTURES
     assert sum(len(truth["retransmission"]) for truth in STORED.values()) > 20, "there is something to find"
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_equal_to_what_tshark_said(name: str) -> None:
+def test_equal_to_stored_tshark_answers(name: str) -> None:
     assert_equal(analysed(name), STORED[name])
 
 
@@ -81,7 +81,7 @@ def make_captures() -> Any:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_equal_to_tshark_as_it_is_here() -> None:
+def test_equal_to_the_installed_tshark() -> None:
     tool = make_captures()
     for name in CAPTURES:
         assert_equal(analysed(name), tool.answers(FOLDER / name))
@@ -97,14 +97,14 @@ def test_equal_to_tshark_as_it_is_here() -> None:
         ("loss-syn.pcapng", 9_000, 2), ("loss-ack.pcapng", 90_000, 2),
     ],
 )  # fmt: skip
-def test_unique_bytes_are_what_was_sent(name: str, up: int, down: int) -> None:
+def test_unique_bytes_equal_the_sent_bytes(name: str, up: int, down: int) -> None:
     told = summary(name)
     assert (told["unique_up_bytes"], told["unique_down_bytes"]) == (up, down)
     assert told["payload_up_bytes"] >= up
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_verdicts(name: str) -> None:
+def test_verdicts_of_captures_are_as_known(name: str) -> None:
     told = summary(name)
     # Only dumpcap writes how many packets it lost; these captures lost none.
     assert told["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), told["validity"]
@@ -114,7 +114,7 @@ def test_verdicts(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), [("tls13.pcapng", "TLSv1.3"), ("tls12.pcapng", "TLSv1.2")])
-def test_tls(name: str, version: str) -> None:
+def test_tls_names_and_versions_are_read(name: str, version: str) -> None:
     (flow,) = summary(name)["flows"]
     assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (
         "storage.example.com", version, ["h2", "http/1.1"],
@@ -123,7 +123,7 @@ def test_tls(name: str, version: str) -> None:
     assert STORED[name]["names"] == [flow["sni"]]
 
 
-def test_a_hello_that_was_cut_is_unknown() -> None:
+def test_a_cut_hello_of_a_capture_is_unknown() -> None:
     told = summary("snaplen.pcap")
     (flow,) = told["flows"]
     assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (None, None, [])
@@ -149,12 +149,12 @@ def test_a_reset_and_a_new_syn_are_two_flows() -> None:
     assert [flow["resets"] > 0 for flow in flows] == [True, True]
 
 
-def test_keep_alives_are_no_retransmissions() -> None:
+def test_keep_alives_are_not_retransmissions() -> None:
     (flow,) = analysed("keep-alive.pcapng").table.flows
     assert (flow.up.retransmissions, flow.up.keep_alives) == (0, 3)
 
 
-def test_chunk_boundaries() -> None:
+def test_chunk_boundaries_are_found() -> None:
     table = analysed("chunks.pcapng").table
     assert metrics.chunks(table, table.flows[0]) == [20_000, 20_000, 20_000, 5_000]
     assert metrics.turns(table, table.flows[0]) == 4
@@ -162,7 +162,7 @@ def test_chunk_boundaries() -> None:
     assert flow["chunks_bytes"] == [100_000], "one object has no boundary"
 
 
-def test_canary_across_packets() -> None:
+def test_a_canary_across_packets_is_found() -> None:
     text = b"CANARY-IN-PLAIN-TEXT"
     data = (FOLDER / "canary.pcapng").read_bytes()
     assert text not in data, "no packet holds all of it"
@@ -178,14 +178,14 @@ def test_canary_across_packets() -> None:
     assert cut.verdict == "unknown", "most of the payload is not in the file"
 
 
-def test_a_chosen_client_sends_up() -> None:
+def test_the_chosen_client_sends_up() -> None:
     data = (FOLDER / "upload-ipv4.pcapng").read_bytes()
     assert analyze(data, client="10.9.0.1").as_dict()["payload_up_bytes"] == 100_000
     assert analyze(data, client="10.9.0.2").as_dict()["payload_down_bytes"] == 100_000
 
 
 @pytest.mark.parametrize("name", ["loss-up.pcapng", "offload.pcap"])
-def test_the_command(name: str) -> None:
+def test_the_command_prints_the_analysis(name: str) -> None:
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(FOLDER / name), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -197,7 +197,7 @@ def test_the_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
+def test_repeated_packets_make_the_verdict_unknown(every: int) -> None:
     once = craft.records(craft.connection(bytes(200_000)))
     shown = [
         (at_ns + 20_000 * again, frame)
@@ -210,14 +210,14 @@ def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
     assert any("packets twice" in reason for reason in validity.reasons) == is_told
 
 
-def test_what_was_lost_and_sent_again_is_not_in_the_capture_twice() -> None:
+def test_retransmissions_are_not_taken_for_duplicates() -> None:
     for name in ("loss-heavy.pcapng", "loss-up.pcapng", "loss-down.pcapng", "keep-alive.pcapng"):
         assert not [reason for reason in analysed(name).validity.reasons if "twice" in reason]
 
 
 @pytest.mark.parametrize(("client", "server"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6, 11, 12, 13, 20])
-def test_an_mss_that_the_snap_length_cut_off_is_not_known(cut: int, client: str, server: str) -> None:
+def test_a_cut_mss_option_is_unknown(cut: int, client: str, server: str) -> None:
     """What follows in the file is the next record, which must not be taken for payload."""
     made = [
         replace(each, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (each.flags & 2 > 0))

@@ -50,20 +50,20 @@ def counted(found: Analysis) -> dict[str, Any]:
     return {key: told[key] for key in told if key not in ("sentinels", "format", "comments", "interfaces", "validity")}
 
 
-def test_both_sides_mean_the_same_packets() -> None:
+def test_guard_and_reader_agree_on_sentinels() -> None:
     assert sentinel_payload(TOKEN, "end").startswith(SENTINEL)
     assert socket.inet_ntoa(struct.pack(">I", ADDRESS_NUMBER)) == SENTINEL_ADDRESS
 
 
 @pytest.mark.parametrize("wrap", [written, craft.pcap, lambda packets: craft.pcap(packets, order=">", nano=True)])
-def test_sentinels_count_nowhere(wrap: Any) -> None:
+def test_sentinels_do_not_count(wrap: Any) -> None:
     plain, marked = analyze(wrap(FLOW)), analyze(wrap([START, START, *FLOW, END]))
     assert counted(marked) == counted(plain)
     assert (marked.sentinels, plain.sentinels) == (3, 0)
     assert marked.validity == plain.validity
 
 
-def test_what_is_like_a_sentinel_is_counted() -> None:
+def test_packets_similar_to_sentinels_count() -> None:
     others = [
         (START_NS, craft.udp("10.0.0.1", 50_000, SENTINEL_ADDRESS, SENTINEL_PORT, b"something else entirely")),
         (START_NS, craft.udp("10.0.0.1", 50_000, "10.0.0.9", SENTINEL_PORT, sentinel_payload(TOKEN, "start"))),
@@ -72,7 +72,7 @@ def test_what_is_like_a_sentinel_is_counted() -> None:
     assert (found.sentinels, len(found.table.flows), found.records) == (0, 3, len(FLOW) + 2)
 
 
-def test_sentinels_that_a_snap_length_cut() -> None:
+def test_truncated_sentinels_are_recognized() -> None:
     for kept in (50, 70, 42):
         found = analyze(craft.pcap([START, *FLOW, END], snaplen=kept))
         assert (found.sentinels, found.records) == (2, len(FLOW))
@@ -87,7 +87,7 @@ def test_sentinels_that_a_snap_length_cut() -> None:
         ([*FLOW, sentinel("end", START_NS, "f" * 16)], False),
     ],
 )
-def test_a_capture_of_ours_ends_with_a_sentinel(packets: list[Record], is_whole: bool) -> None:
+def test_a_missing_last_sentinel_makes_invalid(packets: list[Record], is_whole: bool) -> None:
     found = analyze(written(packets, comment=COMMENT))
     assert found.validity.verdict == ("valid" if is_whole else "invalid")
     assert any(KILLED in reason for reason in found.validity.reasons) != is_whole
@@ -100,13 +100,13 @@ def test_a_capture_of_ours_ends_with_a_sentinel(packets: list[Record], is_whole:
         ("Mergecap (Wireshark) 4.0.17", False, "unknown"), ("", False, "unknown"), ("", True, "valid"),
     ],
 )  # fmt: skip
-def test_dumpcap_ends_with_statistics(program: str, ends: bool, verdict: str) -> None:
+def test_missing_dumpcap_statistics_make_invalid(program: str, ends: bool, verdict: str) -> None:
     validity = analyze(written(FLOW, program=program, ends=ends)).validity
     assert validity.verdict == verdict
     assert any(NO_STATISTICS in reason for reason in validity.reasons) == (verdict == "invalid")
 
 
-def test_each_section_is_asked() -> None:
+def test_each_section_needs_statistics() -> None:
     good, bad = (written(FLOW, program="Dumpcap 4", ends=ends) for ends in (True, False))
     assert analyze(good + written(FLOW)).validity.verdict == "valid"
     for data in (good + bad, bad + good, bad + bad):
@@ -123,7 +123,7 @@ def loopback() -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
-def test_a_capture_whose_dumpcap_was_killed(tmp_path: Path) -> None:
+def test_a_killed_dumpcap_makes_invalid(tmp_path: Path) -> None:
     with Capture(loopback(), tmp_path / "killed.pcapng", filter="udp port 1") as capture:
         capture._patience_s = 0.5
         assert capture._process is not None
@@ -135,7 +135,7 @@ def test_a_capture_whose_dumpcap_was_killed(tmp_path: Path) -> None:
     assert any(KILLED in reason for reason in validity.reasons)
 
 
-def test_a_capture_that_ended_as_it_should(tmp_path: Path) -> None:
+def test_a_properly_ended_capture_is_valid(tmp_path: Path) -> None:
     with Capture(loopback(), tmp_path / "whole.pcapng", filter="udp port 1") as capture:
         pass
     assert capture.result is not None
@@ -146,7 +146,7 @@ def test_a_capture_that_ended_as_it_should(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--canary", "x"]])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_command_says_how_many_it_left_out(tmp_path: Path, arguments: list[str], packed: bool) -> None:
+def test_the_command_reports_skipped_sentinels(tmp_path: Path, arguments: list[str], packed: bool) -> None:
     path, data = tmp_path / "marked.pcapng", written([START, *FLOW, END], comment=COMMENT)
     path.write_bytes(gzip.compress(data) if packed else data)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(path), *arguments]

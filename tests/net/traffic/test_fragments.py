@@ -62,7 +62,7 @@ def read(frames: list[bytes]) -> Analysis:
 
 @pytest.mark.parametrize("make", [four, six])
 @pytest.mark.parametrize("name", CUTS)
-def test_one_packet(name: str, make: object) -> None:
+def test_fragments_become_one_packet(name: str, make: object) -> None:
     assert callable(make)
     frames = [make(cut) for cut in CUTS[name]]
     found = read(frames)
@@ -75,7 +75,7 @@ def test_one_packet(name: str, make: object) -> None:
 
 
 @pytest.mark.parametrize("make", [four, six])
-def test_where_the_payload_begins(make: object) -> None:
+def test_payload_offset_is_in_the_right_fragment(make: object) -> None:
     """It is read as far as the piece in which it begins."""
     assert callable(make)
     (packet,) = [read([make(cut) for cut in CUTS["header in three"]]).table.packets]
@@ -88,19 +88,19 @@ def test_where_the_payload_begins(make: object) -> None:
     "cuts",
     [[(0, 8), (16, LAST)], [(8, 160), (40, LAST)], [(0, 80), (40, 160)], [(0, 80), (88, LAST)]],
 )
-def test_what_is_missing_stays_missing(cuts: list[Cut]) -> None:
+def test_missing_fragments_leave_no_flow(cuts: list[Cut]) -> None:
     found = read([four(cut) for cut in cuts])
     assert (found.table.flows, found.aside.fragments, found.validity.verdict) == ([], len(cuts), "unknown")
 
 
-def test_a_header_of_which_a_part_was_cut_off() -> None:
+def test_a_truncated_split_header_is_short() -> None:
     records = [(START_NS, four((0, 8))), (START_NS + 1, four((8, LAST)))]
     found = analyze(craft.pcap(records, snaplen=36))
     assert (found.table.flows, found.aside.short, found.validity.verdict) == ([], 1, "unknown")
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_as_tshark_puts_them_together(tmp_path: Path) -> None:
+def test_joined_like_tshark(tmp_path: Path) -> None:
     draw = random.Random(3)
     frames, chosen = [], []
     for identity in range(120):
@@ -125,7 +125,7 @@ def test_as_tshark_puts_them_together(tmp_path: Path) -> None:
     assert len(found) == 120
 
 
-def test_many_pieces_that_never_make_a_whole_take_little_time() -> None:
+def test_many_repeated_fragments_are_counted() -> None:
     """Each of them again and again: searching all pieces for each new one took minutes."""
     frames = [four((8 * (n % 24) + 8, 8 * (n % 24) + 16)) for n in range(20_000)]
     assert read(frames).aside.fragments == 20_000

@@ -33,14 +33,14 @@ def hello(name: str = "files.example.com", alpn: tuple[str, ...] = ("h2", "http/
 HELLO = hello()
 
 
-def test_a_hello() -> None:
+def test_a_client_hello_is_parsed() -> None:
     found = parse_client_hello(HELLO + b"more")
     assert found is not None
     assert (found.sni, found.alpn, found.has_ech) == ("files.example.com", ("h2", "http/1.1"), False)
     assert "TLSv1.3" in found.versions
 
 
-def test_a_name_that_a_terminal_would_obey() -> None:
+def test_unprintable_names_are_replaced() -> None:
     found = parse_client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
     assert found is not None
     assert found.sni == "files\ufffd[31m\ufffd.com  "
@@ -51,7 +51,7 @@ def test_a_cut_hello_is_unknown(size: int) -> None:
     assert parse_client_hello(HELLO[:size]) is None
 
 
-def test_a_hello_in_several_records_and_segments() -> None:
+def test_a_hello_in_several_records_and_segments_is_joined() -> None:
     body = HELLO[5:]
     parts = [body[:40], body[40:100], body[100:]]
     stream = b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
@@ -70,7 +70,7 @@ def server_hello(extension: bytes) -> bytes:
     return b"\x16\x03\x03" + len(message).to_bytes(2, "big") + message
 
 
-def test_the_server_decides() -> None:
+def test_the_server_hello_sets_the_version() -> None:
     new = server_hello(b"\x00\x2b\x00\x02\x03\x04")
     assert parse_server_version(new) == "TLSv1.3"
     assert parse_server_version(server_hello(b"")) == "TLSv1.2"
@@ -79,7 +79,7 @@ def test_the_server_decides() -> None:
     )
 
 
-def test_quic_versions() -> None:
+def test_quic_versions_are_recognized() -> None:
     def initial(first: int, version: int) -> bytes:
         return bytes([first]) + struct.pack(">I", version) + b"\x08" + bytes(1200)
 
@@ -96,7 +96,7 @@ def question(name: str) -> bytes:
     return b"".join(bytes([len(part)]) + part.encode() for part in name.split(".")) + b"\0"
 
 
-def test_dns() -> None:
+def test_dns_messages_are_parsed() -> None:
     ask = b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question("a.Example.com") + b"\0\1\0\1"
     found = parse_dns_message(ask)
     assert found is not None

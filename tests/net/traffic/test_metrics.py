@@ -42,7 +42,7 @@ def uploads(sizes: list[int], gap_s: float, *, answer: bool = True) -> list[Segm
     return found
 
 
-def test_start_up_and_completion() -> None:
+def test_start_up_and_completion_are_exact() -> None:
     found = read(uploads([5000, 5000], 0.4), control(0.1, 300), control(9, 300))
     storage = found.of("storage")
     assert metrics.start_up_s(found.table, storage, START_NS) == 1.0
@@ -61,7 +61,7 @@ def test_start_up_and_completion() -> None:
 @pytest.mark.parametrize(
     ("sizes", "expected"), [([4000] * 5, [4000] * 5), ([4000, 100, 9999], [4000, 100, 9999]), ([20_000], [20_000])]
 )
-def test_chunks_bursts_pauses_and_turns(sizes: list[int], expected: list[int]) -> None:
+def test_chunks_bursts_pauses_and_turns_are_found(sizes: list[int], expected: list[int]) -> None:
     found = read(uploads(sizes, 0.2))
     (flow,) = found.table.flows
     assert metrics.chunks(found.table, flow) == expected
@@ -76,27 +76,27 @@ def test_chunks_bursts_pauses_and_turns(sizes: list[int], expected: list[int]) -
     assert all(each.length_s == pytest.approx(0.2, abs=1e-3) for each in pauses)
 
 
-def test_a_gap_without_an_answer_is_no_boundary() -> None:
+def test_a_gap_without_an_answer_is_not_a_boundary() -> None:
     found = read(uploads([4000] * 5, 0.2, answer=False))
     assert metrics.chunks(found.table, found.table.flows[0]) == [20_000]
     assert len(metrics.bursts(found.table, found.table.flows, 0.05)) == 5
     assert metrics.turns(found.table, found.table.flows[0]) == 0
 
 
-def test_an_answer_before_the_acknowledgement_is_no_boundary() -> None:
+def test_an_answer_before_the_acknowledgement_is_not_a_boundary() -> None:
     early = [replace(each, ack=2000) if not each.up else each for each in uploads([4000] * 3, 0.2)]
     found = read(early)
     assert metrics.chunks(found.table, found.table.flows[0]) == [12_000]
 
 
-def test_when_the_client_goes_on_after_an_answer() -> None:
+def test_resumption_times_are_measured() -> None:
     found = read(uploads([4000, 900, 4000, 4000], 0.2))
     assert metrics.pieces(found.table, found.table.flows[0]).resumptions_s(1000) == [pytest.approx(0.1)] * 2
     assert metrics.pieces(found.table, found.table.flows[0]).resumptions_s(5000) == []
 
 
 @pytest.mark.parametrize(("waits", "expected"), [(False, (3, 150)), (True, (0, 0))])
-def test_answers_amid_a_piece(waits: bool, expected: tuple[int, int]) -> None:
+def test_answers_in_the_middle_of_a_piece_are_counted(waits: bool, expected: tuple[int, int]) -> None:
     """Five parts, answered one by one while the next is under way: those to the first and the last are at the edges."""
     segments = uploads([4000] * 5, 0.2)
     if not waits:
@@ -118,7 +118,7 @@ def test_chunks_survive_retransmissions(sizes: list[int], data: st.DataObject) -
     assert flow.up.payload_bytes == sum(sizes) + sum(len(each.data) for each in again)
 
 
-def test_idle_traffic() -> None:
+def test_idle_traffic_is_split_into_intervals() -> None:
     found = read(control(0.5, 100), control(1.5, 100), control(1.6, 100), control(3.2, 100))
     frame = 54 + 100
     intervals = metrics.idle_traffic(found.table, found.table.flows, 1, START_NS, START_NS + 4 * SECOND)
@@ -128,14 +128,14 @@ def test_idle_traffic() -> None:
     assert metrics.idle_traffic(found.table, found.table.flows, 1, START_NS, START_NS) == []
 
 
-def test_connections_over_time() -> None:
+def test_connection_attempts_have_times() -> None:
     found = read(*(craft.connection(b"x" * 9, port=50_000 + n, start_ns=START_NS + n * SECOND) for n in range(5)))
     assert metrics.syn_times_ns(found.table, found.table.flows) == [START_NS + n * SECOND for n in range(5)]
     told = found.as_dict()
     assert (told["syns"], told["syn_acks"], told["fins"], len(told["flows"])) == (5, 5, 10, 5)
 
 
-def test_round_trips() -> None:
+def test_round_trips_are_exact() -> None:
     found = read(craft.connection(b"x" * 4000))
     told = found.as_dict()["flows"][0]
     assert told["initial_rtt_s"] == pytest.approx(0.002)

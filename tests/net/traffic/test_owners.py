@@ -51,34 +51,34 @@ def sorts(found: Analysis) -> tuple[list[str], int, int]:
     return [*found.sorted.by.values()], len(found.sorted.nameless), len(found.sorted.others)
 
 
-def test_a_hello_says_it() -> None:
+def test_a_hello_decides_the_owner() -> None:
     found = seen(mine(), flow(OURS, "a.example.com"), flow(OURS, "a.example.org"), flow(OTHER, "example.com"))
     assert sorts(found) == (["SNI"], 0, 2)
     assert found.as_dict()["flow_packets"] == found.as_dict()["flows"][0]["packets"]
     assert len(found.table.foreign) == 2
 
 
-def test_a_connection_that_was_open_before_has_no_name() -> None:
+def test_a_connection_opened_earlier_is_nameless() -> None:
     found = seen(mine(), flow(OURS, whole=False, size=5_000))
     assert sorts(found) == ([], 1, 0)
     assert found.as_dict()["unique_up_bytes"] == 0
 
 
-def test_dns_names_it_and_other_connections_do() -> None:
+def test_dns_and_other_connections_give_names() -> None:
     by_dns = seen(mine(), answer("a.example.com", OURS), answer("b.example.org", OTHER), flow(OURS), flow(OTHER))
     assert sorts(by_dns) == (["DNS"], 0, 1)
     by_other = seen(mine(), flow(OURS, "a.example.com"), flow(OURS), flow(OTHER, "b.example.org"), flow(OTHER))
     assert sorts(by_other) == (["SNI", "other connections to its server"], 0, 2)
 
 
-def test_a_server_with_names_of_both_tells_nothing() -> None:
+def test_a_server_with_names_of_both_stays_unknown() -> None:
     both = (answer("a.example.com", SHARED), answer("b.example.org", SHARED))
     assert sorts(seen(mine(), *both, flow(SHARED), flow(SHARED, "a.example.com"))) == (["SNI"], 1, 0)
     hellos = (flow(SHARED, "a.example.com"), flow(SHARED, "b.example.org"))
     assert sorts(seen(mine(), *hellos, flow(SHARED))) == (["SNI"], 1, 1)
 
 
-def test_what_one_capture_says_holds_in_the_next_one() -> None:
+def test_names_of_one_capture_hold_in_the_next() -> None:
     whose = mine()
     seen(whose, flow(SHARED, "a.example.com", port=7_000), flow(SHARED, "b.example.org", port=7_001))
     later = seen(whose, flow(SHARED, port=7_000, whole=False), flow(SHARED, port=7_001, whole=False))
@@ -87,7 +87,7 @@ def test_what_one_capture_says_holds_in_the_next_one() -> None:
     assert sorts(again) == ([], 1, 0), "a new connection from the same port is another one"
 
 
-def test_a_server_is_called_by_its_name_wherever_that_is_known() -> None:
+def test_a_servers_name_is_used_wherever_known() -> None:
     """Also for the rest of a connection whose hello is in an earlier capture, and one whose hello is in none."""
 
     def called(*records: Iterable[craft.Record]) -> list[str]:
@@ -105,7 +105,7 @@ def test_a_server_is_called_by_its_name_wherever_that_is_known() -> None:
     assert {*later} == {"a.example.com", "b.example.org", SHARED}
 
 
-def test_addresses_of_servers_leave_nothing_open() -> None:
+def test_server_addresses_leave_no_flow_nameless() -> None:
     servers = (ip_network("10.1.0.0/16"),)
     flows = [[*flow(OURS, whole=False)], [*flow(OTHER, whole=False)], [*flow(OURS, "b.example.org")]]
     assert sorts(seen(Whose((), servers), *flows)) == (["server address"] * 2, 0, 1)
@@ -114,14 +114,14 @@ def test_addresses_of_servers_leave_nothing_open() -> None:
     assert ({*by}, nameless, others) == ({"server address", "SNI"}, 0, 2), "where a name is seen, it decides"
 
 
-def test_nobodys_traffic_is_not_in_the_way() -> None:
+def test_multicast_and_dns_have_no_owner() -> None:
     """Name resolution belongs to all programs, and multicast and broadcast to none in particular."""
     datagrams = [("10.0.0.53", 53), ("233.252.0.9", 9), ("255.255.255.255", 17500)]
     records = [(craft.START_NS, craft.udp(CLIENT, next(_PORTS), *each, b"1")) for each in datagrams]
     assert sorts(seen(mine(), *records)) == ([], 0, 0)
 
 
-def test_names_asked_for_by_other_programs_are_not_kept() -> None:
+def test_queries_of_other_programs_are_not_kept() -> None:
     asked = [b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question(f"{name}.com") + b"\0\1\0\1"
              for name in ("a.example", "private")]  # fmt: skip
     found = seen(mine(), [(craft.START_NS, craft.udp(CLIENT, 5_000, "10.0.0.53", 53, each)) for each in asked])
@@ -129,7 +129,7 @@ def test_names_asked_for_by_other_programs_are_not_kept() -> None:
     assert "private" not in str(found.as_dict())
 
 
-def test_what_is_wrong_with_others_flows_is_no_doubt() -> None:
+def test_defects_of_other_flows_do_not_matter() -> None:
     """A hole, and segments that were put together before the capture saw them."""
     large = [*flow(OTHER, size=5_000)]
     huge = craft.connection(bytes(9_000), mss=9_000, port=next(_PORTS))
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_others_flows_is_no_doubt() -> None:
     assert (found.verdict, found.sizes_known) == ("valid", True)
 
 
-def test_a_client_with_several_addresses_and_one_that_is_silent() -> None:
+def test_a_client_may_have_a_silent_address() -> None:
     both = (flow(OURS, "a.example.com"), flow(OTHER, "b.example.com"))
     assert sorts(seen(mine(), *both, client=["192.0.2.1", CLIENT, "2001:db8::1"]))[0] == ["SNI"] * 2
     assert sorts(seen(mine(), *both, client="192.0.2.1")) == ([], 0, 0)
@@ -150,5 +150,5 @@ def test_a_client_with_several_addresses_and_one_that_is_silent() -> None:
 @pytest.mark.parametrize(
     ("nameless", "of", "is_doubt"), [(0, 0, False), (1, 0, True), (50, 1_000, False), (51, 1_000, True)]
 )
-def test_much_without_a_name_is_a_doubt(nameless: int, of: float, is_doubt: bool) -> None:
+def test_many_nameless_bytes_are_a_doubt(nameless: int, of: float, is_doubt: bool) -> None:
     assert bool(nameless_doubt(nameless, of)) is is_doubt

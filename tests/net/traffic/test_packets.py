@@ -41,7 +41,7 @@ def tcp_bytes() -> bytes:
         (1, bytes(12) + b"\x91\x00\x00\x09\x81\x00\x00\x07\x08\x00"),
     ],
 )  # fmt: skip
-def test_link_types(link: int, head: bytes) -> None:
+def test_supported_link_types_are_read(link: int, head: bytes) -> None:
     found = read(head + DATA.frame()[14:], link=link)
     assert payload(found) == [100]
     (flow,) = found.table.flows
@@ -82,7 +82,7 @@ def in_udp(port: int, body: bytes) -> bytes:
         (1, in_udp(6081, b"\0\0\x65\x58\0\0\1\0" + DATA.frame())),  # Geneve
     ],
 )  # fmt: skip
-def test_wrappings_and_tunnels(link: int, frame: bytes) -> None:
+def test_wrappings_and_tunnels_are_skipped(link: int, frame: bytes) -> None:
     """What is inside counts, as in tshark's fields of TCP; the frame's bytes are the whole frame's."""
     found = read(frame, link=link)
     (flow,) = found.table.flows
@@ -91,7 +91,7 @@ def test_wrappings_and_tunnels(link: int, frame: bytes) -> None:
     assert found.aside.wire_bytes == 0
 
 
-def test_ipv6_in_tunnels() -> None:
+def test_ipv6_in_tunnels_is_read() -> None:
     inner = six(b"", 6)[14:]
     tunnels = [outer(41, inner), outer(47, b"\0\0\x86\xdd" + inner), ETHER + b"\x88\x47\0\0\x21\x40" + inner]
     tunnels.append(ETHER + b"\x88\x64\x11\0\0\1\0\xa2\0\x57" + inner)
@@ -108,13 +108,13 @@ def test_ipv6_in_tunnels() -> None:
         ETHER + b"\x81\0\0\7" * 40 + b"\x08\0" + IP4,
     ],
 )  # fmt: skip
-def test_a_wrapping_that_is_not_known_is_never_nothing(frame: bytes) -> None:
+def test_an_unknown_wrapping_is_always_counted(frame: bytes) -> None:
     found = read(frame)
     assert (found.aside.not_understood, found.aside.wire_bytes, found.table.flows) == (1, len(frame), [])
     assert "1 packets may hold flows inside undecoded protocols: 1 " in found.validity.reasons[-1]
 
 
-def test_a_canary_may_be_in_what_was_not_looked_into() -> None:
+def test_undecoded_packets_make_the_canary_unknown() -> None:
     known = craft.pcapng([(START_NS, DATA.frame())])
     hidden = craft.pcapng([(START_NS, DATA.frame()), (START_NS, ETHER + b"\x88\xe7\0\0\0\1" + b"canary")])
     verdicts = [found.canary.verdict for data in (known, hidden) if (found := analyze(data, canary=b"canary")).canary]
@@ -126,12 +126,12 @@ def test_another_use_of_a_tunnels_port_is_udp() -> None:
     assert [flow.up.payload_bytes for flow in found.table.flows] == [45, 60]
 
 
-def test_an_icmp_error_that_quotes_tcp_is_no_tcp() -> None:
+def test_an_icmp_error_that_quotes_tcp_is_not_tcp() -> None:
     found = read(outer(1, b"\3\1" + bytes(6) + IP4), DATA.frame())
     assert (found.aside.other_ip, payload(found)) == (1, [100])
 
 
-def test_a_link_type_that_is_not_known_is_counted() -> None:
+def test_an_unknown_link_type_is_counted() -> None:
     found = read(DATA.frame(), link=147)
     assert (found.aside.not_understood, found.table.flows) == (1, [])
     assert "1 link type 147" in found.validity.reasons[-1]
@@ -152,7 +152,7 @@ def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
         (b"\x06\x04" + bytes(22), 51),
     ],
 )
-def test_ipv6_extension_headers(extensions: bytes, first: int) -> None:
+def test_ipv6_extension_headers_are_skipped(extensions: bytes, first: int) -> None:
     found = read(six(extensions, first))
     assert payload(found) == [100]
     assert str(found.table.flows[0].client) == SIX[0]
@@ -189,7 +189,7 @@ def test_fragments_are_joined(frames: list[bytes], order: int) -> None:
     assert (aside.joined, aside.fragments, aside.wire_bytes) == (len(frames) - 1, 0, 0)
 
 
-def test_fragments_without_the_others_are_counted_aside() -> None:
+def test_incomplete_fragments_are_set_aside() -> None:
     whole = pieces(64)
     found = read(whole[0], *pieces(24, 8)[1:], *pieces6(24)[:2], DATA.frame())
     assert (found.aside.fragments, found.aside.joined, payload(found)) == (7, 0, [100])
@@ -199,19 +199,19 @@ def test_fragments_without_the_others_are_counted_aside() -> None:
     assert (again.aside.fragments, again.aside.joined, payload(again)) == (0, 3, [100])
 
 
-def test_an_ipv6_packet_in_one_piece_is_no_fragment() -> None:
+def test_an_atomic_ipv6_fragment_is_a_packet() -> None:
     found = read(six(b"\6\0\0\0" + bytes(4), 44))
     assert (payload(found), found.aside.joined) == ([100], 0)
 
 
-def test_pieces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_fragments_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments, "_MOST_PIECES", 10)
     waiting = [pieces(64, identity)[0] for identity in range(30)]
     found = read(*waiting, pieces(64, 0)[1], pieces(64, 29)[1])
     assert (payload(found), found.aside.fragments) == ([100], 30)
 
 
-def test_padding_is_no_payload() -> None:
+def test_padding_is_not_payload() -> None:
     bare = Segment(START_NS, True, 1)
     assert payload(read(bare.frame() + bytes(6), DATA.frame())) == [0, 100]
 
@@ -233,7 +233,7 @@ def test_a_length_of_zero_is_segmentation_offload() -> None:
     assert payload(read(long[:18] + bytes(2) + long[20:])) == [100]
 
 
-def test_udp() -> None:
+def test_udp_payload_and_ports_are_read() -> None:
     frame = craft.udp(CLIENT, 5000, SERVER, 6000, b"y" * 30)
     offloaded = frame[:38] + bytes(2) + frame[40:]
     found = read(frame, offloaded, craft.udp(SERVER, 6000, CLIENT, 5000, b"z"))
@@ -246,7 +246,7 @@ def test_udp() -> None:
     ("place", "value", "counter"),
     [(14, 0x42, "malformed"), (14, 0x65, "malformed"), (16, 0x00, None), (46, 0x10, "malformed"), (23, 1, "other_ip")],
 )
-def test_headers_that_contradict_themselves(place: int, value: int, counter: str | None) -> None:
+def test_contradictory_headers_are_set_aside(place: int, value: int, counter: str | None) -> None:
     frame = bytearray(DATA.frame())
     frame[place] = value
     found = read(bytes(frame))
@@ -275,7 +275,7 @@ def test_every_packet_is_in_a_flow_or_aside() -> None:
 # --- flows ---
 
 
-def test_the_client_is_who_sent_the_syn_whatever_the_ports() -> None:
+def test_the_sender_of_the_syn_is_the_client() -> None:
     syn = Segment(START_NS, False, 1, flags=2)
     (flow,) = read(syn.frame(), DATA.frame()).table.flows
     assert (str(flow.client), flow.client_by) == (SERVER, "syn")
@@ -299,7 +299,7 @@ def test_flows_of_others_are_foreign() -> None:
     assert len(analyze(data, client=f"::ffff:{CLIENT}").table.flows) == 1
 
 
-def test_a_client_is_known_in_any_spelling() -> None:
+def test_client_addresses_match_in_any_spelling() -> None:
     data = craft.pcap([(START_NS, six(b"", 6))])
     for spelling in (SIX[0], "2001:DB8:0:0::0001", "2001:db8::1%eth0"):
         (flow,) = analyze(data, client=spelling).table.flows
@@ -307,7 +307,7 @@ def test_a_client_is_known_in_any_spelling() -> None:
 
 
 @pytest.mark.parametrize(("isn", "flows", "retransmissions"), [(1000, 1, 3), (9000, 2, 0)])
-def test_the_same_syn_after_the_end_begins_nothing_new(isn: int, flows: int, retransmissions: int) -> None:
+def test_a_repeated_syn_after_the_end_is_the_same_flow(isn: int, flows: int, retransmissions: int) -> None:
     """As in tshark 4.0: a capture that holds everything twice does not hold twice as many unique bytes."""
     again = craft.connection(b"x" * 500, start_ns=START_NS + craft.SECOND, isn=isn)
     found = analyze(craft.pcap(craft.records([*craft.connection(b"x" * 500), *again]))).as_dict()
@@ -317,7 +317,7 @@ def test_the_same_syn_after_the_end_begins_nothing_new(isn: int, flows: int, ret
     assert found["syns"] == 2
 
 
-def test_many_connections_of_the_same_ports() -> None:
+def test_reused_ports_are_separate_flows() -> None:
     """A SYN with a new number each time, as a load generator with a fixed port sends them."""
     segments: list[Segment] = []
     for number in range(300):
@@ -328,7 +328,7 @@ def test_many_connections_of_the_same_ports() -> None:
 
 
 @pytest.mark.parametrize(("first", "hellos"), [(b"x", 0), (b"\x16", 1976)])
-def test_pages_of_many_flows_are_given_back(first: bytes, hellos: int) -> None:
+def test_pages_are_released_for_many_flows(first: bytes, hellos: int) -> None:
     """Names and options are searched in all of the file: all of a mapped file would stay in memory."""
     segments = [Segment(START_NS, True, 1, flags=flags, data=first * (flags == 24), client_port=port)
                 for flags in (2, 24) for port in range(1024, 3000)]  # fmt: skip
@@ -338,7 +338,7 @@ def test_pages_of_many_flows_are_given_back(first: bytes, hellos: int) -> None:
     assert places.count(len(data)) >= hellos // 32 + 2 * (1976 // 512)
 
 
-def test_garbage_for_sequence_numbers_leaves_other_flows_alone() -> None:
+def test_garbage_sequence_numbers_leave_other_flows_alone() -> None:
     """One flow leaps by nearly 2 GiB with each segment, beyond 4 TiB in all; the next one lacks 1,000 bytes."""
     garbage = [Segment(START_NS + row, True, row * (2**31 - 1), data=b"x", client_port=7) for row in range(2500)]
     holed = [Segment(START_NS + row, True, at, data=bytes(10), client_port=8) for row, at in enumerate((1, 1011, 1021))]
@@ -355,7 +355,7 @@ def test_flows_and_facts_are_the_same_objects_every_time() -> None:
     assert found.facts[2] is found.facts[2]
 
 
-def test_what_is_changed_in_facts_is_in_the_json() -> None:
+def test_changed_facts_show_in_the_json() -> None:
     """``dissect`` learns names of QUIC flows later."""
     segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(5)]
     found = analyze(craft.pcap(craft.records(segments)))
@@ -365,7 +365,7 @@ def test_what_is_changed_in_facts_is_in_the_json() -> None:
     assert (found.as_dict()["roles"]["control"]["flows"], [flow.number for flow in found.of("control")]) == (1, [3])
 
 
-def test_many_flows_keep_apart() -> None:
+def test_many_flows_stay_separate() -> None:
     segments = [
         Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)
         for row in range(3) for port in range(1024, 5000)
@@ -375,14 +375,14 @@ def test_many_flows_keep_apart() -> None:
     assert all(flow.up.payload_bytes == 3 * (flow.client_port % 50) for flow in found.table.flows)
 
 
-def test_unique_bytes_across_the_end_of_sequence_numbers() -> None:
+def test_unique_bytes_survive_wrap_around() -> None:
     base = 2**32 - 1500
     segments = [Segment(START_NS + n, True, base + n * 1000, data=bytes(1000)) for n in (0, 2, 1, 3, 1)]
     (flow,) = analyze(craft.pcap(craft.records(segments))).table.flows
     assert (flow.up.payload_bytes, flow.up.unique_bytes, flow.up.missing_bytes) == (5000, 4000, 0)
 
 
-def test_what_was_acknowledged_and_not_captured_makes_invalid() -> None:
+def test_acknowledged_but_uncaptured_bytes_make_invalid() -> None:
     whole = craft.connection(b"x" * 5000)
     assert analyze(craft.pcapng(craft.records(whole))).validity.verdict == "valid"
     hole = analyze(craft.pcapng(craft.records([each for number, each in enumerate(whole) if number != 5])))
@@ -392,7 +392,7 @@ def test_what_was_acknowledged_and_not_captured_makes_invalid() -> None:
     assert tail.validity.verdict == "invalid"
 
 
-def test_drops_make_invalid_and_silence_unknown() -> None:
+def test_drops_make_invalid_and_no_statistics_unknown() -> None:
     records = craft.records(craft.connection(b"x" * 5000))
     assert analyze(craft.pcapng(records, dropped=2)).validity.verdict == "invalid"
     assert "lost 2 packets" in analyze(craft.pcapng(records, dropped=2)).validity.reasons[0]
@@ -427,7 +427,7 @@ def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPa
     st.lists(st.tuples(st.integers(-300, 3000), st.integers(0, 200)), min_size=1, max_size=40),
     st.sampled_from([0, 2**32 - 900]),
 )
-def test_unique_bytes_are_the_union(ranges: list[tuple[int, int]], base: int) -> None:
+def test_unique_bytes_are_the_union_of_ranges(ranges: list[tuple[int, int]], base: int) -> None:
     segments = [
         Segment(START_NS + n, True, base + begin, data=bytes(size)) for n, (begin, size) in enumerate(ranges)
     ]  # fmt: skip

@@ -40,7 +40,7 @@ def ours(found: Analysis) -> dict[str, list[tuple[int, int]]]:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 @pytest.mark.parametrize("seed", range(12))
-def test_equal_to_tshark(seed: int) -> None:
+def test_every_path_equals_tshark(seed: int) -> None:
     data = paths.capture(seed)
     found = ours(analyze(data))
     assert found == theirs(data)
@@ -48,7 +48,7 @@ def test_equal_to_tshark(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
-def test_every_way_of_reading_says_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_of_reading_agrees(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = paths.capture(seed)
     at_once = analyze(data)
     monkeypatch.setattr(counts, "_CHUNK_ROWS", 50)

@@ -39,7 +39,7 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(200, 206))
-def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_and_slow_path_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, whole = random.Random(seed), paths.capture(seed)
     for data in (whole, *(damaged(whole, draw) for _ in range(3))):
         short = read(data)
@@ -49,7 +49,7 @@ def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("snaplen", [*range(50, 76), 90, 200])
-def test_both_ways_say_the_same_of_cut_packets(snaplen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_and_slow_path_agree_on_cut_packets(snaplen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = craft.connection(b"x" * 5000)
     six = [(at, craft.ethernet("2001:db8::1", "2001:db8::2", 6, frame[34:])) for at, frame in craft.records(made)]
     data = craft.pcap([*craft.records(made), *six], snaplen=snaplen)
@@ -58,14 +58,14 @@ def test_both_ways_say_the_same_of_cut_packets(snaplen: int, monkeypatch: pytest
     assert short == read(data)
 
 
-def test_of_a_plain_upload_nothing_is_left_for_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_upload_needs_no_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.net.traffic.packets.Headers", None)
     found = analyze(craft.pcap(craft.records(craft.connection(b"x" * 5000))))
     assert found.as_dict()["payload_up_bytes"] == 5000
 
 
 @pytest.mark.parametrize(("bits", "most"), [(17, 1 << 16), (2, 1 << 16), (4, 40), (1, 300)])
-def test_keys_keep_their_numbers_where_they_share_places(bits: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_in_shared_slots_keep_their_numbers(bits: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recent, "_BITS", bits)
     monkeypatch.setattr(Recent, "_MAX_KEYS", most)
     draw, recent = np.random.default_rng(bits), Recent(2)

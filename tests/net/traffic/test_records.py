@@ -32,7 +32,7 @@ def read(data: bytes) -> tuple[Reader, list[tuple[int, int, int, int]]]:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("nano", [False, True])
-def test_pcap(order: str, nano: bool) -> None:
+def test_pcap_variants_are_read(order: str, nano: bool) -> None:
     packets = [(craft.START_NS + number * 1_001_000, bytes([number]) * (20 + number)) for number in range(50)]
     data = craft.pcap(packets, order=order, nano=nano, snaplen=40)
     reader, rows = read(data)
@@ -41,7 +41,7 @@ def test_pcap(order: str, nano: bool) -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_pcap_with_longer_heads(order: str) -> None:
+def test_pcap_with_longer_headers_is_read(order: str) -> None:
     """Alexey Kuznetzov's patch of libpcap put eight bytes more before each packet."""
     packets = [(craft.START_NS + number * 1_001_000, bytes([number % 251]) * (20 + number)) for number in range(600)]
     data = struct.pack(order + "IHHiIII", 0xA1B2CD34, 2, 4, 0, 0, 65535, 1)
@@ -52,7 +52,7 @@ def test_pcap_with_longer_heads(order: str) -> None:
     assert [(data[o : o + c], w - 1, t) for o, c, w, t in rows] == [(f, len(f), t) for t, f in packets]
 
 
-def test_more_was_kept_than_there_was() -> None:
+def test_more_kept_than_stated_is_corrected() -> None:
     """A packet cannot have been shorter than what was kept of it, so its length is in doubt."""
     data = craft.section() + craft.interface() + craft.packet(1, FRAME + b"x" * 30, wire=40) + craft.statistics()
     found = analyze(data)
@@ -61,13 +61,13 @@ def test_more_was_kept_than_there_was() -> None:
     assert found.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
 
 
-def test_blocks_that_hold_no_packet_may_be_long() -> None:
+def test_blocks_without_packets_may_be_long() -> None:
     data = craft.section() + craft.interface() + craft.block(0x777, bytes(17 << 20)) + craft.packet(5, FRAME)
     reader, rows = read(data)
     assert (len(rows), reader.is_complete) == (1, True)
 
 
-def test_a_version_that_is_not_known_is_named() -> None:
+def test_an_unknown_version_is_named() -> None:
     later = bytearray(craft.section())
     later[12] = 2
     with pytest.raises(UsageError, match="pcapng version 2"):
@@ -82,7 +82,7 @@ def test_a_version_that_is_not_known_is_named() -> None:
     ("resolution", "ticks_per_s"),
     [(None, 10**6), (9, 10**9), (3, 1000), (0x80 | 20, 1 << 20), (0x80 | 40, 1 << 40), (12, 10**12)],
 )
-def test_pcapng_time_stamps(order: str, resolution: int | None, ticks_per_s: int) -> None:
+def test_pcapng_time_resolutions_are_converted(order: str, resolution: int | None, ticks_per_s: int) -> None:
     seconds = 1_000_000 if ticks_per_s < 1 << 40 else 1000
     data = craft.section(order) + craft.interface(order, resolution=resolution, offset=7)
     data += craft.packet(seconds * ticks_per_s + ticks_per_s // 2, FRAME, order)
@@ -90,7 +90,7 @@ def test_pcapng_time_stamps(order: str, resolution: int | None, ticks_per_s: int
     assert rows[0][3] == (seconds + 7) * craft.SECOND + craft.SECOND // 2
 
 
-def test_pcapng_with_everything() -> None:
+def test_all_pcapng_blocks_are_read() -> None:
     comment = craft.option(1, b"look") + craft.option(4, (3).to_bytes(8, "little")) + craft.option(0, b"")
     data = craft.section(comment="first section") + craft.interface(link=1) + craft.interface(link=101, resolution=9)
     data += craft.packet(5, FRAME, options=comment) + craft.block(10, b"secrets!") + craft.block(0x0BAD, b"")
@@ -119,13 +119,13 @@ def test_link_types_of_interfaces_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"garbage" * 9, b"\x1f\x8b" + bytes(50), b"\xd4\xc3\xb2\xa1", b"\n\r\r\n" + bytes(40)]
 )
-def test_what_is_no_capture(data: bytes) -> None:
+def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(UsageError, match=r"mine: .*(pcap|unpack|header)"):
         analyze(data, source="mine")
 
 
 @pytest.mark.parametrize("make", [craft.pcap, craft.pcapng])
-def test_a_cut_file_keeps_what_is_whole(make: object) -> None:
+def test_a_cut_file_keeps_complete_records(make: object) -> None:
     packets = [(craft.START_NS + number * 1000, FRAME + bytes(number)) for number in range(9)]
     data = craft.pcap(packets) if make is craft.pcap else craft.pcapng(packets)
     counts = set()
@@ -169,7 +169,7 @@ def many(count: int, seed: int, *, nasty: bool) -> list[craft.Record]:
 
 @pytest.mark.parametrize("nasty", [False, True])
 @pytest.mark.parametrize("kind", ["pcap", "pcap >", "pcapng"])
-def test_the_walk_in_pieces_finds_what_one_walk_finds(kind: str, nasty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_and_single_walk_agree(kind: str, nasty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     packets = many(3000, 5, nasty=nasty)
     data = craft.pcapng(packets) if kind == "pcapng" else craft.pcap(packets, order=">" if ">" in kind else "<")
     monkeypatch.setattr(records, "_PIECE_BYTES", 1 << 40)
@@ -189,7 +189,7 @@ def test_the_walk_in_pieces_finds_what_one_walk_finds(kind: str, nasty: bool, mo
     assert reader.is_complete
 
 
-def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_released_per_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "WINDOW_BYTES", 100_000)
     data = craft.pcap(many(1000, 2, nasty=False))
     places: list[int] = []
@@ -219,7 +219,7 @@ def survives(data: bytes) -> None:
     st.binary(max_size=300),
     st.sampled_from([b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", craft.section() + craft.interface(), b""]),
 )
-def test_random_bytes(data: bytes, head: bytes) -> None:
+def test_random_bytes_raise_only_usage_errors(data: bytes, head: bytes) -> None:
     survives(head + data)
 
 
@@ -229,7 +229,7 @@ def test_random_bytes(data: bytes, head: bytes) -> None:
     st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 255)), max_size=40),
     st.integers(0, 30_000),
 )
-def test_damaged_captures(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+def test_damaged_captures_raise_only_usage_errors(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     broken = bytearray(data[: len(data) - cut % len(data)])
     for place, value in changes:
         if place < len(broken):
@@ -239,7 +239,7 @@ def test_damaged_captures(data: bytes, changes: list[tuple[int, int]], cut: int)
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_damage_everywhere(seed: int) -> None:
+def test_damage_at_any_position_is_survived(seed: int) -> None:
     draw = random.Random(seed)
     broken = bytearray(draw.choice(REAL))
     for _ in range(draw.choice((3, 30, 300))):

@@ -71,11 +71,11 @@ def assert_as_stepped(found: Analysis) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_connections(seed: int) -> None:
+def test_random_connections_equal_a_stepwise_count(seed: int) -> None:
     assert_as_stepped(analyze(paths.capture(1000 + seed, 25)))
 
 
-def test_many_short_flows_that_overlap_in_time() -> None:
+def test_overlapping_short_flows_are_kept_apart() -> None:
     draw = random.Random(5)
     segments = []
     for port in range(20_000, 20_300):
@@ -86,7 +86,7 @@ def test_many_short_flows_that_overlap_in_time() -> None:
     assert {flow.initial_rtt_ns for flow in found.table.flows} == {2_000_000}
 
 
-def test_garbage_for_numbers() -> None:
+def test_garbage_sequence_numbers_are_survived() -> None:
     """Numbers that leave no room to place one flow after the other."""
     draw = random.Random(6)
     segments = []
@@ -101,14 +101,14 @@ def test_garbage_for_numbers() -> None:
         assert measure_round_trips(found.table, flow, up=True) == stepped(packets_of(found, flow), up=True)
 
 
-def test_a_chosen_few_are_as_among_all() -> None:
+def test_a_selection_equals_the_same_flows_among_all() -> None:
     found = analyze(paths.capture(77, 30))
     every = {told["number"]: told for told in found.flows()}
     for most in (1, 3, 7):
         assert [every[told["number"]] for told in found.flows(most)] == list(found.flows(most))
 
 
-def test_one_flow_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_flow_is_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_cloudbench.net.traffic import replies
 
     found = analyze(craft.pcap(craft.records(craft.connection(b"d" * 300_000))))

@@ -47,7 +47,7 @@ BEGIN = [segment(0, True, 99, flags=2, ack=0), segment(10, False, 0, flags=18, a
 
 
 @pytest.mark.parametrize("base", [100, 0xFFFFFF00])
-def test_nothing_unusual(base: int) -> None:
+def test_ordinary_packets_have_no_verdict(base: int) -> None:
     rows = [segment(30 + number, True, base + number * 100, 100) for number in range(50)]
     assert judged(rows) == [0] * 50
 
@@ -56,7 +56,7 @@ def test_nothing_unusual(base: int) -> None:
     ("late_ms", "acks", "verdict"),
     [(300, 0, RETRANSMITTED), (2, 0, OUT_OF_ORDER), (2, 3, FAST), (300, 1, RETRANSMITTED)],
 )
-def test_a_hole_that_is_filled(late_ms: int, acks: int, verdict: int) -> None:
+def test_a_filled_hole_is_retransmitted_or_out_of_order(late_ms: int, acks: int, verdict: int) -> None:
     rows = [*BEGIN, segment(30, True, 100, 100), segment(31, True, 300, 100), segment(32, True, 400, 100)]
     rows += [segment(32 + number / 10, False, 1, ack=200) for number in range(acks)]
     rows.append(segment(32 + late_ms, True, 200, 100))
@@ -65,26 +65,26 @@ def test_a_hole_that_is_filled(late_ms: int, acks: int, verdict: int) -> None:
     assert judged(rows)[-1] == verdict
 
 
-def test_what_was_acknowledged_is_sent_again() -> None:
+def test_resending_acknowledged_bytes_is_spurious() -> None:
     rows = [*BEGIN, segment(30, True, 100, 100), segment(31, False, 1, ack=200), segment(400, True, 100, 100)]
     assert judged(rows) == [0, 0, 0, 0, 0, SPURIOUS]
 
 
-def test_keep_alives_and_probes() -> None:
+def test_keep_alives_and_probes_are_told_apart() -> None:
     rows = [*BEGIN, segment(30, True, 100, 100), segment(31, False, 1, ack=200, window=0)]
     rows += [segment(5000, True, 199, 1), segment(9000, True, 199, 0), segment(9500, True, 200, 1)]
     assert judged(rows) == [0, 0, 0, 0, 0, KEEP_ALIVE, KEEP_ALIVE, 0]
 
 
 @pytest.mark.parametrize(("late_ms", "verdict"), [(-5, RETRANSMITTED), (-50, OUT_OF_ORDER)])
-def test_a_handshake_that_runs_backwards(late_ms: int, verdict: int) -> None:
+def test_a_handshake_with_backward_time_is_judged_like_tshark(late_ms: int, verdict: int) -> None:
     """tshark's times are unsigned: after a negative round trip only what came earlier still is long ago."""
     rows = [segment(0, True, 99, flags=2, ack=0), segment(1, False, 0, flags=18, ack=100), segment(-20, True, 100)]
     rows += [segment(30, True, 100, 100), segment(31, True, 300, 100), segment(31 + late_ms, True, 200, 50)]
     assert judged(rows)[-1] == verdict
 
 
-def test_a_syn_again() -> None:
+def test_a_repeated_syn_is_judged() -> None:
     rows = [segment(0, True, 99, flags=2, ack=0), segment(1000, True, 99, flags=2, ack=0)]
     assert judged(rows) == [0, RETRANSMITTED]
 
@@ -118,12 +118,12 @@ def story(draw: random.Random, base: int | None = None) -> list[Row]:
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32), st.integers(1, 9))
 @example(31, 3)
-def test_the_short_cut_changes_nothing(seed: int, part: int) -> None:
+def test_columns_and_single_steps_agree(seed: int, part: int) -> None:
     rows = story(random.Random(seed))
     assert judged(rows) == judged(rows, part=part) == judged(rows, stepwise=True)
 
 
-def test_long_stretches_are_skipped() -> None:
+def test_ordinary_stretches_are_not_stepped_through() -> None:
     rows = [segment(number, True, 100 + number * 100, 100) for number in range(5000)]
     rows += [segment(6000, True, 100 + 4998 * 100, 100), segment(6001, True, 100 + 5000 * 100, 100)]
     assert judged(rows) == judged(rows, stepwise=True) == [0] * 5000 + [RETRANSMITTED, 0]
@@ -134,7 +134,7 @@ def test_long_stretches_are_skipped() -> None:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_stories_equal_to_tshark(seed: int) -> None:
+def test_crafted_connections_equal_tshark(seed: int) -> None:
     """Several hundred connections in one capture, each from a port of its own."""
     draw = random.Random(seed)
     many = [story(draw, 100_000) for _ in range(400)]
@@ -171,7 +171,7 @@ def test_stories_equal_to_tshark(seed: int) -> None:
     assert not wrong, [(row, ours[row], theirs[row]) for row in wrong]
 
 
-def test_stored_answers_have_each_kind() -> None:
+def test_stored_answers_cover_each_verdict() -> None:
     path = Path(__file__).resolve().parents[3] / "fixtures" / "captures" / "tshark.json"
     stored = json.loads(path.read_text("utf-8"))["captures"].values()
     for kind in ("retransmission", "fast_retransmission", "out_of_order", "keep_alive"):

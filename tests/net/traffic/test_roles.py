@@ -31,11 +31,11 @@ SHIPPED = parse_rules(read_flow_rules())
         ("10.0.0.2", 10**6, "storage"),
     ],
 )  # fmt: skip
-def test_rules_that_ship(name: str, up: int, expected: str) -> None:
+def test_shipped_rules_assign_roles(name: str, up: int, expected: str) -> None:
     assert Roles(SHIPPED).find_role(flow(up), (name,)) == expected
 
 
-def test_general_rules() -> None:
+def test_general_rules_use_transport_port_and_volume() -> None:
     assert Roles(SHIPPED).find_role(flow(port=53, protocol=17), ("10.0.0.2",)) == "dns"
     assert Roles(SHIPPED).find_role(flow(protocol=17), ("10.0.0.2",)) == "other"
     assert Roles(SHIPPED).find_role(flow(protocol=17), ("10.0.0.2",), is_quic=True) == "control"
@@ -43,7 +43,7 @@ def test_general_rules() -> None:
     assert Roles(()).find_role(flow(), ("x",)) == "other"
 
 
-def test_own_rules() -> None:
+def test_rules_of_a_client_come_first() -> None:
     text = """
     [[rules]]
     role = "storage"
@@ -78,16 +78,16 @@ def test_own_rules() -> None:
         ('[[clients.a.rules]]\nrole="dns"\ntransport=1', r"clients\.a\.rules\[0\]\.transport"),
     ],
 )  # fmt: skip
-def test_wrong_rules(text: str, message: str) -> None:
+def test_wrong_rules_name_the_key(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_rules(text, "mine.toml")
 
 
-def test_an_unknown_client() -> None:
+def test_an_unknown_client_is_refused() -> None:
     with pytest.raises(ConfigError, match="no rules for 'nobody', expected one of a"):
         parse_rules('[[clients.a.rules]]\nrole="dns"', client="nobody")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_rules_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_flow_rules(tmp_path / "none.toml")

@@ -73,7 +73,7 @@ LOOKED_INTO = {
 
 
 @pytest.mark.parametrize("name", LOOKED_INTO)
-def test_the_flow_inside_counts(name: str) -> None:
+def test_the_inner_flow_counts(name: str) -> None:
     found = read(LOOKED_INTO[name])
     (flow,) = found.table.flows
     assert flow.up.payload_bytes == (70 if flow.client.version == 6 else 100)
@@ -83,7 +83,7 @@ def test_the_flow_inside_counts(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_as_tshark_sees_them(tmp_path: Path) -> None:
+def test_wrappings_are_read_like_tshark(tmp_path: Path) -> None:
     path = tmp_path / "wrapped.pcapng"
     path.write_bytes(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(LOOKED_INTO.values())]))
     command = ["tshark", "-n", "-r", str(path), "-T", "fields", "-e", "tcp.len", "-e", "tcp.seq_raw"]
@@ -127,7 +127,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_may_hide_flows_is_named_and_makes_unknown(name: str) -> None:
+def test_undecoded_wrappings_make_the_verdict_unknown(name: str) -> None:
     found = read(FRAME, HIDDEN[name], HIDDEN[name])
     assert found.aside.hidden == {name.strip(): 2}
     assert found.summary()["not_looked_into"] == {name.strip(): 2}
@@ -140,7 +140,7 @@ def test_what_may_hide_flows_is_named_and_makes_unknown(name: str) -> None:
 @pytest.mark.parametrize(
     ("link", "name"), [(105, "802.11"), (127, "802.11 with radiotap"), (201, "Bluetooth"), (147, "link type 147")]
 )
-def test_link_types(link: int, name: str) -> None:
+def test_undecoded_link_types_make_the_verdict_unknown(link: int, name: str) -> None:
     found = analyze(craft.pcap([(START_NS, FRAME)] * 3, link=link))
     assert (found.aside.hidden, found.aside.not_understood, found.table.flows) == ({name: 3}, 3, [])
     assert found.validity.reasons[-1] == f"3 packets may hold flows inside undecoded protocols: 3 {name}"
@@ -172,14 +172,14 @@ HOLDS_NONE = {
 
 
 @pytest.mark.parametrize("name", HOLDS_NONE)
-def test_what_holds_no_flow_is_no_doubt(name: str) -> None:
+def test_protocols_without_flows_keep_the_verdict_valid(name: str) -> None:
     found = read(FRAME, HOLDS_NONE[name])
     assert (found.validity.verdict, found.validity.reasons, len(found.table.flows)) == ("valid", (), 1)
     assert found.aside.not_ip + found.aside.other_ip == 1
 
 
 @pytest.mark.parametrize("port", [1701, 2152, 3544, 4341, 4500, 4789, 4790, 5247, 6081, 51_820])
-def test_a_port_alone_makes_no_tunnel(port: int) -> None:
+def test_a_port_alone_is_not_a_tunnel(port: int) -> None:
     """An answer to a client whose port happens to be a tunnel's; and such a tunnel's own messages."""
     answer = craft.udp(SERVER, 53, CLIENT, port, b"\x61\x34\x81\x80\0\1\0\1\0\0\0\0" + bytes(60))
     control = {1701: b"\xc8\2" + bytes(60), 2152: b"\x32\1" + bytes(60), 4500: bytes(4) + bytes(60), 5247: b"\x20" * 60}

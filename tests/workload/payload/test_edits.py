@@ -32,7 +32,7 @@ def after(edits: list[Edit], content: Content | None = None) -> Content:
 
 @FEW
 @given(data=st.binary(max_size=300), new=st.binary(min_size=1, max_size=50), where=WHERE, key=st.text(max_size=3))
-def test_insertion(data: bytes, new: bytes, where: str, key: str) -> None:
+def test_insert_adds_bytes_at_each_position(data: bytes, new: bytes, where: str, key: str) -> None:
     edit = Insert(Literal(new), where, key)
     result = whole(edit.apply(Literal(data)))
     places = {"front": [0], "middle": [len(data) // 2], "back": [len(data)], "random": range(len(data) + 1)}[where]
@@ -43,7 +43,7 @@ def test_insertion(data: bytes, new: bytes, where: str, key: str) -> None:
 
 @FEW
 @given(data=st.binary(min_size=50, max_size=300), new=st.binary(min_size=1, max_size=50), where=WHERE)
-def test_overwriting(data: bytes, new: bytes, where: str) -> None:
+def test_overwrite_keeps_the_size(data: bytes, new: bytes, where: str) -> None:
     result = whole(Overwrite(Literal(new), where, "k").apply(Literal(data)))
     last = len(data) - len(new)
     places = {"front": [0], "middle": [last // 2], "back": [last], "random": range(last + 1)}[where]
@@ -53,7 +53,7 @@ def test_overwriting(data: bytes, new: bytes, where: str) -> None:
 
 @FEW
 @given(data=st.binary(max_size=300), keep=st.integers(0, 300))
-def test_truncation(data: bytes, keep: int) -> None:
+def test_truncate_keeps_the_first_bytes(data: bytes, keep: int) -> None:
     if keep > len(data):
         with pytest.raises(UsageError, match=f"keep_bytes is {keep}; the file has {len(data)}"):
             Truncate(keep).apply(Literal(data))
@@ -61,12 +61,12 @@ def test_truncation(data: bytes, keep: int) -> None:
         assert whole(Truncate(keep).apply(Literal(data))) == data[:keep]
 
 
-def test_what_is_longer_than_the_file_cannot_overwrite_it() -> None:
+def test_an_overwrite_longer_than_the_file_is_refused() -> None:
     with pytest.raises(UsageError, match="overwrite: 3 bytes do not fit into a file of 2"):
         Overwrite(Literal(b"abc")).apply(Literal(b"xy"))
 
 
-def test_random_places_are_all_over_the_file() -> None:
+def test_random_offsets_cover_the_file() -> None:
     data = bytes(1000)
     ats = [whole(Insert(Literal(b"x"), "random", str(key)).apply(Literal(data))).index(b"x") for key in range(300)]
     assert min(ats) < 50
@@ -82,9 +82,7 @@ ONE_EDIT = st.one_of(
 
 @FEW
 @given(edits=st.lists(ONE_EDIT, max_size=30), offset=st.integers(0, 300), length=st.integers(0, 300))
-def test_many_edits_are_one_after_the_other_and_readable_anywhere(
-    edits: list[Insert | Overwrite], offset: int, length: int
-) -> None:
+def test_many_edits_stack_and_stay_readable(edits: list[Insert | Overwrite], offset: int, length: int) -> None:
     content: Content = Literal(b"0123456789")
     flat = whole(content)
     for edit in edits:
@@ -104,7 +102,7 @@ def test_an_edit_of_a_big_file_copies_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edits_by_name(name: str) -> None:
+def test_edits_are_made_by_name(name: str) -> None:
     before = Literal(bytes(range(100)))
     params: dict[str, Any] = {"keep_bytes": 7} if name == "truncate" else {"size_bytes": 10}
     result = whole(PAYLOADS.edit(name, **params).apply(before))
@@ -117,7 +115,7 @@ def test_edits_by_name(name: str) -> None:
         assert {"append": result[:100] == before.data, "prepend": result[10:] == before.data}.get(name, True)
 
 
-def test_text_can_be_what_is_new() -> None:
+def test_new_bytes_can_be_text() -> None:
     assert whole(PAYLOADS.edit("append", size_bytes=500, content="text").apply(Literal(b""))).isascii()
 
 
@@ -196,7 +194,7 @@ def test_a_download_arrives_at_its_rate(size: int, rate: float, write: int) -> N
     assert arrived == content.size_bytes == size
 
 
-def test_the_papers_download_takes_as_long_as_it_did() -> None:
+def test_the_papers_download_takes_its_original_time() -> None:
     """5 MB at 80 kbit/s."""
     *_, (due_s, _) = PAYLOADS.updates("http_download", size_bytes=5_000_000)
     assert due_s == 500

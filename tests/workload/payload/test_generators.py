@@ -86,7 +86,7 @@ def test_the_size_is_exact_and_any_read_is_the_slice_of_the_whole(name: str, dat
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("size", [600, 100 * KIB])
-def test_the_seed_and_nothing_else_decides(name: str, size: int) -> None:
+def test_only_the_seed_decides_the_bytes(name: str, size: int) -> None:
     first = make(name, size, "a")
     assert whole(first.content(1, 2)) == whole(make(name, size, "a").content(1, 2))
     others = [
@@ -159,7 +159,7 @@ def test_mixed_is_a_method_of_the_fixture_too() -> None:
     assert whole(at_hand.content(1, 2)) == whole(named.content(1, 2))
 
 
-def test_a_generator_of_the_users_own_stays_as_it_is() -> None:
+def test_a_users_own_generator_is_not_reseeded() -> None:
     class Own:
         size_bytes, seed = 1, "x"
 
@@ -183,7 +183,7 @@ def test_small_random_files_import_no_cipher_and_nothing_else_that_costs() -> No
 # --- sparse, text ---
 
 
-def test_sparse_files_are_the_string_again_and_again() -> None:
+def test_sparse_files_repeat_the_string() -> None:
     assert whole(Payloads("s").sparse(8, text="abc").content(5, 6)) == b"abcabcab"
     assert packed(whole(Payloads("s").sparse(MIB).content(0, 0))) < 0.005
 
@@ -211,7 +211,7 @@ def test_text_compresses_as_text_does() -> None:
 
 @FEW
 @given(percent=SHARES, size=st.integers(1, 100_000), where=st.sampled_from(["front", "middle", "back"]))
-def test_delta_files_share_exactly_the_asked_part_at_the_asked_place(percent: float, size: int, where: str) -> None:
+def test_delta_files_share_the_requested_part(percent: float, size: int, where: str) -> None:
     payload = Payloads("s").delta(size, percent, where)
     first, second = whole(payload.content(0, 0)), whole(payload.content(0, 1))
     common = round(size * percent)
@@ -225,7 +225,7 @@ def test_delta_files_share_exactly_the_asked_part_at_the_asked_place(percent: fl
 @pytest.mark.parametrize("where", ["front", "middle", "back", "spread"])
 @FEW
 @given(percent=SHARES, count=st.integers(10, 60), tail=st.integers(0, BLOCK - 1))
-def test_delta_files_share_the_asked_share_of_blocks(where: str, percent: float, count: int, tail: int) -> None:
+def test_delta_files_share_the_requested_blocks(where: str, percent: float, count: int, tail: int) -> None:
     payload = Payloads("s").delta(count * BLOCK + tail, percent, where)
     files = [blocks(whole(payload.content(sensor, 7))) for sensor in range(5)]
     for other in files[1:]:
@@ -234,7 +234,7 @@ def test_delta_files_share_the_asked_share_of_blocks(where: str, percent: float,
         assert same == len(set(files[0]) & set(other))
 
 
-def test_the_thesis_files_with_half_in_common() -> None:
+def test_the_thesis_files_share_half() -> None:
     """Figure 4.9: five files of two parts; the first part, at the front, is the same in all of them."""
     payload = Payloads("s").delta(200 * KIB, 0.5)
     files = [whole(payload.content(0, seq)) for seq in range(5)]
@@ -242,7 +242,7 @@ def test_the_thesis_files_with_half_in_common() -> None:
     assert len({data[at : at + BLOCK] for data in files for at in range(100 * KIB, 200 * KIB, BLOCK)}) == 5 * 25
 
 
-def test_spread_means_that_no_quarter_of_the_file_is_without() -> None:
+def test_spread_edits_touch_every_quarter() -> None:
     payload = Payloads("s").delta(400 * BLOCK, 0.2, "spread")
     first, second = (blocks(whole(payload.content(0, seq))) for seq in (0, 1))
     same = [a == b for a, b in zip(first, second, strict=True)]
@@ -254,7 +254,7 @@ def test_spread_means_that_no_quarter_of_the_file_is_without() -> None:
 
 @FEW
 @given(ratio=SHARES, size=st.integers(32 * KIB, 200 * KIB), chunk=st.sampled_from([512, BLOCK, 16 * KIB]))
-def test_compression_removes_the_asked_share(ratio: float, size: int, chunk: int) -> None:
+def test_compression_removes_the_requested_share(ratio: float, size: int, chunk: int) -> None:
     data = whole(Payloads("s").compressible(size, ratio, chunk).content(1, 2))
     assert packed(data) == pytest.approx(1 - ratio, abs=0.035)
     ends = [data[at : at + chunk] for at in range(0, size, chunk)]
@@ -263,7 +263,7 @@ def test_compression_removes_the_asked_share(ratio: float, size: int, chunk: int
 
 @FEW
 @given(ratio=SHARES, count=st.integers(1, 90), tail=st.integers(0, 1))
-def test_the_asked_share_of_blocks_is_there_twice(ratio: float, count: int, tail: int) -> None:
+def test_the_requested_share_of_blocks_repeats(ratio: float, count: int, tail: int) -> None:
     data = whole(Payloads("s").duplicated(count * BLOCK - tail, ratio).content(1, 2))
     found = [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
     if not tail:
@@ -280,7 +280,7 @@ def test_duplicated_files_cannot_be_compressed_and_use_many_sources() -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "identical", "delta", "jpeg"])
-def test_what_is_not_meant_to_compress_does_not(name: str) -> None:
+def test_incompressible_generators_do_not_compress(name: str) -> None:
     assert packed(whole(make(name, 30 * KIB).content(0, 0))[KIB:]) > (0.96 if name == "jpeg" else 0.99)
     assert packed(whole(make(name, MIB).content(0, 0))) > (0.96 if name == "jpeg" else 0.99)
 
@@ -293,7 +293,7 @@ def drawn(count: int = 2000, **params: Any) -> list[int]:
     return [payload.content(sensor, seq).size_bytes for sensor in range(20) for seq in range(count // 20)]
 
 
-def test_fixed_and_uniform_sizes() -> None:
+def test_fixed_and_uniform_sizes_are_in_range() -> None:
     assert set(drawn(distribution="fixed", size_bytes=7)) == {7}
     sizes = drawn(distribution="uniform", min_bytes=100, max_bytes=1100)
     assert all(100 <= size <= 1100 for size in sizes)
@@ -302,7 +302,7 @@ def test_fixed_and_uniform_sizes() -> None:
     assert distance < 1.63 / math.sqrt(len(sizes))  # Kolmogorov-Smirnov, 1 %
 
 
-def test_lognormal_sizes() -> None:
+def test_lognormal_sizes_have_their_median_and_bounds() -> None:
     logs = sorted(math.log(size) for size in drawn(distribution="lognormal", median_bytes=100_000, sigma=1.5))
     below = [(1 + math.erf((each - math.log(100_000)) / 1.5 / math.sqrt(2))) / 2 for each in logs]
     distance = max(abs(share - (index + 1) / len(logs)) for index, share in enumerate(below))
@@ -326,13 +326,13 @@ def test_lognormal_sizes() -> None:
         UniformSizes(3, 9),
     ],
 )
-def test_the_mean_is_that_of_what_is_drawn(sizes: LognormalSizes | UniformSizes) -> None:
+def test_the_mean_equals_the_mean_of_draws(sizes: LognormalSizes | UniformSizes) -> None:
     chance = Random(1)
     mean = sum(sizes.draw(chance) for _ in range(20_000)) / 20_000
     assert sizes.mean_bytes == pytest.approx(mean, rel=0.06)
 
 
-def test_empirical_sizes_from_a_list_and_from_a_file() -> None:
+def test_empirical_sizes_come_from_a_list_or_a_file() -> None:
     assert set(drawn(distribution="empirical", sizes_bytes=[3, 5])) == {3, 5}
     texts = {"sizes.csv": "# bytes, how often\n100, 1\n\n200,3  # most\n"}
     payload = generator("mixed", {"distribution": "empirical", "file": "sizes.csv"}, "s", texts.__getitem__)
@@ -349,7 +349,7 @@ def test_a_wrong_line_of_sizes_is_named(text: str) -> None:
         EmpiricalSizes.parse(f"1\n{text}\n", "sizes.csv")
 
 
-def test_mixed_files_are_those_of_the_other_generator() -> None:
+def test_mixed_files_come_from_the_other_generator() -> None:
     payload = Payloads("s").mixed("uniform", {"generator": "jpeg"}, min_bytes=500, max_bytes=2000)
     assert getattr(payload, "suffix", None) == ".jpg"
     content = payload.content(1, 2)

@@ -164,7 +164,7 @@ def test_pillow_decodes_it(size: int) -> None:
         assert high - low > 100
 
 
-def test_a_fake_begins_as_one_and_holds_words() -> None:
+def test_a_fake_has_a_jpeg_header_and_words() -> None:
     data = Payloads("s").fake_jpeg(50 * KIB).content(0, 1).read(0, 50 * KIB)
     start = data.index(b"\xff\xda")
     assert data[:11] == image(1000)[:11] == b"\xff\xd8\xff\xe0\x00\x10JFIF\x00"

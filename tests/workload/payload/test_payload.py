@@ -205,7 +205,7 @@ def test_digests_of_a_payload_are_those_of_its_bytes(algorithm: str) -> None:
     assert digest(content, algorithm) == INDEPENDENT[algorithm](whole(content))
 
 
-def test_an_unknown_algorithm_is_one_line_that_names_those_known() -> None:
+def test_an_unknown_algorithm_names_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         digest(Bytes(b""), "crc32")
     assert str(caught.value) == f"digest 'crc32' is not known; known are {', '.join(DIGESTS)}"
@@ -222,5 +222,5 @@ def test_an_unknown_algorithm_is_one_line_that_names_those_known() -> None:
         (b"abc" * 1000, b"", "3,000 bytes where 0 were expected, of which the first 0 are the same"),
     ],
 )
-def test_where_contents_part(found: bytes, expected: bytes, told: str) -> None:
+def test_the_first_difference_is_described(found: bytes, expected: bytes, told: str) -> None:
     assert difference(found, expected) == told

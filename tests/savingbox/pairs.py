@@ -125,7 +125,7 @@ class Pair:
         self.scan()
 
     def scan(self) -> None:
-        self.engine.scanned(self.everything(self.mirror.box), self.everything(self.mirror.sync), self.now_ns)
+        self.engine.take_scan(self.everything(self.mirror.box), self.everything(self.mirror.sync), self.now_ns)
 
     def everything(self, side: FolderSide) -> FoundAll:
         return side.look_everywhere(lambda folder: None)

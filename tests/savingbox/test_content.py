@@ -54,7 +54,7 @@ def test_the_pages_that_differ_make_the_old_file_the_new_one(files: Files, new: 
     files.fill(new, old)
     written = files.patch()
     assert os.pread(files.old, len(new) + 1, 0) == new
-    assert content.equal(files.new, files.old)
+    assert content.are_equal(files.new, files.old)
     assert written <= sum(new[at : at + 1] != old[at : at + 1] for at in range(len(new))) * PAGE
 
 
@@ -62,7 +62,7 @@ def test_the_pages_that_differ_make_the_old_file_the_new_one(files: Files, new: 
 @given(DATA, DATA)
 def test_files_are_equal_where_their_bytes_are(files: Files, new: bytes, old: bytes) -> None:
     files.fill(new, old)
-    assert content.equal(files.new, files.old) == (new == old)
+    assert content.are_equal(files.new, files.old) == (new == old)
 
 
 def test_ranges_say_where_to_look(files: Files) -> None:
@@ -104,12 +104,12 @@ def test_holes_are_neither_read_nor_filled(tmp_path: Path) -> None:
         os.ftruncate(fd, size_bytes)
     os.pwrite(files.new, b"here", size_bytes // 2)
     began_s = time.thread_time()
-    assert not content.equal(files.new, files.old)
+    assert not content.are_equal(files.new, files.old)
     assert files.patch() <= PAGE
-    assert content.equal(files.new, files.old)
+    assert content.are_equal(files.new, files.old)
     copy = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
     content.copy_data(files.new, copy)
-    assert content.equal(files.new, copy)
+    assert content.are_equal(files.new, copy)
     assert content.compressed_bytes(files.new, None, enough_bytes=10**9) < 5000
     assert time.thread_time() - began_s < 1, "a terabyte was read"
     assert os.fstat(copy).st_blocks * 512 < 1 << 20

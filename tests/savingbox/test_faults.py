@@ -276,8 +276,8 @@ def test_a_folder_that_cannot_be_read_deletes_nothing(pair: Pair) -> None:
     pair.settle()
     entries = {path: found for path, found in pair.everything(pair.mirror.box).entries.items() if path == "d"}
     unreadable = FoundAll(entries, {"d": PermissionError(errno.EACCES, "Permission denied")})
-    pair.engine.scanned(unreadable, pair.everything(pair.mirror.sync), pair.now_ns)
-    pair.engine.scanned(pair.everything(pair.mirror.box), unreadable, pair.now_ns)
+    pair.engine.take_scan(unreadable, pair.everything(pair.mirror.sync), pair.now_ns)
+    pair.engine.take_scan(pair.everything(pair.mirror.box), unreadable, pair.now_ns)
     assert (len(pair.engine.batcher), pair.engine.incoming) == (0, {})
     assert "'d' cannot be read" in pair.troubles("failed")[0]
 
@@ -421,20 +421,20 @@ def test_lost_events_are_noticed(tmp_path: Path) -> None:
     watcher.begin_scan()
     side.look_everywhere(watcher.watch_folder)
     watcher.end_scan()
-    assert watcher.changed() == set()
+    assert watcher.read_changes() == set()
     write(tmp_path / "a", "1")
-    assert watcher.changed() == {"a"}
+    assert watcher.read_changes() == {"a"}
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     for _ in range(most // 2 + 10):  # equal events in a row would be one
         (tmp_path / "a").touch()
         (tmp_path / "b").touch()
-    assert watcher.changed() is None
-    assert watcher.changed() is None, "until it is scanned"
+    assert watcher.read_changes() is None
+    assert watcher.read_changes() is None, "until it is scanned"
     watcher.begin_scan()
     assert "b" in side.look_everywhere(watcher.watch_folder).entries
     watcher.end_scan()
     (tmp_path / "b").unlink()
-    assert watcher.changed() == {"b"}
+    assert watcher.read_changes() == {"b"}
     watcher.close()
 
 
@@ -446,25 +446,25 @@ def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) ->
     side.look_everywhere(watcher.watch_folder)
     watcher.end_scan()
     write(tmp_path / "d/e/f", "1")
-    assert watcher.changed() == {"d", "d/e", "d/e/f"}
+    assert watcher.read_changes() == {"d", "d/e", "d/e/f"}
     write(tmp_path / "d/e/f", "2")
-    assert watcher.changed() == {"d/e/f"}
+    assert watcher.read_changes() == {"d/e/f"}
     deep = [f"{tmp_path}{'/x' * depth}" for depth in range(1, 1201)]
     for folder in deep:
         os.mkdir(folder)
-    found = watcher.changed()
+    found = watcher.read_changes()
     for folder in reversed(deep):
         os.rmdir(folder)
     assert found is not None
     assert len(found) == 1200
-    watcher.changed()
+    watcher.read_changes()
     (tmp_path / "d").rename(tmp_path / "g")
-    assert watcher.changed() is None, "which names events have now is not known"
+    assert watcher.read_changes() is None, "which names events have now is not known"
     watcher.begin_scan()
     side.look_everywhere(watcher.watch_folder)
     watcher.end_scan()
     write(tmp_path / "g/e/f", "3")
-    assert watcher.changed() == {"g/e/f"}
+    assert watcher.read_changes() == {"g/e/f"}
     watcher.close()
 
 

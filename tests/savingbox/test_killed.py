@@ -167,14 +167,14 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
 ) -> None:
     changed(pair, old, PAGES)
-    begin, left = pair.store.begin, [PAGES[:-1] + b"later, and longer"]
+    begin, left = pair.store.begin_intents, [PAGES[:-1] + b"later, and longer"]
 
     def begin_and_write(intents: Mapping[str, Intent]) -> None:
         begin(intents)
         if left:
             write(pair.box / "a", left.pop())
 
-    monkeypatch.setattr(pair.store, "begin", begin_and_write)
+    monkeypatch.setattr(pair.store, "begin_intents", begin_and_write)
     killed_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes().endswith(b"longer")
     write(pair.box / "a", PAGES[::-1])

@@ -273,8 +273,8 @@ def test_a_new_file_in_a_folder_that_was_deleted_here(pair: Pair) -> None:
 
 def test_folders_that_were_filled_before_the_first_start_are_merged(pair: Pair) -> None:
     for index in range(5):
-        write(pair.box / f"same{index}", "equal")
-        write(pair.sync / f"same{index}", "equal")
+        write(pair.box / f"same{index}", "are_equal")
+        write(pair.sync / f"same{index}", "are_equal")
     write(pair.box / "mine", "1")
     write(pair.sync / "theirs", "2")
     pair.settle()
@@ -355,14 +355,14 @@ def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agreed(pair, a="first")
-    equal = content.equal
+    equal = content.are_equal
 
     def change_and_compare(ours: int, theirs: int) -> bool:
         write(pair.sync / "a", "other")
         return equal(ours, theirs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(content, "equal", change_and_compare)
+        patch.setattr(content, "are_equal", change_and_compare)
         pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
     pair.settle()
     assert pair.both() == {"a": "other"}

@@ -199,7 +199,7 @@ def test_a_state_of_an_older_version_is_read(pair: Pair, schema: str) -> None:
     write_older_state(pair.store.path, pair.store.entries, schema)
     (pair.sync / "a").unlink()
     pair.open()
-    assert (pair.store.problem, pair.store.meta("schema")) == ("", str(SCHEMA))
+    assert (pair.store.problem, pair.store.read_meta("schema")) == ("", str(SCHEMA))
     pair.settle()
     assert pair.both() == {}, "the agreements are still known"
 
@@ -217,7 +217,7 @@ def test_a_damaged_state_of_an_older_version_is_moved_aside(pair: Pair) -> None:
 
 
 def test_a_state_of_a_later_version_is_refused(pair: Pair) -> None:
-    pair.store.set_meta(schema=str(SCHEMA + 1))
+    pair.store.write_meta(schema=str(SCHEMA + 1))
     pair.end()
     with pytest.raises(UsageError, match="to another version"):
         pair.open()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_cloudbench.savingbox.batching.ranges import replay
-from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, WantedEvent
 from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
 from tests.savingbox.loop import traced_folder
 
@@ -419,9 +419,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_an_event_that_the_kernel_does_not_have_is_said(box: Path) -> None:
     with pytest.raises(TracingUnavailable, match="does not have the tracepoint ext4/ext4_nothing"):
-        TraceInstance([Wanted("ext4/ext4_nothing", ("ino",), print)], 0)
+        TraceInstance([WantedEvent("ext4/ext4_nothing", ("ino",), print)], 0)
     with pytest.raises(TracingUnavailable, match="ext4_free_inode has no field size"):
-        TraceInstance([Wanted("ext4/ext4_free_inode", ("size",), print)], 0)
+        TraceInstance([WantedEvent("ext4/ext4_free_inode", ("size",), print)], 0)
 
 
 def test_the_best_mechanism_that_works_is_used(box: Path) -> None:

@@ -1,6 +1,6 @@
 """The batching folder as a running program: real clock, real watchers, a state file, and its status.
 
-What may live here: starting, the loop, stopping, and the status that other processes read while it runs.
+It starts, runs the loop, stops, and writes the status that other processes read while it runs.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pytest_cloudbench.savingbox.engine import BoxEngine, MirrorProgress, Pull, 
 from pytest_cloudbench.savingbox.mirror import Mirror
 from pytest_cloudbench.savingbox.side import FolderSide, VanishedError
 from pytest_cloudbench.savingbox.store import AgreementStore
-from pytest_cloudbench.savingbox.watcher import FolderWatcher, PollingWatcher, watch
+from pytest_cloudbench.savingbox.watcher import FolderWatcher, PollingWatcher, make_watcher
 from pytest_cloudbench.savingbox.written import NoWrites, Writes
 from pytest_cloudbench.support.clock import now_ns
 
 _S = 1_000_000_000
 _SCAN_NS = 30 * _S
-"""Between scans even while events arrive: writes through a memory map raise none."""
+"""Time between scans while events arrive: writes through a memory map raise none."""
 _POLL_NS = _S
-"""Between scans where there are no events."""
+"""Time between scans where there are no events."""
 _SCAN_SHARE = 50
 """Scanning may take at most 1/N of the time."""
 _BACK_NS = _S
-"""Between two checks whether a vanished folder is back."""
+"""Time between two checks whether a vanished folder is back."""
 _STATUS_NS = _S // 2
 _PUSHES_KEPT = 10_000
 _TOO_MANY = "{}: more folders than fs.inotify.max_user_watches allows; it is scanned from time to time instead"
@@ -51,7 +51,7 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class SavingBoxStatus:
-    """The status of a batching folder, as JSON in ``status_path``; at most half a second old while it runs.
+    """The status of a batching folder, as JSON in ``status_path``, at most half a second old while it runs.
 
     Attributes:
         savingbox: the user's folder.
@@ -59,8 +59,8 @@ class SavingBoxStatus:
         owner: the process, as ``results.owner`` describes it.
         state: ``starting``, ``watching``, ``waiting`` (a folder has vanished) or ``stopped``.
         watching: ``inotify`` or ``polling``.
-        mechanism: how changed bytes are found: ``compare``, or the name of the mechanism that sees the writes.
-        mechanism_why: why no better mechanism is in use; empty if this is the best one.
+        mechanism: the way changed bytes are found: ``compare``, or the name of the mechanism that sees the writes.
+        mechanism_why: the reason why no better mechanism is in use, or empty if this is the best one.
         limit_bytes: the limit of the byte counter, in compressed bytes.
         quiet_s: the time without changes after which a push is due.
         at_most_s: no change waits longer than this.
@@ -74,7 +74,7 @@ class SavingBoxStatus:
         conflicts: entries of which both versions were kept.
         unpushed_files: entries that wait.
         unpushed_bytes: their compressed bytes.
-        due_s: seconds until they are pushed, at the latest; None: nothing waits.
+        due_s: seconds until they are pushed at the latest, or None if nothing waits.
         trouble: the latest messages about trouble, newest last.
         written_at_s: when this was written, in seconds since 1970.
     """
@@ -110,26 +110,26 @@ class SavingBoxStatus:
 
 
 def state_path(savingbox: AnyPath, sync_folder: AnyPath, folder: Path | None = None) -> Path:
-    """The state file of a pair of folders; in the user's state folder unless another one is given."""
+    """Return the state file of a pair of folders, in the user's state folder unless another one is given."""
     if folder is None:
         import platformdirs
 
         folder = Path(platformdirs.user_state_dir("pytest-cloudbench")) / "savingbox"
-    pair = _pair(savingbox, sync_folder)
+    pair = _pair_key(savingbox, sync_folder)
     name = hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return folder / f"{os.path.basename(os.path.realpath(savingbox))}-{name}.sqlite"
 
 
 def status_path(state: Path) -> Path:
-    """The file with the status, beside the state file."""
+    """Return the file with the status, beside the state file."""
     return state.with_suffix(".status.json")
 
 
 def read_status(state: Path) -> SavingBoxStatus | None:
-    """The last status of a pair of folders; None: it has never run, or the file cannot be read."""
+    """Return the last status of a pair of folders, or None if it has never run or the file cannot be read."""
     try:
-        found = json.loads(status_path(state).read_text(encoding="utf-8"))
-        return SavingBoxStatus(**{**found, "trouble": tuple(found["trouble"])})
+        fields = json.loads(status_path(state).read_text(encoding="utf-8"))
+        return SavingBoxStatus(**{**fields, "trouble": tuple(fields["trouble"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -143,13 +143,13 @@ class SavingBox:
         savingbox: the user's folder.
         sync_folder: the folder that a sync client watches.
         rules: when to push.
-        state: a folder for the state file; None: the user's state folder.
-        writes: the mechanism that sees which bytes are written, such as ``written.find_writes(folder)``; closed at the
-            end. None: files are compared with the sync folder's copies.
+        state: a folder for the state file, or None for the user's state folder.
+        writes: the mechanism that sees which bytes are written, such as ``written.find_writes(folder)``, which is
+            closed at the end. With None, files are compared with the sync folder's copies.
         batcher: used instead of ``Batcher(rules)``, for other rules.
         tell: called with every push, pull and trouble, in the thread that runs the loop.
 
-    Raises UsageError for folders that cannot be used, or that another process is using; ResultsError if the state
+    Raises UsageError for folders that cannot be used, or that another process is using, and ResultsError if the state
     cannot be stored.
     """
 
@@ -161,7 +161,7 @@ class SavingBox:
         if batcher is None:
             batcher = Batcher(rules or BatchRules())
         self.rules = batcher.rules
-        _check(savingbox, sync_folder)
+        _check_folders(savingbox, sync_folder)
         self._box = FolderSide(os.path.realpath(savingbox), "savingbox")
         self._sync = FolderSide(os.path.realpath(sync_folder), "sync folder")
         self.state_path = state_path(savingbox, sync_folder, state)
@@ -172,14 +172,14 @@ class SavingBox:
         self.pushes: deque[Push] = deque(maxlen=_PUSHES_KEPT)
         for side in (self._box, self._sync):
             side.open()
-        self._claim = _claimed(self._box, self._sync)
+        self._claim = _claim_folders(self._box, self._sync)
         try:
-            self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
+            self._store = AgreementStore(self.state_path, _pair_key(savingbox, sync_folder))
         except BaseException:
             self._claim.close()
             raise
         mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("no other mechanism was requested"))
-        self.engine = BoxEngine(mirror, batcher, self._told, time.thread_time_ns)
+        self.engine = BoxEngine(mirror, batcher, self._report_event, time.thread_time_ns)
         self._watchers: list[FolderWatcher] = []
         self._scan_due_ns, self._status_due_ns = 0, 0
         self._wake_read, self._wake_write = os.pipe()
@@ -187,9 +187,9 @@ class SavingBox:
         self._is_stopping = False
         self._thread: threading.Thread | None = None
         if self._store.problem:
-            self._told(Trouble("note", self._store.problem))
+            self._report_event(Trouble("note", self._store.problem))
         try:
-            self._adopt()
+            self._compare_identities()
             for side in (self._box, self._sync):
                 side.clean()
             self.engine.mirror.settle_begun()
@@ -226,12 +226,12 @@ class SavingBox:
             self._thread = None
 
     def status(self) -> SavingBoxStatus:
-        """The current status, as it would be written to the status file."""
+        """Return the current status, as it would be written to the status file."""
         engine, batcher = self.engine, self.engine.batcher
         due_ns = batcher.due_ns()
         return SavingBoxStatus(
             savingbox=self._box.root, sync_folder=self._sync.root, owner=owner_text(), state=self._state,
-            watching="/".join(sorted({each.kind for each in self._watchers})) or "nothing yet",
+            watching="/".join(sorted({watcher.kind for watcher in self._watchers})) or "nothing yet",
             mechanism=engine.mirror.writes.name, mechanism_why=engine.mirror.writes.why,
             limit_bytes=batcher.rules.limit_bytes, quiet_s=batcher.rules.quiet_ns / _S,
             at_most_s=batcher.rules.at_most_ns / _S,
@@ -260,7 +260,7 @@ class SavingBox:
     # --- running ---
 
     def once(self) -> bool:
-        """Make both folders equal, and end. Returns whether they are; changes made meanwhile may prevent it."""
+        """Make both folders equal, and end. Returns whether they are, which changes made meanwhile may prevent."""
         try:
             for _ in range(5):
                 self._scan()
@@ -272,52 +272,52 @@ class SavingBox:
                     return True
             return False
         except VanishedError as error:
-            self._told(Trouble("vanished", f"{error}"))
+            self._report_event(Trouble("vanished", f"{error}"))
             return False
         except OSError as error:
-            self._told(Trouble("failed", f"{error.strerror or error}"))
+            self._report_event(Trouble("failed", f"{error.strerror or error}"))
             return False
         finally:
-            self._end()
+            self._write_end_status()
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Run until ``stop``; then push what waits. ``ready`` is called once both folders are watched."""
+        """Run until ``stop``, then push what waits. ``ready`` is called once both folders are watched."""
         try:
             self._watchers = [self._watch(side) for side in (self._box, self._sync)]
-            is_there = self._try(self._scan)
+            is_there = self._run_step(self._scan)
             ready()
             while not self._is_stopping:
                 self._state = "watching" if is_there else "waiting"
                 self._write_status()
                 self._wait(is_there)
-                is_there = self._try(self._work if is_there else self._come_back)
-            self._try(self._last)
+                is_there = self._run_step(self._handle_changes if is_there else self._check_return)
+            self._run_step(self._push_and_pull_all)
         finally:
-            self._end()
+            self._write_end_status()
 
-    def _work(self) -> None:
-        found = [watcher.changed() for watcher in self._watchers]
+    def _handle_changes(self) -> None:
+        changes = [watcher.read_changes() for watcher in self._watchers]
         now = now_ns()
-        if None in found and (self._scan_due_ns <= now or not self._is_polling()):
+        if None in changes and (self._scan_due_ns <= now or not self._is_polling()):
             self._scan()
         else:
-            self.engine.box_changed(sorted(found[0] or ()), now, is_event=True)
-            self.engine.sync_changed(found[1] or (), now)
+            self.engine.box_changed(sorted(changes[0] or ()), now, is_event=True)
+            self.engine.sync_changed(changes[1] or (), now)
             if self._scan_due_ns <= now:
                 self._scan()
         self.engine.work(now_ns())
 
-    def _last(self) -> None:
-        """At the end: push and pull all known changes."""
+    def _push_and_pull_all(self) -> None:
+        """Push and pull all known changes at the end."""
         self._scan()
         self.engine.push_all(now_ns())
         self.engine.pull_all(now_ns())
         if self.engine.unpushed_files:
-            self._told(
+            self._report_event(
                 Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
             )
 
-    def _come_back(self) -> None:
+    def _check_return(self) -> None:
         """Check whether vanished folders are back. A new folder on the same file system replaces the old one."""
         for side in (self._box, self._sync):
             try:
@@ -328,38 +328,38 @@ class SavingBox:
                 if side.identity.partition(":")[0] != was.partition(":")[0]:
                     side.identity = was  # most likely the mount point of a missing mount: wait for the mount
                     raise
-        self._adopt()
-        self._told(Trouble("note", "both folders are there again"))
+        self._compare_identities()
+        self._report_event(Trouble("note", "both folders are there again"))
         self._scan()
 
-    def _adopt(self) -> None:
-        """If one of the folders is not the agreed one, no agreement holds: merge, and delete nothing."""
+    def _compare_identities(self) -> None:
+        """Drop all agreements if one of the folders is not the agreed one: merge, and delete nothing."""
         identities = {"savingbox": self._box.identity, "sync_folder": self._sync.identity}
-        known = {name: self._store.meta(name) for name in identities}
-        if all(known.values()) and known != identities:
-            self._told(
+        stored_identities = {name: self._store.read_meta(name) for name in identities}
+        if all(stored_identities.values()) and stored_identities != identities:
+            self._report_event(
                 Trouble("note", "one of the folders is not the one used before: both are merged, nothing is deleted")
             )
             self._store.forget_all()
-        self._store.set_meta(**identities)
+        self._store.write_meta(**identities)
 
-    def _try(self, act: Callable[[], None]) -> bool:
-        """Returns False if a folder has vanished."""
+    def _run_step(self, step: Callable[[], None]) -> bool:
+        """Run one step of the loop. Returns False if a folder has vanished."""
         try:
-            act()
+            step()
         except VanishedError as error:
             if self._state != "waiting":
-                self._told(Trouble("vanished", f"{error}; nothing happens until it is back"))
+                self._report_event(Trouble("vanished", f"{error}; nothing happens until it is back"))
             return False
         except OSError as error:
-            self._told(Trouble("failed", f"{error.strerror or error}; will try again"))
+            self._report_event(Trouble("failed", f"{error.strerror or error}; will try again"))
             self._scan_due_ns = now_ns() + _BACK_NS
         return True
 
     def _watch(self, side: FolderSide) -> FolderWatcher:
-        watcher, problem = watch(side)
+        watcher, problem = make_watcher(side)
         if problem:
-            self._told(Trouble("note", problem))
+            self._report_event(Trouble("note", problem))
         return watcher
 
     def _is_polling(self) -> bool:
@@ -367,20 +367,20 @@ class SavingBox:
 
     def _scan(self) -> None:
         began_ns = now_ns()
-        found = []
+        scans = []
         for index, side in enumerate((self._box, self._sync)):
             watcher = self._watchers[index] if self._watchers else PollingWatcher()
             watcher.begin_scan()
-            all_of_it = side.look_everywhere(watcher.watch_folder)
-            if watcher.fileno() >= 0 and any(error.errno == errno.ENOSPC for error in all_of_it.unknown.values()):
-                self._told(Trouble("note", _TOO_MANY.format(side.name)))
+            entries = side.look_everywhere(watcher.watch_folder)
+            if watcher.fileno() >= 0 and any(error.errno == errno.ENOSPC for error in entries.unknown.values()):
+                self._report_event(Trouble("note", _TOO_MANY.format(side.name)))
                 watcher.close()
                 watcher = self._watchers[index] = PollingWatcher()
-                all_of_it = side.look_everywhere(watcher.watch_folder)
+                entries = side.look_everywhere(watcher.watch_folder)
             watcher.end_scan()
-            found.append(all_of_it)
+            scans.append(entries)
         now = now_ns()
-        self.engine.scanned(found[0], found[1], now)
+        self.engine.take_scan(scans[0], scans[1], now)
         took_ns = now_ns() - began_ns
         self._scan_due_ns = now + max(_POLL_NS if self._is_polling() else _SCAN_NS, _SCAN_SHARE * took_ns)
 
@@ -398,7 +398,7 @@ class SavingBox:
 
     # --- reporting ---
 
-    def _told(self, event: Event) -> None:
+    def _report_event(self, event: Event) -> None:
         if isinstance(event, Push):
             self.pushes.append(event)
             self._pushed_files += event.files
@@ -420,7 +420,7 @@ class SavingBox:
             temporary.write_text(json.dumps(asdict(self.status())), encoding="utf-8")
             temporary.replace(path)
 
-    def _end(self) -> None:
+    def _write_end_status(self) -> None:
         self._state = "stopped"
         self._write_status(at_once=True)
         with contextlib.suppress(OSError):
@@ -428,42 +428,42 @@ class SavingBox:
         self.close()
 
 
-def _pair(savingbox: AnyPath, sync_folder: AnyPath) -> str:
+def _pair_key(savingbox: AnyPath, sync_folder: AnyPath) -> str:
     return json.dumps([os.path.realpath(savingbox), os.path.realpath(sync_folder)])
 
 
-def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
-    """Raises UsageError for a pair of folders that cannot be used."""
+def _check_folders(savingbox: AnyPath, sync_folder: AnyPath) -> None:
+    """Check that a pair of folders can be used. Raises UsageError."""
     if os.name != "posix":
         raise UsageError("savingbox: needs Linux or, scanning only, another POSIX system; this is neither")
     real = []
     for name, folder in (("savingbox", savingbox), ("sync folder", sync_folder)):
         path = os.fspath(folder)
         if not os.path.isdir(path):
-            what = "expected a folder" if os.path.lexists(path) else "there is no such folder"
-            raise UsageError(f"{name} {path!r}: {what}")
+            problem = "expected a folder" if os.path.lexists(path) else "there is no such folder"
+            raise UsageError(f"{name} {path!r}: {problem}")
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise UsageError(f"{name} {path!r}: cannot be read and written")
         real.append(os.path.realpath(path))
     if real[0] == real[1] or os.path.samefile(*real):
         raise UsageError(f"savingbox {real[0]!r}: is also the sync folder; expected two folders")
     for inner, outer in (real, real[::-1]):
-        # By identity: one of them may be mounted at a second place.
-        if any(os.path.samefile(around, outer) for around in Path(inner).parents):
+        # Compare identities, because one of them may be mounted a second time elsewhere.
+        if any(os.path.samefile(parent, outer) for parent in Path(inner).parents):
             raise UsageError(f"{inner!r}: is inside {outer!r}; expected two separate folders")
 
 
-def _claimed(*sides: FolderSide) -> socket.socket:
+def _claim_folders(*sides: FolderSide) -> socket.socket:
     """Claim a pair of folders until this is closed, or the process ends. Raises UsageError if it is claimed already.
 
     The state file is held by one process, too, but ``--state`` may give each its own.
     """
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     if sys.platform == "linux":
-        found = [os.stat(side.root) for side in sides]
-        pair = "+".join(sorted(f"{each.st_dev:x}:{each.st_ino:x}" for each in found))
+        statuses = [os.stat(side.root) for side in sides]
+        pair = "+".join(sorted(f"{status.st_dev:x}:{status.st_ino:x}" for status in statuses))
         try:
-            claim.bind(f"\0cloudbench-savingbox-{pair}")  # a name that is no file
+            claim.bind(f"\0cloudbench-savingbox-{pair}")  # an abstract name, which is no file
         except OSError as error:
             claim.close()
             if error.errno != errno.EADDRINUSE:

@@ -1,7 +1,6 @@
-"""The batching folder without a clock: it is told what may have changed, says when something is due, and does it.
+"""The batching folder without a clock: the caller reports changes, asks when something is due, and lets it work.
 
-What may live here: which changes count, what waits and until when, and how trouble is handled. The caller passes the
-time, in nanoseconds of any clock, so that tests run in virtual time on real folders.
+The caller passes the time, in nanoseconds of any clock, so that tests run in virtual time on real folders.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _FIRST_RETRY_NS, _LAST_RETRY_NS = _S, 30 * _S
 _MANY = 64
 """More files than this are flushed to the disk together."""
 _PROGRESS, _SYNCED = 512, 8192
-"""A long push reports progress each time it has done the first number of entries; after the second, it also stores
-the agreements so far."""
+"""The entries after which a long push reports progress, and after which it also stores the agreements so far."""
 _SHARE = 10
 """Counting the bytes of a file takes at most 1/N of the time."""
 
@@ -44,7 +42,7 @@ class Push:
         number: counts from 1.
         why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a stop or ``--once``,
             ``again`` for entries that had failed before.
-        files: how many entries were changed in the sync folder.
+        files: the number of entries changed in the sync folder.
         counted_bytes: compressed bytes by the byte counter: an estimate of what a client sends.
         written_bytes: bytes written to files of the sync folder.
         waited_ns: since the first change of the batch.
@@ -67,7 +65,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class MirrorProgress:
-    """Progress of a long push or pull: entries done, and entries in all."""
+    """Progress of a long push or pull: finished entries, and all entries."""
 
     done: int
     all: int
@@ -98,9 +96,9 @@ class BoxEngine:
 
     Attributes:
         mirror: makes the folders agree.
-        batcher: when to push.
+        batcher: decides when to push.
         tell: called with each push, pull and trouble.
-        cpu_ns: a clock for the cost of counting bytes; tests pass one that stands still.
+        cpu_ns: a clock for the cost of counting bytes. Tests pass one that stands still.
         incoming: entries of the sync folder that may have changed, each with the times of its last and first change.
     """
 
@@ -111,13 +109,13 @@ class BoxEngine:
     pushes: int = 0
     pulls: int = 0
     incoming: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _soon: dict[str, int] = field(default_factory=dict)
-    _uncounted: dict[str, int] = field(default_factory=dict)
-    _gone: dict[int, str] = field(default_factory=dict)
-    _noticed: dict[str, FileMark | None] = field(default_factory=dict)
+    _recheck_due_ns: dict[str, int] = field(default_factory=dict)
+    _count_due_ns: dict[str, int] = field(default_factory=dict)
+    _gone_inodes: dict[int, str] = field(default_factory=dict)
+    _noticed_marks: dict[str, FileMark | None] = field(default_factory=dict)
     _failed: dict[str, _Failed] = field(default_factory=dict)
     _delays_ns: dict[str, int] = field(default_factory=dict)
-    _said: set[str] = field(default_factory=set)
+    _said_texts: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Report the mirror's conflicts through ``tell``."""
@@ -125,15 +123,18 @@ class BoxEngine:
 
     # --- changes come in ---
 
-    def scanned(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
+    def take_scan(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
         """Take in a scan of both folders: every entry that differs from the agreement has changed."""
         entries = self.mirror.store.entries
         for folder, error in (*box.unknown.items(), *sync.unknown.items()):
-            self._say("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
+            self._say_once("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
         ours = {path for path in (*box.entries, *entries) if box.is_known(path) and sync.is_known(path)}
-        self.box_changed(sorted(path for path in ours if self._differs(path, box.entries.get(path), "ours")), now_ns)
-        self.sync_changed((path for path in {*sync.entries, *entries} if box.is_known(path) and sync.is_known(path)
-                           and self._differs(path, sync.entries.get(path), "theirs")), now_ns)  # fmt: skip
+        self.box_changed(
+            sorted(path for path in ours if self._differs_from_agreement(path, box.entries.get(path), "ours")), now_ns
+        )
+        theirs = {path for path in (*sync.entries, *entries) if box.is_known(path) and sync.is_known(path)}
+        changed = [path for path in theirs if self._differs_from_agreement(path, sync.entries.get(path), "theirs")]
+        self.sync_changed(changed, now_ns)
 
     def box_changed(self, paths: Iterable[str], now_ns: int, *, is_event: bool = False) -> None:
         """Note that these entries of the box may have changed just now.
@@ -146,16 +147,16 @@ class BoxEngine:
         """
         linked: set[int] = set()
         paths = list(paths)
-        self._gone = self._gone_inodes(paths)
+        self._gone_inodes = self._find_gone_inodes(paths)
         for path in paths:
-            self._box_changed(path, now_ns, linked)
+            self._take_box_change(path, now_ns, linked)
             if is_event and not self._is_waiting(path):
-                self._verify(path, now_ns)
-        self._gone = {}
+                self._compare_content(path, now_ns)
+        self._gone_inodes = {}
         if linked:  # no event reports the other names of these files
             names = [path for path, was in self.mirror.store.entries.items() if was.box.inode in linked]
             for path in names:
-                self._box_changed(path, now_ns, set())
+                self._take_box_change(path, now_ns, set())
 
     def sync_changed(self, paths: Iterable[str], now_ns: int) -> None:
         """Note that the client, or a push, may have changed these entries of the sync folder just now."""
@@ -166,11 +167,15 @@ class BoxEngine:
     # --- questions ---
 
     def due_ns(self) -> int | None:
-        """When ``work`` has something to do; may be in the past. None: not until something changes."""
+        """Return when ``work`` has something to do, perhaps in the past, or None if only a change can give it work."""
         dues = [
             min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) for last_ns, first_ns in self.incoming.values()
         ]
-        dues += [*self._soon.values(), *self._uncounted.values(), *(each.due_ns for each in self._failed.values())]
+        dues += [
+            *self._recheck_due_ns.values(),
+            *self._count_due_ns.values(),
+            *(failed.due_ns for failed in self._failed.values()),
+        ]
         if (due_ns := self.batcher.due_ns()) is not None:
             dues.append(due_ns)
         return min(dues, default=None)
@@ -181,8 +186,8 @@ class BoxEngine:
         return len(self.batcher) + len(self._failed)
 
     def is_at_rest(self) -> bool:
-        """Whether both folders are as agreed, as far as is known. Raises OSError if that cannot be determined."""
-        # A mark too recent to show a change ("unsure"): the file was compared, and the mark stays so until it is older.
+        """Return whether both folders are as agreed, as far as is known. Raises OSError if that cannot be told."""
+        # A mark is "unsure" while it is too recent to show a change. The file was compared when it got this mark.
         return not self.unpushed_files and all(
             self.mirror.sync_change(path)[0] in ("no", "unsure") for path in self.incoming
         )
@@ -190,24 +195,24 @@ class BoxEngine:
     # --- work ---
 
     def work(self, now_ns: int) -> None:
-        """Do what is due. Raises VanishedError if a folder is gone; then nothing is lost, and everything waits."""
+        """Do what is due. Raises VanishedError if a folder is gone. Then nothing is lost, and everything waits."""
         self._count_again(now_ns)
         self._look_again(now_ns)
-        self._pull(now_ns)
+        self._pull_due(now_ns)
         due_ns = self.batcher.due_ns()
         if due_ns is not None and due_ns <= now_ns:
             self.push(now_ns)
-        self._push_again([path for path, each in self._failed.items() if each.due_ns <= now_ns], now_ns)
+        self._push_again([path for path, failed in self._failed.items() if failed.due_ns <= now_ns], now_ns)
 
     def push(self, now_ns: int) -> None:
         """Push everything that waits, due or not. Raises VanishedError."""
-        batch = self.batcher.take(now_ns)
+        batch = self.batcher.take_batch(now_ns)
         if not batch.paths:
             return
-        self._uncounted.clear()
+        self._count_due_ns.clear()
         try:
-            self._push(batch.paths, batch.why, now_ns)
-            self._noticed = {path: mark for path, mark in self._noticed.items() if path in self._failed}
+            self._push_paths(batch.paths, batch.why, now_ns)
+            self._noticed_marks = {path: mark for path, mark in self._noticed_marks.items() if path in self._failed}
         except BaseException:
             self.batcher.put_back(batch.paths)
             raise
@@ -219,12 +224,12 @@ class BoxEngine:
 
     def pull_all(self, now_ns: int) -> None:
         """Take in everything that the client has brought, even if it changed just now. Raises VanishedError."""
-        self._pull(now_ns, at_once=True)
+        self._pull_due(now_ns, at_once=True)
         self._look_again(now_ns, at_once=True)
 
     # --- inside ---
 
-    def _differs(self, path: str, now: FoundEntry | None, side: Literal["ours", "theirs"]) -> bool:
+    def _differs_from_agreement(self, path: str, now: FoundEntry | None, side: Literal["ours", "theirs"]) -> bool:
         was = self.mirror.store.get(path)
         if was is None or now is None:
             return (was is None) != (now is None)
@@ -233,116 +238,122 @@ class BoxEngine:
             now.kind == "file" and mark != now.mark
         )  # fmt: skip
 
-    def _box_changed(self, path: str, now_ns: int, linked: set[int]) -> None:
+    def _take_box_change(self, path: str, now_ns: int, linked: set[int]) -> None:
         try:
             change, now = self.mirror.box_change(path)
             if now is not None and now.names > 1 and now.kind == "file":
                 linked.add(now.mark.inode)
             if change == "no":
-                self._forget(path, now_ns)
+                self._stop_waiting(path, now_ns)
                 return
             mark = now and now.mark
-            if self._is_waiting(path) and path in self._noticed and self._noticed[path] == mark:
+            if self._is_waiting(path) and path in self._noticed_marks and self._noticed_marks[path] == mark:
                 return  # examined again: it has not changed since
-            self._noticed[path] = mark
+            self._noticed_marks[path] = mark
             self._failed.pop(path, None)
             if now is None or now.kind != "file":
-                self.batcher.removed(path, now_ns)
+                self.batcher.add_removal(path, now_ns)
                 return
-            if path in self._uncounted or self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes:
-                self.batcher.changed(path, self._bytes_of(path), now_ns)
+            if path in self._count_due_ns or self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes:
+                self.batcher.add_change(path, self._bytes_of(path), now_ns)
                 return
-            counted_bytes = self._count(path, now, now_ns)
+            counted_bytes = self._count_bytes(path, now, now_ns)
             if counted_bytes == 0 and change != "yes" and self._is_only_looked_at(path, now):
-                self._forget(path, now_ns)
+                self._stop_waiting(path, now_ns)
                 return
-            self.batcher.changed(path, counted_bytes, now_ns)
+            self.batcher.add_change(path, counted_bytes, now_ns)
         except (OSError, CloudbenchError):  # it is pushed anyway, and the push itself reports the error
-            self.batcher.changed(path, self._bytes_of(path), now_ns)
+            self.batcher.add_change(path, self._bytes_of(path), now_ns)
 
-    def _gone_inodes(self, paths: Sequence[str]) -> dict[int, str]:
-        """Agreed files that are gone. Some may have been renamed: then their content is not new."""
-        gone = {}
+    def _find_gone_inodes(self, paths: Sequence[str]) -> dict[int, str]:
+        """Return agreed files that are gone. Some may have been renamed: then their content is not new."""
+        gone_inodes = {}
         for path in paths:
             was = self.mirror.store.get(path)
             if was is not None and was.kind == "file":
                 with contextlib.suppress(OSError):
                     if self.mirror.box.look(path) is None:
-                        gone[was.box.inode] = path
-        return gone
+                        gone_inodes[was.box.inode] = path
+        return gone_inodes
 
-    def _verify(self, path: str, now_ns: int) -> None:
+    def _compare_content(self, path: str, now_ns: int) -> None:
         """Compare a file although its mark is as agreed. This takes at most a tenth of the time."""
         was = self.mirror.store.get(path)
-        if was is None or was.kind != "file" or path in self._uncounted:
+        if was is None or was.kind != "file" or path in self._count_due_ns:
             return
         began_ns = self.cpu_ns()
         try:
             if not self.mirror.is_as_agreed(path):
                 self.mirror.store.replace(path, was._replace(box=NEVER))
-                self._box_changed(path, now_ns, set())
+                self._take_box_change(path, now_ns, set())
         except (OSError, CloudbenchError):
             return  # it is changing right now, which raises another event
-        self._put_off(path, now_ns, self.cpu_ns() - began_ns)
+        self._delay_next_count(path, now_ns, self.cpu_ns() - began_ns)
 
-    def _put_off(self, path: str, now_ns: int, took_ns: int) -> None:
+    def _delay_next_count(self, path: str, now_ns: int, took_ns: int) -> None:
         if took_ns > _SOON_NS // _SHARE:
-            self._uncounted[path] = now_ns + _SHARE * took_ns
+            self._count_due_ns[path] = now_ns + _SHARE * took_ns
 
-    def _forget(self, path: str, now_ns: int) -> None:
-        """The box is back at the agreed content: push nothing, but check whether the client changed the entry."""
+    def _stop_waiting(self, path: str, now_ns: int) -> None:
+        """Note that the box is back at the agreed content.
+
+        Nothing is pushed, but the client may have changed the entry.
+        """
         if self._is_waiting(path):
             self.batcher.forget(path)
             self._failed.pop(path, None)
             self.incoming[path] = now_ns, now_ns
 
     def _bytes_of(self, path: str) -> int:
-        was = self.batcher.waiting(path)
+        was = self.batcher.get_waiting(path)
         return was.unpushed_bytes if was else 0
 
     def _is_only_looked_at(self, path: str, now: FoundEntry) -> bool:
-        """Whether only the mark has changed. If so, the agreement gets the new mark."""
+        """Return whether only the mark has changed. If so, the agreement gets the new mark."""
         was = self.mirror.store.get(path)
         if was is None or was.mode != now.mode:
             return False
         return self.mirror.reconcile(path) in ("same", "agreed")
 
-    def _count(self, path: str, now: FoundEntry, now_ns: int) -> int:
-        """The compressed bytes to push for a file. Delays the next count by a multiple of the time this one took."""
+    def _count_bytes(self, path: str, now: FoundEntry, now_ns: int) -> int:
+        """Return the compressed bytes to push for a file.
+
+        Delays the next count by a multiple of the time that this one took.
+        """
         began_ns = self.cpu_ns()
-        there = path if self.mirror.store.get(path) else self._gone.get(now.mark.inode, path)
-        theirs = self.mirror.sync.look(there)
+        copy_path = path if self.mirror.store.get(path) else self._gone_inodes.get(now.mark.inode, path)
+        theirs = self.mirror.sync.look(copy_path)
         enough_bytes = self.batcher.rules.limit_bytes
         with self.mirror.box.reading(path) as new:
             if theirs is None or theirs.kind != "file":
                 counted_bytes = content.compressed_bytes(new, None, enough_bytes=enough_bytes)
             else:
                 ranges = self.mirror.ranges(path, new)
-                with self.mirror.sync.reading(there) as old:
+                with self.mirror.sync.reading(copy_path) as old:
                     counted_bytes = content.compressed_bytes(new, old, ranges, enough_bytes=enough_bytes)
-        self._put_off(path, now_ns, self.cpu_ns() - began_ns)
+        self._delay_next_count(path, now_ns, self.cpu_ns() - began_ns)
         return counted_bytes
 
     def _count_again(self, now_ns: int) -> None:
-        for path in [path for path, due_ns in self._uncounted.items() if due_ns <= now_ns]:
-            del self._uncounted[path]
+        for path in [path for path, due_ns in self._count_due_ns.items() if due_ns <= now_ns]:
+            del self._count_due_ns[path]
             if path not in self.batcher:
-                self._verify(path, now_ns)
+                self._compare_content(path, now_ns)
                 continue
             try:
                 now = self.mirror.box.look(path)
                 if now is not None and now.kind == "file":
-                    self.batcher.measured(path, self._count(path, now, now_ns))
+                    self.batcher.correct_bytes(path, self._count_bytes(path, now, now_ns))
             except (OSError, CloudbenchError):
                 continue  # the push itself reports the error
 
     def _look_again(self, now_ns: int, *, at_once: bool = False) -> None:
         for path in self.mirror.again:
-            self._soon.setdefault(path, now_ns + _SOON_NS)
+            self._recheck_due_ns.setdefault(path, now_ns + _SOON_NS)
         self.mirror.again.clear()
-        due = [path for path, due_ns in self._soon.items() if at_once or due_ns <= now_ns]
+        due = [path for path, due_ns in self._recheck_due_ns.items() if at_once or due_ns <= now_ns]
         for path in due:
-            del self._soon[path]
+            del self._recheck_due_ns[path]
         if due:
             self.box_changed(due, now_ns)
             for path in due:
@@ -350,14 +361,14 @@ class BoxEngine:
                     self.incoming[path] = now_ns, now_ns
             self._flush()
 
-    def _pull(self, now_ns: int, *, at_once: bool = False) -> None:
+    def _pull_due(self, now_ns: int, *, at_once: bool = False) -> None:
         due = [
             path
             for path, (last_ns, first_ns) in self.incoming.items()
             if at_once or min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) <= now_ns
         ]
         if due:
-            self._all_of(
+            self._act_on_all(
                 self._deepest_deletions_first(due), self.mirror.box, lambda path: self._pull_path(path, now_ns)
             )
 
@@ -369,34 +380,34 @@ class BoxEngine:
             if self.mirror.sync_change(path)[0] == "no":
                 return
             if self.mirror.box_change(path)[0] == "yes":
-                self._box_changed(path, now_ns, set())
+                self._take_box_change(path, now_ns, set())
                 return
             deed = self.mirror.reconcile(path)
         except (BusyError, OvertakenError) as error:
             self.incoming[path] = now_ns + _BUSY_NS, now_ns + _BUSY_NS
             if isinstance(error, BusyError):
-                self._say("note", f"waiting to take in {error}")
+                self._say_once("note", f"waiting to take in {error}")
         except VanishedError:
             self.incoming[path] = now_ns, now_ns
             raise
         except OSError as error:
-            later_ns = self._later(path, now_ns)
+            later_ns = self._next_retry_ns(path, now_ns)
             self.incoming[path] = later_ns, later_ns
-            self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; will try again")
+            self._say_once("failed", f"{path!r} cannot be taken in: {error.strerror or error}; will try again")
         else:
-            self._succeeded(path)
+            self._note_success(path)
             if deed == "pulled":
                 self.pulls += 1
                 self.tell(Pull(path))
 
-    def _push(self, paths: dict[str, Waiting], why: str, now_ns: int) -> None:
+    def _push_paths(self, paths: dict[str, Waiting], why: str, now_ns: int) -> None:
         """Push these entries, and report it. Each failed entry is retried by itself and holds up no other."""
         self.mirror.sync.must_be_there()
         self.mirror.box.must_be_there()
         before_bytes, changed = self.mirror.written_bytes, 0
-        self._begin(paths)
+        self._note_intents(paths)
         try:
-            if moved := self.mirror.moved(paths):
+            if moved := self.mirror.repeat_renames(paths):
                 changed += moved
                 self._flush()
         except (OSError, CloudbenchError):
@@ -412,35 +423,35 @@ class BoxEngine:
                 self._failed[path] = _Failed(now_ns + _BUSY_NS, paths[path])
             except OSError as error:
                 self.mirror.sync.must_be_there()
-                self._failed[path] = _Failed(self._later(path, now_ns), paths[path])
-                self._say("failed", f"{path!r} cannot be pushed: {error.strerror or error}; will try again")
+                self._failed[path] = _Failed(self._next_retry_ns(path, now_ns), paths[path])
+                self._say_once("failed", f"{path!r} cannot be pushed: {error.strerror or error}; will try again")
             else:
                 changed += deed in ("pushed", "conflict")
-                self._succeeded(path)
+                self._note_success(path)
 
-        self._all_of(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
+        self._act_on_all(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
         if changed:
             self.pushes += 1
             self.tell(Push(
-                self.pushes, why, changed, sum(each.unpushed_bytes for each in paths.values()),
-                self.mirror.written_bytes - before_bytes, now_ns - min(each.first_ns for each in paths.values()),
+                self.pushes, why, changed, sum(waiting.unpushed_bytes for waiting in paths.values()),
+                self.mirror.written_bytes - before_bytes, now_ns - min(waiting.first_ns for waiting in paths.values()),
             ))  # fmt: skip
 
     def _push_again(self, paths: Sequence[str], now_ns: int) -> None:
-        again = {path: self._failed.pop(path).waiting for path in paths}
-        if not again:
+        waiting_paths = {path: self._failed.pop(path).waiting for path in paths}
+        if not waiting_paths:
             return
         try:
-            self._push(again, "again", now_ns)
+            self._push_paths(waiting_paths, "again", now_ns)
         except BaseException:
-            self._failed.update({path: _Failed(now_ns, waiting) for path, waiting in again.items()})
+            self._failed.update({path: _Failed(now_ns, waiting) for path, waiting in waiting_paths.items()})
             raise
 
-    def _all_of(self, paths: Sequence[str], target: FolderSide, act: Callable[[str], None]) -> None:
+    def _act_on_all(self, paths: Sequence[str], target: FolderSide, handle_entry: Callable[[str], None]) -> None:
         """Act on many entries. An agreement is stored only after its files are on the disk."""
         target.is_durable = len(paths) <= _MANY
         for count, path in enumerate(paths):
-            act(path)
+            handle_entry(path)
             if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
                 self._flush()
             if count % _PROGRESS == _PROGRESS - 1:
@@ -452,23 +463,23 @@ class BoxEngine:
             os.sync()
         self._flush()
 
-    def _begin(self, paths: Iterable[str]) -> None:
+    def _note_intents(self, paths: Iterable[str]) -> None:
         try:
-            self.mirror.begin(paths)
-        except OSError as error:  # the note only helps after a kill: it tells who changed a file
-            self._say("failed", f"the state cannot be written: {error.strerror or error}")
+            self.mirror.note_intents(paths)
+        except OSError as error:  # the note only helps after a kill, to tell who changed a file
+            self._say_once("failed", f"the state cannot be written: {error.strerror or error}")
 
     def _is_waiting(self, path: str) -> bool:
         return path in self.batcher or path in self._failed
 
     def _deepest_deletions_first(self, paths: Sequence[str]) -> list[str]:
-        """An order that empties folders before it removes them, and creates them before it fills them."""
+        """Return an order that empties folders before it removes them, and creates them before it fills them."""
         gone = [path for path in paths if not self._is_on_both(path)]
-        there = set(paths).difference(gone)
-        return sorted(gone, key=lambda path: -path.count("/")) + sorted(there)
+        present = set(paths).difference(gone)
+        return sorted(gone, key=lambda path: -path.count("/")) + sorted(present)
 
     def _is_on_both(self, path: str) -> bool:
-        """Whether the entry is to be kept or created, rather than removed."""
+        """Return whether the entry is to be kept or created, rather than removed."""
         was = self.mirror.store.get(path)
         try:
             return was is None or (self.mirror.box.look(path) is not None and self.mirror.sync.look(path) is not None)
@@ -478,20 +489,20 @@ class BoxEngine:
     def _flush(self) -> None:
         try:
             self.mirror.store.flush()
-        except OSError as error:  # the agreement stays in memory; after a kill, comparing the files finds it again
-            self._say("failed", f"the state cannot be written: {error.strerror or error}")
+        except OSError as error:  # the agreement stays in memory, and after a kill, comparing the files finds it again
+            self._say_once("failed", f"the state cannot be written: {error.strerror or error}")
 
-    def _later(self, path: str, now_ns: int) -> int:
+    def _next_retry_ns(self, path: str, now_ns: int) -> int:
         delay_ns = min(max(2 * self._delays_ns.get(path, 0), _FIRST_RETRY_NS), _LAST_RETRY_NS)
         self._delays_ns[path] = delay_ns
         return now_ns + delay_ns
 
-    def _succeeded(self, path: str) -> None:
+    def _note_success(self, path: str) -> None:
         self._delays_ns.pop(path, None)
-        if self._said:
-            self._said -= {text for text in self._said if text.startswith(repr(path))}
+        if self._said_texts:
+            self._said_texts -= {text for text in self._said_texts if text.startswith(repr(path))}
 
-    def _say(self, kind: Literal["failed", "note"], text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _say_once(self, kind: Literal["failed", "note"], text: str) -> None:
+        if text not in self._said_texts:
+            self._said_texts.add(text)
             self.tell(Trouble(kind, text))

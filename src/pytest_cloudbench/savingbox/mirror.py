@@ -1,8 +1,6 @@
-"""Making two folders agree, one entry at a time: which side changed it since the last agreement, and what follows.
+"""Making two folders agree, one entry at a time, by comparing each side with the last agreement.
 
-What may live here: the decisions, and carrying them out on both sides. When to act is decided elsewhere.
-
-The decision depends on whether each side has changed the entry since the agreement:
+When to act is decided elsewhere. The decision depends on whether each side has changed the entry since the agreement:
 
 ================  ===================  ======================================================================
 box               sync folder          what is done
@@ -50,27 +48,29 @@ _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
 
 
-def _written(pages: Iterable[content.Page]) -> list[WrittenPiece]:
+def _written_pieces(pages: Iterable[content.Page]) -> list[WrittenPiece]:
     return [
         WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
         for page in pages
     ]
 
 
-def _left(old: int, pages: Iterable[content.Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
-    """The pieces that a patch leaves unchanged, up to where it truncates the file."""
-    pieces, at = [], 0
+def _unwritten_pieces(old: int, pages: Iterable[content.Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
+    """Return the pieces that a patch leaves unchanged, up to where it truncates the file."""
+    pieces, offset = [], 0
     for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
-        if at < min(begin, was_bytes):
-            kept = os.pread(old, min(begin, was_bytes) - at, at)
-            after = kept[: max(0, to_bytes - at)]
-            pieces.append(WrittenPiece(at, len(kept), zlib.crc32(kept), len(after), zlib.crc32(after)))
-        at = end
+        if offset < min(begin, was_bytes):
+            unchanged = os.pread(old, min(begin, was_bytes) - offset, offset)
+            remaining = unchanged[: max(0, to_bytes - offset)]
+            pieces.append(
+                WrittenPiece(offset, len(unchanged), zlib.crc32(unchanged), len(remaining), zlib.crc32(remaining))
+            )
+        offset = end
     return pieces
 
 
 def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
-    """Whether an entry has changed on one side since an agreement that had ``mark`` for that side."""
+    """Return whether an entry has changed on one side since an agreement that had ``mark`` for that side."""
     if was is None or now is None:
         return "no" if was is None and now is None else "yes"
     if was.kind != now.kind or (now.kind == "link" and was.target != now.target):
@@ -88,7 +88,7 @@ def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None)
 
 @dataclass
 class Mirror:
-    """Two folders, and what they agreed on.
+    """Two folders, and their agreements.
 
     Attributes:
         box: the user's folder.
@@ -97,7 +97,7 @@ class Mirror:
         writes: the mechanism that sees which bytes of the box's files are written.
         say: called with a sentence about each conflict.
         written_bytes: bytes written to the sync folder so far.
-        again: entries of the box that may have changed unseen since they were read; to be examined again soon.
+        again: entries of the box that may have changed unseen since they were read, and are to be examined again soon.
     """
 
     box: FolderSide
@@ -109,15 +109,15 @@ class Mirror:
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
     _copies: dict[int, str] = field(default_factory=dict)
-    """By inode of the box: the name of the copy that lacks the file's writes since the last time they were taken."""
+    """The name, by inode of the box, of the copy that lacks the file's writes since the last time they were taken."""
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
-        """Whether the box's entry has changed since the agreement, and what it is now. Raises OSError."""
+        """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError."""
         was, now = self.store.get(path), self.box.look(path)
         return change_of(was, was and was.box, now), now
 
     def sync_change(self, path: str) -> tuple[Change, FoundEntry | None]:
-        """Whether the sync folder's entry has changed since the agreement, and what it is now. Raises OSError."""
+        """Return whether the sync folder's entry has changed since the agreement, and the entry now. Raises OSError."""
         was, now = self.store.get(path), self.sync.look(path)
         return change_of(was, was and was.sync, now), now
 
@@ -146,34 +146,34 @@ class Mirror:
                 ours = self.box.look(path)
             in_sync = "no"
         if in_sync == "no":
-            return self._follow(path, ours, theirs, push=True)
+            return self._follow_change(path, ours, theirs, push=True)
         if in_box == "no" or (in_box == "time" and in_sync == "yes" and ours is not None):
-            return self._follow(path, ours, theirs, push=False)
+            return self._follow_change(path, ours, theirs, push=False)
         if ours is None or theirs is None:
-            return self._follow(path, ours, theirs, push=theirs is None)
+            return self._follow_change(path, ours, theirs, push=theirs is None)
         if self._is_same(path, ours, theirs):
-            return self._agree(path, ours, theirs, was)
-        return self._conflict(path)
+            return self._agree_on(path, ours, theirs, was)
+        return self._keep_both(path)
 
-    def moved(self, paths: Iterable[str]) -> int:
-        """Repeat renames of these entries of the box in the sync folder. Returns how many there were."""
-        gone, new = [], []
+    def repeat_renames(self, paths: Iterable[str]) -> int:
+        """Repeat renames of these entries of the box in the sync folder. Returns their number."""
+        removed, created = [], []
         for path in sorted(paths):
             change, now = self.box_change(path)
             if now is None and (was := self.store.get(path)) is not None and was.kind != "link":
-                gone.append((path, was))
+                removed.append((path, was))
             elif change == "yes" and now is not None and self.store.get(path) is None and now.kind != "link":
-                new.append((path, now))
-        by_inode = {(was.kind, was.box.inode): path for path, was in reversed(gone)}
+                created.append((path, now))
+        by_inode = {(was.kind, was.box.inode): path for path, was in reversed(removed)}
         count = 0
-        for path, now in new:
+        for path, now in created:
             old = by_inode.pop((now.kind, now.mark.inode), None)
             if old is not None and old in self.store.entries and path not in self.store.entries:
-                count += self._move(old, path, now)
+                count += self._repeat_rename(old, path, now)
         return count
 
-    def begin(self, paths: Iterable[str]) -> None:
-        """Note that these are about to be pushed, all at once. Raises OSError."""
+    def note_intents(self, paths: Iterable[str]) -> None:
+        """Note all at once that these are about to be pushed. Raises OSError."""
         intents = {}
         for path in paths:
             try:
@@ -181,116 +181,119 @@ class Mirror:
             except OSError:
                 continue  # the push itself reports the error
             if ours is not None:
-                intents[path] = Intent.of("theirs", ours, theirs)
-        self.store.begin(intents)
+                intents[path] = Intent.for_entry("theirs", ours, theirs)
+        self.store.begin_intents(intents)
 
-    def _note(
-        self, path: str, wanted: FoundEntry, there: FoundEntry | None, side: Literal["ours", "theirs"],
+    def _note_intent(
+        self, path: str, source_entry: FoundEntry, present: FoundEntry | None, side: Literal["ours", "theirs"],
         taken: FileMark | None = None,
     ) -> None:  # fmt: skip
         """Note an entry that is about to be made on one side as it is on the other, unless it is noted already.
 
-        ``taken``: the mark of the content that was read, if it differs from the one first seen.
+        ``taken`` is the mark of the content that was read, if it differs from the one first seen.
         """
-        wanted = wanted if taken is None else wanted._replace(mark=taken)
-        with contextlib.suppress(OSError):  # as in ``begin``: the note only helps after a kill
-            self.store.begin({path: Intent.of(side, wanted, there)})
+        source_entry = source_entry if taken is None else source_entry._replace(mark=taken)
+        with contextlib.suppress(OSError):  # as in ``note_intents``: the note only helps after a kill
+            self.store.begin_intents({path: Intent.for_entry(side, source_entry, present)})
 
     def _begin_patch(
-        self, path: str, there: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
+        self, path: str, present: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
     ) -> None:
         """Note a patch that is about to be written. Raises OvertakenError and OSError."""
-        pieces = _written(pages)
+        pieces = _written_pieces(pages)
         if was_bytes <= _SUMMED_BYTES:
             with self.sync.reading(path) as theirs:
-                pieces += _left(theirs, pages, was_bytes, to_bytes)
-                if mark_of(os.fstat(theirs)) != there.mark:
+                pieces += _unwritten_pieces(theirs, pages, was_bytes, to_bytes)
+                if mark_of(os.fstat(theirs)) != present.mark:
                     raise OvertakenError(f"{path!r} has changed")
-        self.store.begin_patch(path, Patching(there.mark.inode, was_bytes, to_bytes, tuple(pieces)))
+        self.store.begin_patch(path, Patching(present.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
     def settle_begun(self) -> None:
         """Find out how far a killed process got. Raises OSError."""
-        done = set()
-        for path, intent in self.store.begun().items():
-            there = (self.box if intent.side == "ours" else self.sync).look(path)
-            if there is not None and intent.is_done(there):
-                self.store.replace(path, intent.agreed(there))
-                done.add(path)
-        for path, patch in self.store.patches().items():
-            if path not in done:
+        settled = set()
+        for path, intent in self.store.unfinished_intents().items():
+            present = (self.box if intent.side == "ours" else self.sync).look(path)
+            if present is not None and intent.is_done(present):
+                self.store.replace(path, intent.agreement(present))
+                settled.add(path)
+        for path, patch in self.store.unfinished_patches().items():
+            if path not in settled:
                 self._settle_patch(path, patch)
         self.store.flush()
-        self.store.forget_begun()
+        self.store.forget_unfinished()
 
     def _settle_patch(self, path: str, patch: Patching) -> None:
-        """A patch has ended before its last page: half old, half new, the file is ours still if nobody changed it."""
+        """Settle a patch that has ended before its last page.
+
+        The file, half old and half new, is still ours if nobody else changed it.
+        """
         was, theirs = self.store.get(path), self.sync.look(path)
-        if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
+        if was and theirs and theirs.mark.inode == patch.inode and self._has_only_our_content(path, patch):
             # The sync folder's file is as agreed, the box's is to follow.
             self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
 
     # --- one entry ---
 
-    def _follow(self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, *, push: bool) -> Deed:
+    def _follow_change(self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, *, push: bool) -> Deed:
         source, target = (self.box, self.sync) if push else (self.sync, self.box)
-        wanted, there = (ours, theirs) if push else (theirs, ours)
+        source_entry, present = (ours, theirs) if push else (theirs, ours)
         deed: Deed = "pushed" if push else "pulled"
-        if wanted is None:
-            return self._delete(path, there, target, source, deed)
+        if source_entry is None:
+            return self._delete_entry(path, present, target, source, deed)
         self._ensure_parents(path, target)
-        if there is not None and there.kind != wanted.kind:
-            if there.kind != "folder":
-                target.remove(path, there)
+        if present is not None and present.kind != source_entry.kind:
+            if present.kind != "folder":
+                target.remove(path, present)
             elif not self._remove_folder(path, target):
-                return self._conflict(path)
-            there = None
-        if wanted.kind != "file":
-            self._note(path, wanted, there, "theirs" if push else "ours")
-        if wanted.kind == "folder":
-            if there is None:
-                target.make_folder(path, wanted.mode)
+                return self._keep_both(path)
+            present = None
+        if source_entry.kind != "file":
+            self._note_intent(path, source_entry, present, "theirs" if push else "ours")
+        if source_entry.kind == "folder":
+            if present is None:
+                target.make_folder(path, source_entry.mode)
             else:
-                target.set_mode(path, wanted.mode)
-            self._record_made(path, wanted, target)
+                target.set_mode(path, source_entry.mode)
+            self._record_made(path, source_entry, target)
             return deed
-        if wanted.kind == "link":
-            if there is not None:
-                target.remove(path, there)
-            target.make_link(path, wanted.target)
-            self._record_made(path, wanted, target)
+        if source_entry.kind == "link":
+            if present is not None:
+                target.remove(path, present)
+            target.make_link(path, source_entry.target)
+            self._record_made(path, source_entry, target)
             return deed
-        return self._carry_file(path, wanted, there, push=push)
+        return self._copy_file(path, source_entry, present, push=push)
 
-    def _carry_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None, *, push: bool) -> Deed:
+    def _copy_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None, *, push: bool) -> Deed:
         if not push:
-            return self._pull_file(path, wanted, there)
-        note = partial(self._note, path, wanted, there, "theirs")
+            return self._pull_file(path, source_entry, present)
+        note = partial(self._note_intent, path, source_entry, present, "theirs")
         with self.box.reading(path) as fd:
             if may_be_written(fd):
                 content.notice_stores(fd)
-            if there is None:
+            if present is None:
                 self.writes.follow(fd)
                 self._copies[os.fstat(fd).st_ino] = path
-                made, taken = self.sync.put_file(path, fd, wanted.mode, None, note)
-                written_bytes = made.mark.size_bytes
+                new_entry, taken = self.sync.put_file(path, fd, source_entry.mode, None, note)
+                written_bytes = new_entry.mark.size_bytes
             else:
                 try:
-                    made, taken, written_bytes = self.sync.patch_file(
-                        path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd), note,
-                        partial(self._begin_patch, path, there),
+                    new_entry, taken, written_bytes = self.sync.patch_file(
+                        path, fd, source_entry.mode, present, lambda: self._take_ranges(path, fd), note,
+                        partial(self._begin_patch, path, present),
                     )  # fmt: skip
                 except BaseException as error:
                     self.writes.distrust(fd, "a push failed")
-                    if isinstance(error, OSError) and (patch := self.store.patch_of(path)) is not None:
+                    if isinstance(error, OSError) and (patch := self.store.unfinished_patch(path)) is not None:
                         self._settle_patch(path, patch)
                     raise
             after = mark_of(os.fstat(fd))
         self.written_bytes += written_bytes
-        self._record(path, after, taken, made, push=True)
-        return "agreed" if made == there else "pushed"
+        self._record_copy(path, after, taken, new_entry, push=True)
+        return "agreed" if new_entry == present else "pushed"
 
     def is_as_agreed(self, path: str) -> bool:
-        """Whether a file whose mark is as agreed also has the agreed content. Raises as ``reconcile`` does."""
+        """Return whether a file whose mark is as agreed also has the agreed content. Raises as ``reconcile`` does."""
         if self.sync_change(path)[0] != "no":
             return True  # the pull handles the client's changes
         with self.box.reading(path) as ours:
@@ -298,58 +301,67 @@ class Mirror:
             if ranges is not None:
                 return not ranges
             with self.sync.reading(path) as theirs:
-                is_equal = content.equal(ours, theirs)
+                is_equal = content.are_equal(ours, theirs)
         return is_equal or self.sync_change(path)[0] != "no"  # the client may have changed it during the comparison
 
     def ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
-        """Where a file of the box may differ from the agreed content, if its writes were seen; None: anywhere."""
-        return self._ranges(path, fd, self.writes.look)
+        """Return where a file of the box may differ from the agreed content, or None (anywhere) if its writes were not
+        seen.
+        """
+        return self._known_ranges(path, fd, self.writes.look)
 
-    def _ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
-        was, seen = self.store.get(path), ask(fd)
+    def _known_ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
+        was, writes = self.store.get(path), ask(fd)
         status = os.fstat(fd)
         # A file that was renamed differs from the copy under its new name in more than its writes.
         is_its_copy = was is not None and was.box.inode == status.st_ino and self._copies.get(status.st_ino) == path
-        if was is None or not is_its_copy or seen.ranges is None:
+        if was is None or not is_its_copy or writes.ranges is None:
             return None
         size_bytes = status.st_size
-        cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, size_bytes)]
-        ranges = [*seen.ranges, *cut]
+        cut = [] if writes.ranges.kept_bytes is None else [(writes.ranges.kept_bytes, size_bytes)]
+        ranges = [*writes.ranges, *cut]
         # A file gets its new size a moment after the write is seen. If it is longer than the seen writes explain,
         # it is compared.
         reach = max((end for begin, end in ranges if begin <= was.box.size_bytes), default=0)
         return ranges if size_bytes <= max(reach, was.box.size_bytes) else None
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
-        ranges = self._ranges(path, fd, self.writes.take)
+        ranges = self._known_ranges(path, fd, self.writes.take)
         self._copies[os.fstat(fd).st_ino] = path
         if ranges is None:
             self.writes.follow(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
 
-    def _pull_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None) -> Deed:
-        with self.sync.held(path, wanted):
+    def _pull_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None) -> Deed:
+        with self.sync.hold_entry(path, source_entry):
             pass  # raises unless the client has finished it
-        if there is not None:
-            with self.box.held(path, there):
+        if present is not None:
+            with self.box.hold_entry(path, present):
                 pass  # raises if a program is writing it; checked again when it is replaced
-            if self._is_same(path, there, wanted):
-                return self._agree(path, there, wanted, self.store.get(path))
+            if self._is_same(path, present, source_entry):
+                return self._agree_on(path, present, source_entry, self.store.get(path))
         with self.sync.reading(path) as fd:
-            note = partial(self._note, path, wanted, there, "ours")
-            made, taken = self.box.put_file(path, fd, wanted.mode, there, note)
+            note = partial(self._note_intent, path, source_entry, present, "ours")
+            new_entry, taken = self.box.put_file(path, fd, source_entry.mode, present, note)
             after = mark_of(os.fstat(fd))
-        self._record(path, after, taken, made, push=False)
+        self._record_copy(path, after, taken, new_entry, push=False)
         return "pulled"
 
-    def _record(
-        self, path: str, after: FileMark, taken: FileMark, made: FoundEntry, *, push: bool, is_certain: bool = False
+    def _record_copy(
+        self,
+        path: str,
+        after: FileMark,
+        taken: FileMark,
+        new_entry: FoundEntry,
+        *,
+        push: bool,
+        is_certain: bool = False,
     ) -> None:
         """Note that the target is now a copy of the source, which had these marks after and before it was read.
 
-        ``is_certain``: the mark shows any change, however recent it is.
+        ``is_certain`` says that the mark shows any change, however recent it is.
         """
-        # Of the file that was read, not of its name: it may have another one by now, or its folder may have vanished.
+        # The mark is of the file that was read. Its name may be another file's by now, or its folder may have vanished.
         mark = taken
         if after != taken:
             mark = NEVER  # it was written while it was read: compare it next time
@@ -357,56 +369,61 @@ class Mirror:
             mark = taken._replace(changed_ns=0)
         if mark != taken:
             self.again.add(path)
-        box, sync = (mark, made.mark) if push else (made.mark, mark)
-        self.store.replace(path, Agreed(made.kind, made.mode, box, sync, made.target))
+        box, sync = (mark, new_entry.mark) if push else (new_entry.mark, mark)
+        self.store.replace(path, Agreed(new_entry.kind, new_entry.mode, box, sync, new_entry.target))
 
-    def _record_made(self, path: str, wanted: FoundEntry, target: FolderSide) -> None:
+    def _record_made(self, path: str, source_entry: FoundEntry, target: FolderSide) -> None:
         """Note a folder or link that was made as it was seen on the other side, which may have changed since."""
-        made = target.look(path)
-        if made is None or (made.kind, made.target) != (wanted.kind, wanted.target):
+        new_entry = target.look(path)
+        if new_entry is None or (new_entry.kind, new_entry.target) != (source_entry.kind, source_entry.target):
             raise OvertakenError(f"{path!r} was changed by another program")
-        box, sync = (wanted, made) if target is self.sync else (made, wanted)
-        self.store.put(path, made.kind, box, sync)
+        box, sync = (source_entry, new_entry) if target is self.sync else (new_entry, source_entry)
+        self.store.agree_on(path, new_entry.kind, box, sync)
 
-    def _record_plain(self, path: str) -> None:
+    def _record_both(self, path: str) -> None:
         """Note a folder or link that both sides have."""
         ours, theirs = self.box.look(path), self.sync.look(path)
         if ours is None or theirs is None or (ours.kind, ours.target) != (theirs.kind, theirs.target):
             raise OvertakenError(f"{path!r} was changed by another program")
-        self.store.put(path, ours.kind, ours, theirs)
+        self.store.agree_on(path, ours.kind, ours, theirs)
 
-    def _delete(self, path: str, there: FoundEntry | None, target: FolderSide, source: FolderSide, deed: Deed) -> Deed:
-        if there is not None and there.kind != "folder":
-            target.remove(path, there)
-        elif there is not None and not self._remove_folder(path, target):
+    def _delete_entry(
+        self, path: str, present: FoundEntry | None, target: FolderSide, source: FolderSide, deed: Deed
+    ) -> Deed:
+        if present is not None and present.kind != "folder":
+            target.remove(path, present)
+        elif present is not None and not self._remove_folder(path, target):
             # It has something new in it: the folder stays, and is created again on the other side.
             self._ensure_parents(path, source)
-            source.make_folder(path, there.mode)
-            self._record_plain(path)
+            source.make_folder(path, present.mode)
+            self._record_both(path)
             return "agreed"
         self.store.replace(path, None)
         return deed
 
     def _remove_folder(self, path: str, side: FolderSide) -> bool:
-        """Returns False if the folder has something new in it. Raises OvertakenError if its entries are still there."""
+        """Remove a folder. Returns False if it has something new in it.
+
+        Raises OvertakenError if its entries are still there.
+        """
         try:
             side.remove_folder(path)
         except OSError as error:
             if error.errno not in _NOT_EMPTY:
                 raise
-            if not self._has_news(path, side):
+            if not self._has_new_entries(path, side):
                 raise OvertakenError(f"{path!r} is not empty yet: its entries could not be removed") from error
             return False
         return True
 
-    def _has_news(self, path: str, side: FolderSide) -> bool:
-        """Whether a folder has something below it that is new or changed, so that a deletion of it does not go on."""
+    def _has_new_entries(self, path: str, side: FolderSide) -> bool:
+        """Return whether a folder has something below it that is new or changed, so that it is not deleted."""
         change = self.box_change if side is self.box else self.sync_change
         for inner in (f"{path}/{name}" for name in side.names(path)):
             changed, now = change(inner)
             if self.store.get(inner) is None or changed not in ("no", "time"):
                 return True
-            if now is not None and now.kind == "folder" and self._has_news(inner, side):
+            if now is not None and now.kind == "folder" and self._has_new_entries(inner, side):
                 return True
         return False
 
@@ -415,7 +432,7 @@ class Mirror:
             now = target.look(parent)
             if now is None or now.kind != "folder":
                 self.reconcile(parent)
-        if (around := parents(path)) and ((now := target.look(around[-1])) is None or now.kind != "folder"):
+        if (folders := parents(path)) and ((now := target.look(folders[-1])) is None or now.kind != "folder"):
             raise OvertakenError(f"{path!r}: the folder it is in is gone")
 
     def _is_same(self, path: str, ours: FoundEntry, theirs: FoundEntry) -> bool:
@@ -425,25 +442,28 @@ class Mirror:
             if ours.mark.size_bytes != theirs.mark.size_bytes:
                 return False
             with self.box.reading(path) as one, self.sync.reading(path) as other:
-                return content.equal(one, other)
+                return content.are_equal(one, other)
         return ours.kind == "folder" or ours.target == theirs.target
 
-    def _agree(self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None) -> Deed:
-        """Both sides have the same content. Permissions follow the side that changed them; if both did, the box."""
+    def _agree_on(self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None) -> Deed:
+        """Agree on an entry whose content is the same on both sides.
+
+        Permissions follow the side that changed them, or the box if both did.
+        """
         if ours.kind != "file":
             if ours.mode != theirs.mode:
                 self._follow_mode(path, ours, theirs, was)
-            self._record_plain(path)
+            self._record_both(path)
             return "agreed"
-        taken, made, was_ours = ours.mark, theirs, ours.mark
+        taken, sync_entry, was_ours = ours.mark, theirs, ours.mark
         if ours.mode != theirs.mode:
-            ours, made = self._follow_mode(path, ours, theirs, was)
+            ours, sync_entry = self._follow_mode(path, ours, theirs, was)
             taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
         now = self.box.look(path)
         # A pulled file's mark is young, and yet shows any write: its time is the client's. Made unsure, it would
         # conflict with the client's next change.
         is_certain = was is not None and was.box == was_ours
-        self._record(path, NEVER if now is None else now.mark, taken, made, push=True, is_certain=is_certain)
+        self._record_copy(path, NEVER if now is None else now.mark, taken, sync_entry, push=True, is_certain=is_certain)
         return "agreed"
 
     def _follow_mode(
@@ -458,77 +478,80 @@ class Mirror:
             raise OvertakenError(f"{path!r} was changed by another program")
         return now[0], now[1]
 
-    def _conflict(self, path: str) -> Deed:
+    def _keep_both(self, path: str) -> Deed:
         folder, _, name = path.rpartition("/")
-        stem, dot, ending = name.rpartition(".")
+        stem, dot, extension = name.rpartition(".")
         if not stem:  # a name without an ending, or with only a leading dot
-            stem, dot, ending = name, "", ""
+            stem, dot, extension = name, "", ""
         stamp = time.strftime("%Y-%m-%d %H-%M-%S")
         for count in range(1, 1000):
-            more = "" if count == 1 else f" {count}"
-            aside = f"{stem[:100]} (conflict {stamp}{more}){dot}{ending}"
-            aside = f"{folder}/{aside}" if folder else aside
-            if self.box.look(aside) is not None:
+            suffix = "" if count == 1 else f" {count}"
+            conflict_path = f"{stem[:100]} (conflict {stamp}{suffix}){dot}{extension}"
+            conflict_path = f"{folder}/{conflict_path}" if folder else conflict_path
+            if self.box.look(conflict_path) is not None:
                 continue
             with contextlib.suppress(FileExistsError):
-                self.sync.rename(path, aside)
+                self.sync.rename(path, conflict_path)
                 break
         else:
             raise OSError(errno.EEXIST, "too many conflicts in one second", path)
         self.conflicts += 1
-        self.say(f"both sides changed {path!r}: both are kept, the sync folder's as {aside!r}")
+        self.say(f"both sides changed {path!r}: both are kept, the sync folder's as {conflict_path!r}")
         # Agree that the sync folder has nothing there: if we are killed here, that is also what the next start finds.
         self.store.replace(path, None)
         self.reconcile(path)
         self.again.add(path)
         with contextlib.suppress(BusyError, OvertakenError):
-            self.reconcile(aside)
+            self.reconcile(conflict_path)
         return "conflict"
 
-    def _move(self, old: str, new: str, now: FoundEntry) -> bool:
+    def _repeat_rename(self, old: str, new: str, now: FoundEntry) -> bool:
         """Rename in the sync folder. Returns False if the result would not be that of the rename in the box."""
         was = self.store.entries[old]
-        change, there = self.sync_change(old)
-        if there is None or change == "yes" or self.sync.look(new) is not None:
+        change, copy = self.sync_change(old)
+        if copy is None or change == "yes" or self.sync.look(new) is not None:
             return False
         try:
             self._ensure_parents(new, self.sync)
             self.sync.rename(old, new)
         except (OSError, OvertakenError):
             return False
-        moved = self.sync.look(new)
+        renamed = self.sync.look(new)
         self.store.rename(old, new)
         if self._copies.get(now.mark.inode) == old:
             self._copies[now.mark.inode] = new
-        if moved is not None and now.kind == "file":
+        if renamed is not None and now.kind == "file":
             is_as_it_was = was.box[:3] == now.mark[:3] and was.mode == now.mode and was.box.changed_ns
-            # Permissions that the client has given it show by its older mark: a rename does not settle them.
-            theirs = moved.mark if change == "no" else was.sync
+            # The older mark shows permissions that the client has given it, which a rename does not settle.
+            theirs = renamed.mark if change == "no" else was.sync
             self.store.replace(new, was._replace(box=now.mark if is_as_it_was else NEVER, sync=theirs))
         return True
 
-    def _is_ours(self, path: str, patch: Patching) -> bool:
-        """Whether a file in the sync folder has only our content: pages of before or after the patch, or the box's."""
+    def _has_only_our_content(self, path: str, patch: Patching) -> bool:
+        """Return whether a file in the sync folder has only our content.
+
+        That is pages of before or after the patch, or the box's.
+        """
         try:
-            return self._has_only(path, patch)
+            return self._read_only_our_content(path, patch)
         except (OSError, CloudbenchError):  # it cannot be read, or is changing right now
             return False
 
-    def _has_only(self, path: str, patch: Patching) -> bool:
+    def _read_only_our_content(self, path: str, patch: Patching) -> bool:
         with self.sync.reading(path) as theirs:
             size_bytes = os.fstat(theirs).st_size
             if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):
                 return False
             for piece in patch.pieces:
-                found = os.pread(theirs, max(piece.new_bytes, piece.old_bytes), piece.offset)
-                sums = {zlib.crc32(found[: piece.new_bytes]), zlib.crc32(found[: piece.old_bytes])}
+                data = os.pread(theirs, max(piece.new_bytes, piece.old_bytes), piece.offset)
+                sums = {zlib.crc32(data[: piece.new_bytes]), zlib.crc32(data[: piece.old_bytes])}
                 if not sums & {piece.old_crc, piece.new_crc}:
                     return False
             ours = self.box.look(path)
-            if patch.is_all_known or ours is None or ours.kind != "file":
+            if patch.covers_old_file or ours is None or ours.kind != "file":
                 return True
             with self.box.reading(path) as mine:
                 return all(
-                    page.offset >= patch.was_bytes or patch.wrote(page.offset, page.offset + len(page.new))
+                    page.offset >= patch.was_bytes or patch.covers(page.offset, page.offset + len(page.new))
                     for page in content.changed_pages(mine, theirs)
                 )

@@ -1,10 +1,8 @@
 """A file of small records, each with a checksum, so that a damaged file is noticed when it is opened.
 
-What may live here: the SQLite file, its check, and what is done with a file that fails the check. What the records
-mean is ``store``.
-
-SQLite notices damage only where it happens to read, and a flipped bit in a value not at all. So all of the file is
-checked and read at its opening; afterwards it is only written.
+SQLite notices damage only where it happens to read, and a flipped bit in a value not at all. So the whole file is
+checked and read when it is opened, and only written afterwards. A file that fails the check is moved aside. ``store``
+gives the records their meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any
 from pytest_cloudbench.model import CloudbenchError, ResultsError, UsageError
 
 Record = tuple[str, str, Any]
-"""What the value is about, its path, and the value, which JSON can hold."""
+"""The subject of a value, its path, and the value, which JSON can hold."""
 
 _CREATE = "CREATE TABLE record (about TEXT, path BLOB, value BLOB, PRIMARY KEY (about, path)) WITHOUT ROWID"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -39,14 +37,14 @@ class RecordFile:
     """JSON values by subject and path, in a file that one process has open.
 
     Args:
-        path: the file; created with its folder.
+        path: the file, created with its folder.
         convert: reads the records of a file that has other tables: one that an older version has written. Raises
             sqlite3.Error or DamagedError if it is no such file.
 
     Attributes:
         path: the file.
         found: the values that it had when it was opened, by subject and path.
-        problem: what was wrong with a damaged file, which was moved aside; empty: nothing was.
+        problem: the damage of a file that was moved aside, or empty if there was none.
 
     Raises UsageError if another process holds the file, and ResultsError if it cannot be opened for another reason than
     damage.
@@ -61,7 +59,7 @@ class RecordFile:
             except DamagedError as damage:
                 self.move_aside(f"damaged ({damage})")
         except sqlite3.Error as error:
-            if _code(error) in _BUSY:
+            if _primary_code(error) in _BUSY:
                 raise UsageError(
                     f"{str(path)!r}: another savingbox is running on these folders; end it first"
                 ) from error
@@ -80,11 +78,11 @@ class RecordFile:
         self._open()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Store records, all or none of them; a value of None removes one. Raises OSError."""
+        """Store records, all or none of them. A value of None removes its record. Raises OSError."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._write(records)
+                self._write_rows(records)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -97,22 +95,22 @@ class RecordFile:
         """Close the file."""
         self._db.close()
 
-    def _write(self, records: Iterable[Record]) -> None:
+    def _write_rows(self, records: Iterable[Record]) -> None:
         rows = [(about, os.fsencode(path), value) for about, path, value in records]
-        gone = [(about, path) for about, path, value in rows if value is None]
-        here = [(about, path, _packed(about, path, value)) for about, path, value in rows if value is not None]
-        self._db.executemany("DELETE FROM record WHERE about = ? AND path = ?", gone)
-        self._db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", here)
+        removed = [(about, path) for about, path, value in rows if value is None]
+        stored = [(about, path, _pack_value(about, path, value)) for about, path, value in rows if value is not None]
+        self._db.executemany("DELETE FROM record WHERE about = ? AND path = ?", removed)
+        self._db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", stored)
 
     def _open(self) -> None:
-        """Raises DamagedError, and sqlite3.Error for any other trouble."""
+        """Open, check and read the file. Raises DamagedError, and sqlite3.Error for any other trouble."""
         self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")  # files whose agreement a power cut takes are compared again
             self._db.execute("BEGIN IMMEDIATE")
-            self.found = self._read()
+            self.found = self._read_values()
             self._db.execute("PRAGMA user_version=1")  # shows whether the file can be written
             self._db.execute("COMMIT")
         except BaseException as error:
@@ -121,8 +119,8 @@ class RecordFile:
                 raise DamagedError(f"{error}") from error
             raise
 
-    def _read(self) -> dict[str, dict[str, Any]]:
-        """All values, of a file that is checked first. Raises DamagedError and sqlite3.Error."""
+    def _read_values(self) -> dict[str, dict[str, Any]]:
+        """Check the file, and return all its values. Raises DamagedError and sqlite3.Error."""
         for (trouble,) in self._db.execute("PRAGMA integrity_check(1)"):
             if trouble != "ok":
                 raise DamagedError(" ".join(str(trouble).split()))
@@ -132,14 +130,14 @@ class RecordFile:
             for name in tables:
                 self._db.execute(f"DROP TABLE {name}")
             self._db.execute(_CREATE)
-            self._write(older)
-        found: dict[str, dict[str, Any]] = {}
+            self._write_rows(older)
+        values: dict[str, dict[str, Any]] = {}
         for about, path, value in self._db.execute("SELECT about, path, value FROM record"):
-            found.setdefault(about, {})[os.fsdecode(path)] = _unpacked(about, path, value)
-        return found
+            values.setdefault(about, {})[os.fsdecode(path)] = _unpack_value(about, path, value)
+        return values
 
     def _is_damage(self, error: sqlite3.Error) -> bool:
-        code = _code(error)
+        code = _primary_code(error)
         if code == sqlite3.SQLITE_READONLY:  # a damaged header says so, too
             return os.access(self.path, os.W_OK)
         if code == sqlite3.SQLITE_IOERR:
@@ -147,24 +145,24 @@ class RecordFile:
         return code not in (*_BUSY, *_NO_DAMAGE)
 
 
-def _code(error: sqlite3.Error) -> int:
-    """The primary code; 0 for an error of Python's module, such as text that is no UTF-8."""
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return the primary code, or 0 for an error of Python's module, such as text that is not UTF-8."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _packed(about: str, path: bytes, value: Any) -> bytes:
+def _pack_value(about: str, path: bytes, value: Any) -> bytes:
     text = json.dumps(value, separators=(",", ":")).encode()  # integers of any size: times may exceed 64 bits
-    return _checksum(about, path, text) + text
+    return _checksum_of(about, path, text) + text
 
 
-def _unpacked(about: object, path: object, value: object) -> Any:
-    """Raises DamagedError."""
+def _unpack_value(about: object, path: object, value: object) -> Any:
+    """Return the value of a record. Raises DamagedError."""
     if isinstance(about, str) and isinstance(path, bytes) and isinstance(value, bytes):
         checksum, text = value[:_CHECKSUM_BYTES], value[_CHECKSUM_BYTES:]
-        if checksum == _checksum(about, path, text):
+        if checksum == _checksum_of(about, path, text):
             return json.loads(text)
     raise DamagedError(f"the record of {path!r} does not have its checksum")
 
 
-def _checksum(about: str, path: bytes, text: bytes) -> bytes:
+def _checksum_of(about: str, path: bytes, text: bytes) -> bytes:
     return zlib.crc32(b"\0".join((about.encode(), path, text))).to_bytes(_CHECKSUM_BYTES, "big")

@@ -1,7 +1,7 @@
 """One of the two folders: its entries, and the only code that changes them.
 
-What may live here: looking at entries, and the steps that create, replace, patch, rename and remove them. Each step is
-announced to ``before``, where tests end the process.
+Each step that creates, replaces, patches, renames or removes an entry is announced to ``before``, where tests end the
+process.
 
 No client or user ever sees half a file that looks whole. A new file gets its name once it is complete (with
 ``O_TMPFILE`` it has no name until then), and replaces an old one by a rename. A patched file is written page by page,
@@ -33,17 +33,17 @@ Kind = Literal["file", "folder", "link"]
 _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
-"""How often a file that changes during its copy is gone over before the copy is accepted as it is."""
+"""The number of times that a file changing during its copy is gone over before the copy is accepted as it is."""
 _F_SETSIG, _SIGURG = 10, 23
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 
 class BusyError(CloudbenchError):
-    """Some program has the file open for writing: it will be tried again."""
+    """Some program has the file open for writing, so that it will be tried again."""
 
 
 class OvertakenError(CloudbenchError):
-    """The file has changed since it was examined: it will be examined again."""
+    """The file has changed since it was examined, so that it will be examined again."""
 
 
 class VanishedError(CloudbenchError):
@@ -57,7 +57,7 @@ class FoundEntry(NamedTuple):
         kind: ``file``, ``folder`` or ``link`` (symbolic).
         mode: permissions.
         mark: changes whenever the file changes.
-        names: how many hard links it has.
+        names: the number of its hard links.
         target: of a symbolic link.
     """
 
@@ -70,23 +70,23 @@ class FoundEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundAll:
-    """A whole folder, as it was seen.
+    """All entries of a folder, as they were seen.
 
     Attributes:
-        entries: by relative path; each folder comes before its entries.
-        unknown: relative paths of folders that could not be read, with the reason; their entries are not known.
+        entries: by relative path, each folder before its entries.
+        unknown: relative paths of folders that could not be read, with the reason. Their entries are not known.
     """
 
     entries: Mapping[str, FoundEntry]
     unknown: Mapping[str, OSError]
 
     def is_known(self, path: str) -> bool:
-        """Whether the entry does not exist if this path is absent from ``entries``."""
+        """Return whether the entry does not exist if this path is absent from ``entries``."""
         return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
 
 
 def parents(path: str) -> list[str]:
-    """The folders that a relative path is in, the outermost first."""
+    """Return the folders that a relative path is in, the outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
@@ -99,8 +99,8 @@ class FolderSide:
         root: its path.
         name: what messages call it.
         before: called before each step that changes the folder, with the step and the relative path.
-        is_durable: whether each file is flushed to the disk by itself; otherwise the caller flushes many together.
-        identity: the root's identity when it was opened; empty: not opened yet.
+        is_durable: whether each file is flushed to the disk by itself. Otherwise the caller flushes many together.
+        identity: the root's identity when it was opened, or empty before that.
     """
 
     root: str
@@ -112,32 +112,34 @@ class FolderSide:
 
     def open(self) -> None:
         """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
-        self.identity = self._identity()
-        outside = os.path.dirname(os.path.abspath(self.root))
-        # No client watches the place beside the folder; but a rename needs the same file system and write permission.
-        is_fit = os.access(outside, os.W_OK | os.X_OK) and os.stat(outside).st_dev == os.stat(self.root).st_dev
-        self._staging = outside if is_fit and outside != os.path.abspath(self.root) else self.root
+        self.identity = self._read_identity()
+        parent_folder = os.path.dirname(os.path.abspath(self.root))
+        # No client watches the parent folder, but a rename needs the same file system and write permission.
+        is_fit = (
+            os.access(parent_folder, os.W_OK | os.X_OK) and os.stat(parent_folder).st_dev == os.stat(self.root).st_dev
+        )
+        self._staging = parent_folder if is_fit and parent_folder != os.path.abspath(self.root) else self.root
 
     def clean(self) -> None:
-        """Remove unfinished files of a killed process; a scan removes those in inner folders."""
+        """Remove unfinished files that a killed process has left. A scan removes those in inner folders."""
         for folder in {self._staging or self.root, self.root}:
             with contextlib.suppress(OSError):
                 for entry in os.scandir(folder):
                     self._remove_staged(entry)
 
     def must_be_there(self) -> None:
-        """Raises VanishedError unless the root is still the folder that was opened."""
-        if self._identity() != self.identity:
+        """Raise VanishedError unless the root is still the folder that was opened."""
+        if self._read_identity() != self.identity:
             raise VanishedError(f"{self.name} {self.root!r}: another folder has its name now")
 
     # --- looking ---
 
     def path(self, relative: str) -> str:
-        """The path of an entry."""
+        """Return the path of an entry."""
         return f"{self.root}/{relative}"
 
     def look(self, relative: str) -> FoundEntry | None:
-        """One entry as it is now; None: there is none. Raises OSError if that cannot be determined.
+        """Return one entry as it is now, or None if there is none. Raises OSError if that cannot be determined.
 
         A path through a symbolic link is not an entry: the link's target is not part of the folder.
         """
@@ -148,12 +150,12 @@ class FolderSide:
             except GONE:
                 return None
         try:
-            return _found(self.path(relative), os.lstat(self.path(relative)))
+            return _make_entry(self.path(relative), os.lstat(self.path(relative)))
         except GONE:
             return None
 
     def look_everywhere(self, on_folder: Callable[[str], None]) -> FoundAll:
-        """All entries. Raises VanishedError.
+        """Return all entries. Raises VanishedError.
 
         Args:
             on_folder: called with each folder's relative path before the folder is listed, so that changes are
@@ -167,33 +169,33 @@ class FolderSide:
             try:
                 on_folder(folder)
                 with os.scandir(self.path(folder)) as listed:
-                    found = [(entry.name, entry) for entry in listed]
+                    children = [(entry.name, entry) for entry in listed]
             except GONE:
                 entries.pop(folder, None)
                 continue
             except OSError as error:
                 unknown[folder] = error
                 continue
-            for name, entry in found:
+            for name, entry in children:
                 if name.startswith(STAGED):
                     self._remove_staged(entry)
                     continue
                 path = f"{folder}/{name}" if folder else name
                 with contextlib.suppress(*GONE):
-                    if (seen := _found(entry.path, entry.stat(follow_symlinks=False))) is not None:
-                        entries[path] = seen
-                        if seen.kind == "folder":
+                    if (found_entry := _make_entry(entry.path, entry.stat(follow_symlinks=False))) is not None:
+                        entries[path] = found_entry
+                        if found_entry.kind == "folder":
                             open_folders.append(path)
         self.must_be_there()
         return FoundAll(entries, unknown)
 
     def names(self, relative: str) -> list[str]:
-        """What is in a folder. Raises OSError."""
+        """Return the names in a folder. Raises OSError."""
         return os.listdir(self.path(relative))
 
     @contextlib.contextmanager
     def reading(self, relative: str) -> Iterator[int]:
-        """A descriptor of a regular file. Raises OvertakenError if it no longer is one, and OSError."""
+        """Open a regular file. Raises OvertakenError if it no longer is one, and OSError."""
         flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         try:
             fd = os.open(self.path(relative), flags)
@@ -234,7 +236,7 @@ class FolderSide:
     def remove(self, relative: str, seen: FoundEntry) -> None:
         """Remove a file or link, if it is unchanged since ``seen``. Raises OvertakenError, BusyError and OSError."""
         self.before("unlink", relative)
-        with self.held(relative, seen):
+        with self.hold_entry(relative, seen):
             os.unlink(self.path(relative))
 
     def rename(self, old: str, new: str) -> None:
@@ -246,26 +248,26 @@ class FolderSide:
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
         note: Callable[[FileMark], None] = lambda taken: None,
     ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
-        """Copy an open file, with its time, to a new entry, or over one unchanged since ``replaced``; atomically.
+        """Copy an open file, with its time, to a new entry, or atomically over one unchanged since ``replaced``.
 
         ``note`` is called with the size and time that the file will have, before the file is visible.
         Returns the new file, and the mark that the source had before the copied content was read.
-        Raises FileExistsError, OvertakenError, BusyError and OSError; then the folder is as before.
+        Raises FileExistsError, OvertakenError, BusyError and OSError, and leaves the folder as before.
         """
         self.before("copy", relative)
         try:
-            return self._put_file(relative, source, mode, replaced, note)
+            return self._write_new_file(relative, source, mode, replaced, note)
         except OSError as error:
             if error.errno != errno.EXDEV or not self._staging:
                 raise
-            self._staging = ""  # there is a mount at or in the folder: create files next to their final place
-            return self._put_file(relative, source, mode, replaced, note)
+            self._staging = ""  # a mount at or in the folder: create files next to their final place
+            return self._write_new_file(relative, source, mode, replaced, note)
 
-    def _put_file(
+    def _write_new_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None, note: Callable[[FileMark], None]
     ) -> tuple[FoundEntry, FileMark]:
         staging = self._staging or os.path.dirname(self.path(relative))
-        with self._unnamed(staging) as (fd, name):
+        with self._unnamed_file(staging) as (fd, name):
             taken = mark_of(os.fstat(source))
             content.copy_data(source, fd)
             for _ in range(_PASSES - 1):
@@ -282,44 +284,46 @@ class FolderSide:
             note(taken)
             self.before("publish", relative)
             if replaced is None:
-                _name(fd, name, self.path(relative))
-                _announce(self.path(relative))
+                _link_name(fd, name, self.path(relative))
+                _raise_close_event(self.path(relative))
             else:
-                staged = name or f"{staging}/{self._prefix()}{os.fstat(fd).st_ino}"
+                staged = name or f"{staging}/{self._staged_prefix()}{os.fstat(fd).st_ino}"
                 if not name:
-                    _name(fd, name, staged)
+                    _link_name(fd, name, staged)
                 try:
-                    with self.held(relative, replaced):
+                    with self.hold_entry(relative, replaced):
                         os.replace(staged, self.path(relative))
                 except BaseException:
                     with contextlib.suppress(OSError):
                         os.unlink(staged)
                     raise
-            return self._published(relative, fd), taken
+            return self._check_published(relative, fd), taken
 
     def patch_file(
         self, relative: str, source: int, mode: int, seen: FoundEntry,
         ranges: Callable[[], Iterable[tuple[int, int]] | None], note: Callable[[FileMark], None],
         journal: Callable[[list[content.Page], int, int], None],
     ) -> tuple[FoundEntry, FileMark, int]:  # fmt: skip
-        """Make a file, if unchanged since ``seen``, equal to an open one by writing the pages that differ.
+        """Patch a file in place to match ``source``, writing only the pages that differ.
+
+        Refuses if it changed since ``seen``.
 
         Args:
-            relative: which file.
+            relative: the file's relative path.
             source: the open file.
             mode: permissions.
             seen: the file as it was seen.
-            ranges: called after the source's mark was read; returns where the two may differ, None: anywhere.
+            ranges: called after the source's mark was read. Returns where the two may differ, or None for anywhere.
             note: called with the size and time that the file will have, before it is changed.
             journal: called with all pages, the old size and the new size, before the first page is written.
 
         Returns the file, the mark that the source had before the copied content was read, and how many bytes were
-        written. Raises as ``put_file`` does; an OSError may leave the file patched in part, which the journal covers.
+        written. Raises as ``put_file`` does. An OSError may leave the file patched in part, which the journal covers.
         """
         taken = mark_of(os.fstat(source))
         pages = None
-        with contextlib.suppress(PermissionError), self.held(relative, seen), self.reading(relative) as old:
-            pages = _first(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
+        with contextlib.suppress(PermissionError), self.hold_entry(relative, seen), self.reading(relative) as old:
+            pages = _take_at_most(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
         was_bytes = seen.mark.size_bytes
         is_as_before = not pages and was_bytes == taken.size_bytes
         if pages is None or not (is_as_before or (seen.names == 1 and os.access(self.path(relative), os.W_OK))):
@@ -345,13 +349,13 @@ class FolderSide:
             os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
             if self.is_durable and not is_as_before:
                 os.fsync(fd)
-            return self._published(relative, fd), taken, sum(len(page.new) for page in pages)
+            return self._check_published(relative, fd), taken, sum(len(page.new) for page in pages)
         finally:
             os.close(fd)
 
     # --- inside ---
 
-    def _identity(self) -> str:
+    def _read_identity(self) -> str:
         try:
             status = os.stat(self.root)
             system = os.statvfs(self.root).f_fsid if hasattr(os, "statvfs") else status.st_dev
@@ -363,22 +367,22 @@ class FolderSide:
 
     def _remove_staged(self, entry: os.DirEntry[str]) -> None:
         """Remove the entry if it is an unfinished file of this folder. No file may be in the making meanwhile."""
-        if entry.name.startswith(self._prefix()):
+        if entry.name.startswith(self._staged_prefix()):
             with contextlib.suppress(OSError):
                 os.unlink(entry.path)
 
-    def _prefix(self) -> str:
+    def _staged_prefix(self) -> str:
         return f"{STAGED}{os.path.basename(os.path.abspath(self.root))}-"
 
     @contextlib.contextmanager
-    def _unnamed(self, staging: str) -> Iterator[tuple[int, str]]:
-        """A new file that no other program sees, and its name; the name is empty where the system needs none."""
+    def _unnamed_file(self, staging: str) -> Iterator[tuple[int, str]]:
+        """Create a file that no other program sees. Its name is empty where the system needs none."""
         fd, name = -1, ""
         if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # many file systems in user space cannot
                 fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if fd < 0:
-            name = f"{staging}/{self._prefix()}{os.getpid()}"
+            name = f"{staging}/{self._staged_prefix()}{os.getpid()}"
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             yield fd, name
@@ -389,27 +393,30 @@ class FolderSide:
                     os.unlink(name)
 
     @contextlib.contextmanager
-    def held(self, relative: str, seen: FoundEntry) -> Iterator[None]:
-        """Hold an entry unchanged since ``seen``; nobody can open it to write. Raises OvertakenError and BusyError."""
+    def hold_entry(self, relative: str, seen: FoundEntry) -> Iterator[None]:
+        """Hold an entry unchanged since ``seen``, so that nobody can open it for writing.
+
+        Raises OvertakenError and BusyError.
+        """
         with contextlib.ExitStack() as stack:
             if seen.kind == "file":
                 with contextlib.suppress(PermissionError):  # a file that even its owner may not read
-                    _lease(stack.enter_context(self.reading(relative)), relative)
+                    _take_lease(stack.enter_context(self.reading(relative)), relative)
             now = self.look(relative)
             if now is None or (now.kind, now.mark, now.target) != (seen.kind, seen.mark, seen.target):
                 raise OvertakenError(f"{relative!r} has changed")
             yield
 
-    def _published(self, relative: str, fd: int) -> FoundEntry:
-        """The entry at the path, which must still be the open file. Raises OvertakenError."""
+    def _check_published(self, relative: str, fd: int) -> FoundEntry:
+        """Return the entry at the path, which must still be the open file. Raises OvertakenError."""
         now = self.look(relative)
         if now is None or now.mark != mark_of(os.fstat(fd)):
             raise OvertakenError(f"{relative!r} was changed by another program")
         return now
 
 
-def _found(path: str, status: os.stat_result) -> FoundEntry | None:
-    """What an entry is; None for pipes, sockets and devices, which are not mirrored."""
+def _make_entry(path: str, status: os.stat_result) -> FoundEntry | None:
+    """Return the entry with this status, or None for pipes, sockets and devices, which are not mirrored."""
     mode, mark = stat.S_IMODE(status.st_mode), mark_of(status)
     if stat.S_ISREG(status.st_mode):
         return FoundEntry("file", mode, mark, status.st_nlink)
@@ -420,20 +427,20 @@ def _found(path: str, status: os.stat_result) -> FoundEntry | None:
     return None
 
 
-def _first(pages: Iterable[content.Page], most: int) -> list[content.Page] | None:
-    """All pages; None if there are more than ``most``."""
-    found = []
+def _take_at_most(pages: Iterable[content.Page], limit: int) -> list[content.Page] | None:
+    """Return all pages, or None if there are more than ``limit``."""
+    taken_pages = []
     for page in pages:
-        found.append(page)
-        if len(found) > most:
+        taken_pages.append(page)
+        if len(taken_pages) > limit:
             return None
-    return found
+    return taken_pages
 
 
 def may_be_written(fd: int) -> bool:
-    """Whether some program may have this open file open for writing, or mapped for writing."""
+    """Return whether some program may have this open file open for writing, or mapped for writing."""
     try:
-        if not _lease(fd, ""):
+        if not _take_lease(fd, ""):
             return True
         import fcntl
 
@@ -443,7 +450,7 @@ def may_be_written(fd: int) -> bool:
     return False
 
 
-def _lease(fd: int, relative: str) -> bool:
+def _take_lease(fd: int, relative: str) -> bool:
     """Keep other programs from opening the file for writing, as long as the descriptor is open.
 
     Returns False where the system has no leases. Raises BusyError if a program already has the file open for writing.
@@ -462,7 +469,7 @@ def _lease(fd: int, relative: str) -> bool:
     return True
 
 
-def _name(fd: int, name: str, path: str) -> None:
+def _link_name(fd: int, name: str, path: str) -> None:
     """Give a finished file its name. Raises FileExistsError if the name is taken."""
     if name:
         _rename_to_free_name(name, path)
@@ -475,14 +482,17 @@ def _name(fd: int, name: str, path: str) -> None:
         os.close(folder)
 
 
-def _announce(path: str) -> None:
-    """Open and close a file that got its name by a link: many clients wait for a writer to close it, which none did."""
+def _raise_close_event(path: str) -> None:
+    """Open and close a file that got its name by a link.
+
+    Many clients wait for a writer to close a new file, which none did.
+    """
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
 def _rename_to_free_name(old: str, new: str) -> None:
-    """Rename. Raises FileExistsError if the new name is taken, and OSError."""
+    """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, TypeError):

@@ -32,7 +32,7 @@ _BUFFER_KIB = 4096
 _PERCENT_FULL = 25
 _MOST_UNMAPPED = 1_000_000
 _TRIES = 20
-"""How many times to create an instance that other processes keep removing."""
+"""The number of attempts to create an instance that other processes keep removing."""
 _FIELD = re.compile(
     r"field:[^;]*?(?P<name>\w+)(?:\[\w*\])?;\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);\s*signed:(?P<signed>\d)"
 )
@@ -45,11 +45,11 @@ _numbers = count()
 
 
 class TracingUnavailable(UsageError):
-    """Tracepoints cannot be used here; the message says why."""
+    """Tracepoints cannot be used here, as the message explains."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedEvent:
     """An event to record.
 
     Attributes:
@@ -78,7 +78,7 @@ class Wanted:
 
 
 class EventField(NamedTuple):
-    """A value in an event: its place, its size, and whether it can be negative."""
+    """A value in an event: its offset, its size, and whether it can be negative."""
 
     offset: int
     size_bytes: int
@@ -92,36 +92,39 @@ class EventFormat(NamedTuple):
     fields: Mapping[str, EventField]
 
 
-_Tell = Callable[[bytes, int], None]
+_EventReader = Callable[[bytes, int], None]
 """Reads the event at an offset of a page, and passes its values on."""
 
 
 class Tracefs:
-    """The kernel's tracefs, whether it is mounted or not, until ``close``. Raises TracingUnavailable."""
+    """Access to tracefs until ``close``, mounted privately if needed. Raises TracingUnavailable."""
 
     def __init__(self) -> None:
         self._fd = -1
         self.path = _MOUNTED
         if not (_MOUNTED / "instances").is_dir():
             # Our own mount. It is not attached to any folder and ends with this process.
-            self._fd = _mounted_nowhere(b"tracefs")
+            self._fd = _mount_privately(b"tracefs")
             self.path = Path(f"/proc/self/fd/{self._fd}")
 
-    def has(self, name: str) -> bool:
-        """Whether this kernel has an event."""
+    def has_event(self, name: str) -> bool:
+        """Return whether this kernel has an event."""
         return (self.path / "events" / name).is_dir()
 
-    def format_of(self, wanted: Wanted) -> EventFormat:
-        """How to read an event. Raises TracingUnavailable if the kernel does not have it, or one of its fields."""
-        if not self.has(wanted.name):
+    def read_format(self, wanted: WantedEvent) -> EventFormat:
+        """Return the layout of an event.
+
+        Raises TracingUnavailable if the kernel does not have the event, or one of its fields.
+        """
+        if not self.has_event(wanted.name):
             raise TracingUnavailable(f"this kernel does not have the tracepoint {wanted.name}")
-        found = _format_of((self.path / "events" / wanted.name / "format").read_text("ascii"))
-        if lacking := [name for name in (*wanted.fields, wanted.device) if name not in found.fields]:
+        event_format = _parse_format((self.path / "events" / wanted.name / "format").read_text("ascii"))
+        if lacking := [name for name in (*wanted.fields, wanted.device) if name not in event_format.fields]:
             raise TracingUnavailable(f"this kernel's tracepoint {wanted.name} has no field {', '.join(lacking)}")
-        return found
+        return event_format
 
     def close(self) -> None:
-        """Unmount it; safe to call again."""
+        """Unmount it. Safe to call again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -133,7 +136,7 @@ class TraceInstance:
     Raises TracingUnavailable if there is no tracefs, no permission to use it, or a required event is missing.
     """
 
-    def __init__(self, events: Sequence[Wanted], device: int, *, buffer_kib: int = _BUFFER_KIB) -> None:
+    def __init__(self, events: Sequence[WantedEvent], device: int, *, buffer_kib: int = _BUFFER_KIB) -> None:
         self._tracefs: Tracefs | None = None
         self._pipes: list[int] = []
         self._folder = Path()
@@ -143,14 +146,16 @@ class TraceInstance:
             raise TracingUnavailable("tracing works on little-endian machines only")
         try:
             self._tracefs = tracefs = Tracefs()
-            self._remove_left(tracefs.path)
-            self._make(tracefs.path / "instances")
+            self._remove_abandoned(tracefs.path)
+            self._create_instance(tracefs.path / "instances")
             self._page_bytes, self._commit, self._data = _page_layout(self._folder)
-            self._write("buffer_size_kb", str(buffer_kib))
+            self._write_setting("buffer_size_kb", str(buffer_kib))
             with suppress(OSError):  # since Linux 5.0; without it, every event wakes the reader
-                self._write("buffer_percent", str(_PERCENT_FULL))
-            self._tell: dict[int, _Tell] = dict(
-                self._enable(each, tracefs, device) for each in events if each.is_required or tracefs.has(each.name)
+                self._write_setting("buffer_percent", str(_PERCENT_FULL))
+            self._readers: dict[int, _EventReader] = dict(
+                self._enable_event(event, tracefs, device)
+                for event in events
+                if event.is_required or tracefs.has_event(event.name)
             )
         except OSError as error:
             self.close()
@@ -160,11 +165,11 @@ class TraceInstance:
             raise
 
     def filenos(self) -> tuple[int, ...]:
-        """Descriptors that become readable once a quarter of a CPU's buffer is full."""
+        """Return descriptors that become readable once a quarter of a CPU's buffer is full."""
         return tuple(self._pipes)
 
     def is_unmapped(self, inode: int) -> bool:
-        """Whether no program has had the inode mapped since it was created, or read into memory."""
+        """Return whether no program has had the inode mapped since it was created, or read into memory."""
         return inode in self._unmapped
 
     def read(self, lost: Callable[[], None]) -> None:
@@ -183,7 +188,7 @@ class TraceInstance:
                     self._read_page(page, some_were_lost)
 
     def close(self) -> None:
-        """Remove the instance; safe to call again."""
+        """Remove the instance. Safe to call again."""
         self._close_pipes()
         if self._folder.name:
             with suppress(OSError):
@@ -195,23 +200,26 @@ class TraceInstance:
     # --- inside ---
 
     @staticmethod
-    def _remove_left(tracefs: Path) -> None:
-        """Remove instances of killed processes. The kernel refuses to remove one in use: it is busy."""
+    def _remove_abandoned(tracefs: Path) -> None:
+        """Remove instances of killed processes. The kernel refuses to remove one that is in use."""
         for path in tracefs.joinpath("instances").glob(f"{_PREFIX}*"):
             with suppress(OSError):
                 path.rmdir()
 
-    def _make(self, instances: Path) -> None:
-        """Create an instance, and hold it. Until its pipes are open, other processes may take it for a leftover."""
+    def _create_instance(self, instances: Path) -> None:
+        """Create an instance, and open its pipes.
+
+        Until then, other processes may take it for one that was left behind.
+        """
         for _ in range(_TRIES):
             self._folder = instances / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
             self._folder.mkdir()
-            if self._hold():
+            if self._open_pipes():
                 return
         why = f"removed by other processes {_TRIES} times, as soon as it was created"
         raise FileNotFoundError(errno.ENOENT, why, self._folder)
 
-    def _hold(self) -> bool:
+    def _open_pipes(self) -> bool:
         """Open the pipes. Returns whether they are the instance's: with one of them open, no process can remove it.
 
         A pipe opened while the instance was being removed may belong to another instance that now has its memory.
@@ -232,17 +240,17 @@ class TraceInstance:
         while self._pipes:
             os.close(self._pipes.pop())
 
-    def _write(self, name: str, text: str) -> None:
+    def _write_setting(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, "ascii")
 
-    def _enable(self, wanted: Wanted, tracefs: Tracefs, device: int) -> tuple[int, _Tell]:
-        form = tracefs.format_of(wanted)
+    def _enable_event(self, wanted: WantedEvent, tracefs: Tracefs, device: int) -> tuple[int, _EventReader]:
+        event_format = tracefs.read_format(wanted)
         folder = self._folder / "events" / wanted.name
         (folder / "filter").write_text(f"{wanted.device} == {device}", "ascii")
         (folder / "enable").write_text("1", "ascii")
-        return form.number, _teller(wanted.fields, form.fields, self._noting(wanted))
+        return event_format.number, _make_reader(wanted.fields, event_format.fields, self._with_mapping_notes(wanted))
 
-    def _noting(self, wanted: Wanted) -> Callable[..., None]:
+    def _with_mapping_notes(self, wanted: WantedEvent) -> Callable[..., None]:
         if wanted.is_unmapped is None:
             return wanted.tell
 
@@ -258,51 +266,51 @@ class TraceInstance:
         return tell
 
     def _read_page(self, page: bytes, lost: Callable[[], None]) -> None:
-        head_of, number_of, tell_of = _HEAD.unpack_from, _NUMBER.unpack_from, self._tell
-        (committed,) = head_of(page, self._commit)
+        read_head, read_number, readers = _HEAD.unpack_from, _NUMBER.unpack_from, self._readers
+        (committed,) = read_head(page, self._commit)
         if committed & _MISSED:
             lost()
-        at, end = self._data, min(self._data + (committed & _LENGTH_BITS), len(page))
-        while at + 4 <= end:
-            (head,) = head_of(page, at)
+        offset, end = self._data, min(self._data + (committed & _LENGTH_BITS), len(page))
+        while offset + 4 <= end:
+            (head,) = read_head(page, offset)
             kind = head & 31
-            if 0 < kind < _PADDING:  # an event; its length in words
-                tell = tell_of.get(number_of(page, at + 4)[0])
-                if tell is not None:
-                    tell(page, at + 4)
-                at += 4 + 4 * kind
+            if 0 < kind < _PADDING:  # an event, with its length in words
+                read_event = readers.get(read_number(page, offset + 4)[0])
+                if read_event is not None:
+                    read_event(page, offset + 4)
+                offset += 4 + 4 * kind
             elif kind in (_TIME_EXTEND, _TIME_STAMP):
-                at += 8
+                offset += 8
             elif kind == _PADDING and not head >> 5:
                 return
-            else:  # a long event, or a dropped one; its length follows
-                tell = tell_of.get(number_of(page, at + 8)[0]) if kind == 0 else None
-                if tell is not None:
-                    tell(page, at + 8)
-                at += 4 + head_of(page, at + 4)[0]
+            else:  # a long event, or a dropped one: its length follows
+                read_event = readers.get(read_number(page, offset + 8)[0]) if kind == 0 else None
+                if read_event is not None:
+                    read_event(page, offset + 8)
+                offset += 4 + read_head(page, offset + 4)[0]
 
 
-def _teller(names: Sequence[str], fields: Mapping[str, EventField], tell: Callable[..., None]) -> _Tell:
-    by_place = sorted(names, key=lambda name: fields[name].offset)
-    layout, at = "=", 0
-    for name in by_place:
+def _make_reader(names: Sequence[str], fields: Mapping[str, EventField], tell: Callable[..., None]) -> _EventReader:
+    in_order = sorted(names, key=lambda name: fields[name].offset)
+    layout, offset = "=", 0
+    for name in in_order:
         field = fields[name]
         code = _CODES[field.size_bytes]
-        layout += f"{field.offset - at}x{code if field.is_signed else code.upper()}"
-        at = field.offset + field.size_bytes
+        layout += f"{field.offset - offset}x{code if field.is_signed else code.upper()}"
+        offset = field.offset + field.size_bytes
     unpack = struct.Struct(layout).unpack_from
-    if by_place == list(names):
+    if in_order == list(names):
         return lambda page, begin: tell(*unpack(page, begin))
-    order = [by_place.index(name) for name in names]
+    order = [in_order.index(name) for name in names]
 
-    def tell_sorted(page: bytes, begin: int) -> None:
+    def read_sorted(page: bytes, begin: int) -> None:
         values = unpack(page, begin)
-        tell(*(values[place] for place in order))
+        tell(*(values[position] for position in order))
 
-    return tell_sorted
+    return read_sorted
 
 
-def _mounted_nowhere(kind: bytes) -> int:
+def _mount_privately(kind: bytes) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(number: int, *arguments: object) -> int:
@@ -322,18 +330,18 @@ def _mounted_nowhere(kind: bytes) -> int:
 
 
 def _page_layout(folder: Path) -> tuple[int, int, int]:
-    """The size of a page in bytes, and the offsets of its length field and of its events."""
+    """Return the size of a page in bytes, and the offsets of its length field and of its events."""
     text = (folder / "events" / "header_page").read_text("ascii")
-    places = {found["name"]: (int(found["offset"]), int(found["size"])) for found in _FIELD.finditer(text)}
-    at, size = places["data"]
-    return at + size, places["commit"][0], at
+    fields = {match["name"]: (int(match["offset"]), int(match["size"])) for match in _FIELD.finditer(text)}
+    offset, size = fields["data"]
+    return offset + size, fields["commit"][0], offset
 
 
-def _format_of(text: str) -> EventFormat:
+def _parse_format(text: str) -> EventFormat:
     fields = {
-        found["name"]: EventField(int(found["offset"]), int(found["size"]), found["signed"] == "1")
-        for found in _FIELD.finditer(text)
-        if int(found["size"]) in _CODES
+        match["name"]: EventField(int(match["offset"]), int(match["size"]), match["signed"] == "1")
+        for match in _FIELD.finditer(text)
+        if int(match["size"]) in _CODES
     }
     number = re.search(r"^ID: (\d+)", text, re.MULTILINE)
     if number is None:

@@ -1,6 +1,6 @@
-"""Which entries of a folder may have changed: by the kernel's events, or by scanning from time to time.
+"""Watchers that notice which entries of a folder may have changed, by the kernel's events or by scans.
 
-What may live here: one watcher per folder. A watcher that does not know the changes asks for a scan of the folder:
+A watcher that does not know the changes asks for a scan of the folder:
 after events were lost, after folders were renamed, and on systems without events.
 """
 
@@ -15,37 +15,37 @@ from pytest_cloudbench.support.watching import GONE, Inotify
 
 
 class FolderWatcher(Protocol):
-    """The interface of a watcher of one folder."""
+    """A watcher of one folder."""
 
     kind: str
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable after a change; -1: there is none, scan from time to time."""
+        """Return a descriptor that becomes readable after a change, or -1 if the folder must be scanned instead."""
         ...
 
     def begin_scan(self) -> None:
-        """A scan of the whole folder begins: ``watch_folder`` will be called for each folder in it."""
+        """Begin a scan of the whole folder: ``watch_folder`` will be called for each folder in it."""
         ...
 
     def watch_folder(self, relative: str) -> None:
-        """From now on notice what changes in this folder. Raises OSError."""
+        """Notice what changes in this folder from now on. Raises OSError."""
         ...
 
     def end_scan(self) -> None:
-        """The scan is over: stop watching folders that it did not meet."""
+        """End the scan, and stop watching folders that it did not meet."""
         ...
 
-    def changed(self) -> set[str] | None:
-        """Entries that may have changed since the last call; None: the folder must be scanned."""
+    def read_changes(self) -> set[str] | None:
+        """Return the entries that may have changed since the last call, or None if the folder must be scanned."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Stop watching."""
         ...
 
 
-def watch(side: FolderSide) -> tuple[FolderWatcher, str]:
-    """A watcher of a folder, and why it has to poll; empty if it does not."""
+def make_watcher(side: FolderSide) -> tuple[FolderWatcher, str]:
+    """Return a watcher of a folder, and the reason if it has to poll."""
     try:
         return EventWatcher(side), ""
     except OSError as error:
@@ -53,12 +53,12 @@ def watch(side: FolderSide) -> tuple[FolderWatcher, str]:
 
 
 class PollingWatcher:
-    """Sees no changes itself: the folder is scanned from time to time. Works everywhere."""
+    """Sees no changes itself, so that the folder is scanned from time to time. Works everywhere."""
 
     kind = "polling"
 
     def fileno(self) -> int:
-        """There is none."""
+        """Return -1: there is none."""
         return -1
 
     def begin_scan(self) -> None:
@@ -70,8 +70,8 @@ class PollingWatcher:
     def end_scan(self) -> None:
         """Nothing to do."""
 
-    def changed(self) -> set[str] | None:
-        """Returns None: the folder must be scanned."""
+    def read_changes(self) -> set[str] | None:
+        """Return None: the folder must be scanned."""
         return None
 
     def close(self) -> None:
@@ -79,7 +79,10 @@ class PollingWatcher:
 
 
 class EventWatcher:
-    """Watches by inotify. Raises OSError where there is none; ``watch_folder`` does if there are too many folders."""
+    """Watches by inotify. Raises OSError where there is none.
+
+    ``watch_folder`` raises it if there are too many folders.
+    """
 
     kind = "inotify"
 
@@ -91,7 +94,7 @@ class EventWatcher:
         self._is_lost = False
 
     def fileno(self) -> int:
-        """The descriptor of the events."""
+        """Return the descriptor of the events."""
         return self._inotify.fileno()
 
     def begin_scan(self) -> None:
@@ -100,7 +103,7 @@ class EventWatcher:
         self._before, self._folders, self._is_lost = self._folders, {}, False
 
     def watch_folder(self, relative: str) -> None:
-        """From now on notice what changes in this folder. Raises OSError."""
+        """Notice what changes in this folder from now on. Raises OSError."""
         self._folders[self._inotify.add(self._side.path(relative) if relative else self._side.root)] = relative
 
     def end_scan(self) -> None:
@@ -109,9 +112,9 @@ class EventWatcher:
             self._inotify.remove(number)
         self._before = {}
 
-    def changed(self) -> set[str] | None:
-        """Entries that may have changed since the last call; None: the folder must be scanned."""
-        found: set[str] = set()
+    def read_changes(self) -> set[str] | None:
+        """Return the entries that may have changed since the last call, or None if the folder must be scanned."""
+        paths: set[str] = set()
         for event in self._inotify.read():
             if event.is_overflow or (event.is_folder and event.is_move):
                 self._is_lost = True
@@ -120,31 +123,33 @@ class EventWatcher:
             elif event.watch in self._folders and event.name and not event.name.startswith(STAGED):
                 folder = self._folders[event.watch]
                 path = f"{folder}/{event.name}" if folder else event.name
-                found.add(path)
+                paths.add(path)
                 if event.is_folder and event.is_new:
-                    self._begin(path, found)
-        return None if self._is_lost else found
+                    self._watch_new_folder(path, paths)
+        return None if self._is_lost else paths
 
     def close(self) -> None:
-        """End it."""
+        """Stop watching."""
         self._inotify.close()
 
-    def _begin(self, folder: str, found: set[str]) -> None:
+    def _watch_new_folder(self, folder: str, paths: set[str]) -> None:
         """Watch a new folder, and add the entries created in it before it was watched."""
-        new = [folder]
-        while new:
-            folder = new.pop()
+        unwatched = [folder]
+        while unwatched:
+            folder = unwatched.pop()
             try:
                 self.watch_folder(folder)
                 with os.scandir(self._side.path(folder)) as entries:
-                    inside = {f"{folder}/{entry.name}": entry for entry in entries if not entry.name.startswith(STAGED)}
+                    children = {
+                        f"{folder}/{entry.name}": entry for entry in entries if not entry.name.startswith(STAGED)
+                    }
             except GONE:
                 continue
             except OSError:  # too many watches, or an unreadable folder: the scan will find and report it
                 self._is_lost = True
                 return
-            found.update(inside)
-            for path, entry in inside.items():
+            paths.update(children)
+            for path, entry in children.items():
                 with contextlib.suppress(*GONE):
                     if entry.is_dir(follow_symlinks=False):
-                        new.append(path)
+                        unwatched.append(path)

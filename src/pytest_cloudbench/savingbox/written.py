@@ -1,6 +1,6 @@
-"""Which bytes of the files in a folder were written, without reading the files again (UDS+, paper 002, section 6.2).
+"""Mechanisms that see which bytes of files were written, without reading them again (UDS+, paper 002, section 6.2).
 
-What may live here: mechanisms that see writes, the limits of each, and the choice between them. Linux only.
+Linux only.
 
 The paper patched the kernel so that inotify reports offset and length. The kernel's own tracepoints report the same
 without a patch: ``TracedWrites``, which gets their events from tracefs. Its ranges may be too large, never too
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pytest_cloudbench.savingbox.batching.ranges import ByteRanges
-from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, WantedEvent
 
 FileKey = tuple[int, int]
 """A file's device and inode, as ``os.stat`` has them."""
@@ -92,8 +92,8 @@ class SeenWrites:
     """The writes to a file since the last answer.
 
     Attributes:
-        ranges: all written ranges, and perhaps more. None: unknown, the file must be compared with its copy.
-        doubt: why they are unknown; empty otherwise.
+        ranges: all written ranges, and perhaps more, or None if unknown: the file must be compared with its copy.
+        doubt: the reason why they are unknown, or empty.
     """
 
     ranges: ByteRanges | None
@@ -114,23 +114,23 @@ class Writes(Protocol):
 
     @property
     def why(self) -> str:
-        """Why no better mechanism is in use; empty if this is the best one."""
+        """The reason why no better mechanism is in use, or empty if this is the best one."""
         ...
 
     def follow(self, fd: int) -> None:
-        """From now on, see all writes to this open file. No effect if it is already followed."""
+        """See all writes to this open file from now on. No effect if it is already followed."""
         ...
 
     def look(self, fd: int) -> SeenWrites:
-        """What ``take`` would return, without taking it; used to estimate the size of an update."""
+        """Return what ``take`` would return, without taking it, to estimate the size of an update."""
         ...
 
     def take(self, fd: int) -> SeenWrites:
-        """The writes to the file since ``follow`` or the last ``take``."""
+        """Return the writes to the file since ``follow`` or the last ``take``."""
         ...
 
     def distrust(self, fd: int, why: str) -> None:
-        """The copy is wrong, for instance after a failed push: the next answer is "unknown"."""
+        """Make the next answer "unknown", because the copy is wrong, for instance after a failed push."""
         ...
 
     def forget(self, key: FileKey) -> None:
@@ -138,7 +138,7 @@ class Writes(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop; safe to call again."""
+        """Stop. Safe to call again."""
         ...
 
 
@@ -154,11 +154,11 @@ class NoWrites:
         """No effect."""
 
     def look(self, fd: int) -> SeenWrites:
-        """Unknown."""
+        """Return "unknown"."""
         return SeenWrites(None, self.why)
 
     def take(self, fd: int) -> SeenWrites:
-        """Unknown."""
+        """Return "unknown"."""
         return SeenWrites(None, self.why)
 
     def distrust(self, fd: int, why: str) -> None:
@@ -172,8 +172,11 @@ class NoWrites:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """One file: the seen writes, and why they may be incomplete (empty: complete), now and after the next ``take``."""
+class _FollowedFile:
+    """The seen writes of one file, and why they may be incomplete, now and after the next ``take``.
+
+    An empty reason means that they are complete.
+    """
 
     ranges: ByteRanges | None = None
     doubt: str = ""
@@ -206,7 +209,7 @@ class TracedWrites:
             raise TracingUnavailable("tracepoints need Linux")
         try:
             device = folder.stat().st_dev
-            kind, options = _file_system(folder)
+            kind, options = _find_file_system(folder)
         except OSError as error:
             raise TracingUnavailable(f"{error.filename!r}: {error.strerror}") from error
         if kind not in _TRACEPOINTS:
@@ -218,67 +221,67 @@ class TracedWrites:
             raise TracingUnavailable(f"{str(folder)!r} is on {kind} mounted with dax, where writes leave no trace")
         self._device = device
         kernels = os.major(device) << 20 | os.minor(device)
-        self._files: dict[int, _Followed] = {}
+        self._files: dict[int, _FollowedFile] = {}
         self._lock = threading.Lock()
-        self._trace = TraceInstance(self._events(kind), kernels, buffer_kib=buffer_kib)
+        self._trace = TraceInstance(self._wanted_events(kind), kernels, buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
 
     def follow(self, fd: int) -> None:
-        """From now on, see all writes to this file, open for reading. Keeps what is already known about it."""
+        """See all writes to this file, open for reading, from now on. Keeps what is already known about it."""
         status = os.fstat(fd)
         if status.st_dev != self._device:
             return
         with self._lock:
-            self._read()
+            self._read_events()
             if status.st_ino in self._files:
                 return
-            # A later mapping raises an event; whether there is one already must be checked.
-            self._files[status.st_ino] = _Followed(doubt=self._mapped(fd, status))
+            # A later mapping raises an event, but whether there is one already must be checked.
+            self._files[status.st_ino] = _FollowedFile(doubt=self._find_mapping(fd, status))
 
     def look(self, fd: int) -> SeenWrites:
-        """What ``take`` would return, without taking it."""
+        """Return what ``take`` would return, without taking it."""
         with self._lock:
-            self._read()
-            file = self._file(os.fstat(fd))
+            self._read_events()
+            file = self._find_followed(os.fstat(fd))
             if file is None or file.doubt:
                 return SeenWrites(None, _UNKNOWN if file is None else file.doubt)
             return SeenWrites(file.ranges.copy() if file.ranges is not None else ByteRanges())
 
     def take(self, fd: int) -> SeenWrites:
-        """The writes to the file since ``follow`` or the last ``take``."""
+        """Return the writes to the file since ``follow`` or the last ``take``."""
         with self._lock:
-            self._read()
+            self._read_events()
             status = os.fstat(fd)
-            file = self._file(status)
+            file = self._find_followed(status)
             if file is None:
                 return SeenWrites(None, _UNKNOWN)
             doubt, file.doubt, file.later = file.doubt, file.later, ""
             ranges, file.ranges = file.ranges or ByteRanges(), None
             # An event comes before the file gets its new size: keep ranges beyond the end for the next ``take``.
-            behind = ranges.copy().split(status.st_size)
-            if behind:
-                file.ranges = behind
+            beyond_end = ranges.copy().split(status.st_size)
+            if beyond_end:
+                file.ranges = beyond_end
             if doubt:
-                file.doubt = file.doubt or (self._mapped(fd, status) if status.st_nlink == 1 else _LINKED)
+                file.doubt = file.doubt or (self._find_mapping(fd, status) if status.st_nlink == 1 else _LINKED)
                 return SeenWrites(None, doubt)
             return SeenWrites(ranges)
 
     def distrust(self, fd: int, why: str) -> None:
-        """The next answer is "unknown"."""
+        """Make the next answer "unknown"."""
         with self._lock:
-            if file := self._file(os.fstat(fd)):
+            if file := self._find_followed(os.fstat(fd)):
                 file.doubt = file.doubt or why
 
     def forget(self, key: FileKey) -> None:
-        """Do not follow it any more."""
+        """Stop following the file."""
         with self._lock:
             if key[0] == self._device:
-                self._forget(key[1])
+                self._stop_following(key[1])
 
     def close(self) -> None:
-        """Stop, and detach from the tracepoints; safe to call again."""
+        """Stop, and detach from the tracepoints. Safe to call again."""
         if self._wake_write < 0:
             return
         os.write(self._wake_write, b"x")
@@ -292,7 +295,7 @@ class TracedWrites:
 
     # --- inside ---
 
-    def _file(self, status: os.stat_result) -> _Followed | None:
+    def _find_followed(self, status: os.stat_result) -> _FollowedFile | None:
         file = self._files.get(status.st_ino) if status.st_dev == self._device else None
         if file is not None and status.st_nlink > 1:  # writes taken by one name would be missing for the others
             file.doubt = _LINKED
@@ -305,27 +308,27 @@ class TracedWrites:
             poll.register(pipe, select.POLLIN)
         while self._wake_read not in {pipe for pipe, _ in poll.poll()}:
             with self._lock:
-                self._read()
+                self._read_events()
 
-    def _read(self) -> None:
-        self._trace.read(self._lost)
+    def _read_events(self) -> None:
+        self._trace.read(self._note_lost_events)
 
-    def _lost(self) -> None:
-        for each in self._files.values():
-            each.doubt = each.doubt or _LOST
+    def _note_lost_events(self) -> None:
+        for file in self._files.values():
+            file.doubt = file.doubt or _LOST
 
-    def _wrote(self, inode: int, at: int, size: int) -> None:
+    def _add_write(self, inode: int, offset: int, size_bytes: int) -> None:
         if (file := self._files.get(inode)) is not None:
             if file.ranges is None:
                 file.ranges = ByteRanges()
-            file.ranges.add(at, size)
+            file.ranges.add(offset, size_bytes)
 
-    def _wrote_directly(self, inode: int, at: int, size: int) -> None:
-        """Depending on the kernel, the offset is that of the write's begin or of its end: cover both."""
-        if size > 0:
-            self._wrote(inode, max(0, at - size), 2 * size)
+    def _add_direct_write(self, inode: int, offset: int, size_bytes: int) -> None:
+        """Add a direct write. Its offset is that of its begin or its end, depending on the kernel: cover both."""
+        if size_bytes > 0:
+            self._add_write(inode, max(0, offset - size_bytes), 2 * size_bytes)
 
-    def _doubter(self, why: str, *, is_early: bool) -> Callable[..., None]:
+    def _make_doubter(self, why: str, *, is_early: bool) -> Callable[..., None]:
         def doubt(*inodes: int) -> None:
             for inode in inodes:
                 if (file := self._files.get(inode)) is not None:
@@ -335,41 +338,47 @@ class TracedWrites:
 
         return doubt
 
-    def _touched_mapping(self, inode: int) -> None:
+    def _note_mapping(self, inode: int) -> None:
         if (file := self._files.get(inode)) is not None:
             file.doubt = file.doubt or _MAPPED
 
-    def _forget(self, inode: int) -> None:
+    def _stop_following(self, inode: int) -> None:
         self._files.pop(inode, None)
 
-    def _mapped(self, fd: int, status: os.stat_result) -> str:
-        """Why a program might be able to change the file untraced; empty if no program has it mapped."""
-        return "" if self._trace.is_unmapped(status.st_ino) else _mapped(fd, status)
+    def _find_mapping(self, fd: int, status: os.stat_result) -> str:
+        """Return why a program might be able to change the file untraced, or nothing if none has it mapped."""
+        return "" if self._trace.is_unmapped(status.st_ino) else _find_mapping(fd, status)
 
-    def _events(self, kind: str) -> list[Wanted]:
-        names = _TRACEPOINTS[kind]
+    def _wanted_events(self, kind: str) -> list[WantedEvent]:
+        tracepoints = _TRACEPOINTS[kind]
         return [
-            *(Wanted(f"{kind}/{name}", ("ino",), self._wrote, places) for name, places in names.writes.items()),
-            Wanted("iomap/iomap_dio_rw_begin", ("ino",), self._wrote, ("pos", "count")),
-            Wanted("iomap/iomap_dio_complete", ("ino",), self._wrote_directly, ("pos", "ret")),
             *(
-                Wanted(
-                    f"{kind}/{name}", inodes, self._doubter(why, is_early=name in names.early),
-                    is_required=name not in names.newer,
+                WantedEvent(f"{kind}/{name}", ("ino",), self._add_write, fields)
+                for name, fields in tracepoints.writes.items()
+            ),
+            WantedEvent("iomap/iomap_dio_rw_begin", ("ino",), self._add_write, ("pos", "count")),
+            WantedEvent("iomap/iomap_dio_complete", ("ino",), self._add_direct_write, ("pos", "ret")),
+            *(
+                WantedEvent(
+                    f"{kind}/{name}", inodes, self._make_doubter(why, is_early=name in tracepoints.early),
+                    is_required=name not in tracepoints.newer,
                 )
-                for name, (inodes, why) in names.doubtful.items()
+                for name, (inodes, why) in tracepoints.doubtful.items()
             ),
             *(
-                Wanted(f"filemap/{name}", ("i_ino",), self._touched_mapping, device="s_dev", is_unmapped=False)
+                WantedEvent(f"filemap/{name}", ("i_ino",), self._note_mapping, device="s_dev", is_unmapped=False)
                 for name in _FAULTS
             ),
-            *(Wanted(f"{kind}/{name}", ("ino",), self._forget, is_unmapped=True) for name in names.born),
-            *(Wanted(f"{kind}/{name}", ("ino",), self._forget, is_unmapped=False) for name in names.gone),
+            *(
+                WantedEvent(f"{kind}/{name}", ("ino",), self._stop_following, is_unmapped=is_unmapped)
+                for names, is_unmapped in ((tracepoints.born, True), (tracepoints.gone, False))
+                for name in names
+            ),
         ]  # fmt: skip
 
 
 def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
-    """The best mechanism that works for this folder. Its ``why`` says why no better one does.
+    """Return the best mechanism that works for this folder. Its ``why`` says why no better one does.
 
     Args:
         folder: the savingbox.
@@ -387,25 +396,25 @@ def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto")
         return NoWrites(str(error))
 
 
-def _file_system(folder: Path) -> tuple[str, frozenset[str]]:
-    """The kind and options of the mounted file system that a folder is on; empty if it is not known."""
-    # By the mount's number: files on btrfs have other devices than their mount.
+def _find_file_system(folder: Path) -> tuple[str, frozenset[str]]:
+    """Return the kind and options of the mounted file system that a folder is on, or nothing if it is unknown."""
+    # Look for the mount's number, because files on btrfs have other devices than their mount.
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        about = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
+        fdinfo = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
     finally:
         os.close(fd)
-    (mount,) = (line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:"))
+    (mount,) = (line.split()[1] for line in fdinfo.splitlines() if line.startswith("mnt_id:"))
     for line in Path("/proc/self/mountinfo").read_text("utf-8", errors="replace").splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[0] == mount:
-            kind, _, options = after.split(" ", 2)
-            return kind, frozenset(f"{before.split()[5]},{options}".split(","))
+        mount_fields, _, system_fields = line.partition(" - ")
+        if mount_fields.split()[0] == mount:
+            kind, _, options = system_fields.split(" ", 2)
+            return kind, frozenset(f"{mount_fields.split()[5]},{options}".split(","))
     return "", frozenset()
 
 
-def _mapped(fd: int, status: os.stat_result) -> str:
-    """Why a program might be able to change the file untraced; empty if no program has it mapped.
+def _find_mapping(fd: int, status: os.stat_result) -> str:
+    """Return why a program might be able to change the file untraced, or nothing if no program has it mapped.
 
     A file that no program has open for writing cannot be stored into. Otherwise the mappings of all processes are
     searched, if all processes are visible.
@@ -419,15 +428,15 @@ def _mapped(fd: int, status: os.stat_result) -> str:
         return ""
     with suppress(OSError):
         if os.readlink("/proc/self/ns/pid") == _INIT_PIDS:
-            place = f" {os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x} {status.st_ino} "
-            return _MAPPED if any(place in text for text in _all_mappings()) else ""
+            file_id = f" {os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x} {status.st_ino} "
+            return _MAPPED if any(file_id in text for text in _read_all_mappings()) else ""
     return _CLOSED
 
 
-def _all_mappings() -> list[str]:
-    found = []
+def _read_all_mappings() -> list[str]:
+    mappings = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(ProcessLookupError, FileNotFoundError):
-                found.append(Path(f"/proc/{name}/maps").read_text("utf-8", errors="replace"))
-    return found
+                mappings.append(Path(f"/proc/{name}/maps").read_text("utf-8", errors="replace"))
+    return mappings

@@ -60,21 +60,21 @@ def test_a_small_limit_pushes_every_change() -> None:
 
 def test_every_change_of_any_file_resets_the_timer() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 1, 0)
+    batcher.add_change("a", 1, 0)
     assert batcher.due_ns() == 5 * S
-    batcher.changed("b", 1, 3 * S)
+    batcher.add_change("b", 1, 3 * S)
     assert batcher.due_ns() == 8 * S
-    batcher.removed("c", 4 * S)
+    batcher.add_removal("c", 4 * S)
     assert batcher.due_ns() == 9 * S
 
 
 def test_the_fail_safe_begins_with_the_first_change_that_waits() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 1, 7 * S)
+    batcher.add_change("a", 1, 7 * S)
     for second in range(8, 37):
-        batcher.changed("b", 1, second * S)
+        batcher.add_change("b", 1, second * S)
     assert batcher.due_ns() == 37 * S
-    batch = batcher.take(37 * S)
+    batch = batcher.take_batch(37 * S)
     assert (batch.why, batch.waited_ns, list(batch.paths)) == ("at most", 30 * S, ["a", "b"])
     assert batcher.due_ns() is None
 
@@ -88,38 +88,38 @@ def test_the_reason_of_a_push_is_the_rule_that_was_first_however_late_it_is_take
     late_ns: int, quiet_ns: int, at_most_ns: int, unpushed_bytes: int, why: str
 ) -> None:
     batcher = Batcher(BatchRules(quiet_ns=quiet_ns, at_most_ns=at_most_ns))
-    batcher.changed("a", unpushed_bytes, 0)
+    batcher.add_change("a", unpushed_bytes, 0)
     due_ns = batcher.due_ns()
     assert due_ns is not None
-    assert batcher.take(due_ns + late_ns).why == why
+    assert batcher.take_batch(due_ns + late_ns).why == why
 
 
 def test_a_newer_difference_replaces_the_older_one() -> None:
     batcher = Batcher(RULES)
     for size in (100 * KIB, 200 * KIB, 249 * KIB):
-        batcher.changed("a", size, 0)
+        batcher.add_change("a", size, 0)
     assert batcher.unpushed_bytes == 249 * KIB
     assert batcher.due_ns() == 5 * S
-    batcher.changed("b", KIB, 1 * S)
+    batcher.add_change("b", KIB, 1 * S)
     due_ns = batcher.due_ns()
     assert due_ns is not None
     assert due_ns <= 1 * S
-    assert batcher.take(1 * S).why == "bytes"
+    assert batcher.take_batch(1 * S).why == "bytes"
 
 
 def test_a_deleted_file_has_no_bytes_and_its_deletion_waits() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 200 * KIB, 0)
-    batcher.removed("a", 1 * S)
+    batcher.add_change("a", 200 * KIB, 0)
+    batcher.add_removal("a", 1 * S)
     assert (batcher.unpushed_bytes, batcher.due_ns(), "a" in batcher) == (0, 6 * S, True)
 
 
 def test_a_renamed_file_takes_its_bytes_and_its_waiting_along() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("other", 1, 0)
-    batcher.changed("a", 100, 1 * S)
-    batcher.renamed("a", "b", 4 * S)
-    batch = batcher.take(4 * S)
+    batcher.add_change("other", 1, 0)
+    batcher.add_change("a", 100, 1 * S)
+    batcher.add_rename("a", "b", 4 * S)
+    batch = batcher.take_batch(4 * S)
     assert {path: tuple(each) for path, each in batch.paths.items()} == {
         "other": (0, 1),
         "a": (1 * S, 0),
@@ -129,44 +129,44 @@ def test_a_renamed_file_takes_its_bytes_and_its_waiting_along() -> None:
 
 def test_what_is_as_before_is_forgotten() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 100, 0)
-    batcher.changed("b", 1, 1 * S)
+    batcher.add_change("a", 100, 0)
+    batcher.add_change("b", 1, 1 * S)
     batcher.forget("a")
     batcher.forget("never there")
     assert (batcher.unpushed_bytes, len(batcher)) == (1, 1)
     for second in range(2, 32):
-        batcher.changed("b", 1, second * S)
+        batcher.add_change("b", 1, second * S)
     assert batcher.due_ns() == 31 * S
 
 
 def test_an_early_push_is_asked_for() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 1, 0)
-    assert batcher.take(1).why == "asked"
-    assert batcher.take(2) == PushBatch({}, "asked", 2)
+    batcher.add_change("a", 1, 0)
+    assert batcher.take_batch(1).why == "asked"
+    assert batcher.take_batch(2) == PushBatch({}, "asked", 2)
 
 
 def test_what_could_not_be_pushed_waits_since_its_first_change() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 10, 0)
-    batcher.changed("b", 20, 1 * S)
-    batch = batcher.take(6 * S)
-    batcher.changed("b", 5, 7 * S)  # while it was pushed
-    batcher.changed("c", 1, 8 * S)
+    batcher.add_change("a", 10, 0)
+    batcher.add_change("b", 20, 1 * S)
+    batch = batcher.take_batch(6 * S)
+    batcher.add_change("b", 5, 7 * S)  # while it was pushed
+    batcher.add_change("c", 1, 8 * S)
     batcher.put_back(batch.paths)
     assert batcher.unpushed_bytes == 10 + 5 + 1
     assert batcher.due_ns() == 13 * S
     for second in range(9, 30):
-        batcher.changed("c", 1, second * S)
+        batcher.add_change("c", 1, second * S)
     assert batcher.due_ns() == 30 * S
-    assert list(batcher.take(30 * S).paths) == ["a", "b", "c"]
+    assert list(batcher.take_batch(30 * S).paths) == ["a", "b", "c"]
 
 
 def test_better_known_bytes_reset_no_timer() -> None:
     batcher = Batcher(RULES)
-    batcher.changed("a", 10, 0)
-    batcher.measured("a", 30)
-    batcher.measured("b", 1)
+    batcher.add_change("a", 10, 0)
+    batcher.correct_bytes("a", 30)
+    batcher.correct_bytes("b", 1)
     assert (batcher.unpushed_bytes, batcher.due_ns(), len(batcher)) == (30, 5 * S, 1)
 
 

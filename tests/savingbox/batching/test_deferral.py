@@ -102,7 +102,7 @@ def test_what_is_remembered_has_a_limit() -> None:
     deferral = Deferral(5, 60, most_paths=4)
     for number in range(100):
         for at in range(3):
-            deferral.tell(f"folder{number}/file", number * 100 + at * 12)
+            deferral.add_change(f"folder{number}/file", number * 100 + at * 12)
     assert deferral.due_ns("folder99/file", 9924) == 9924 + 15
     assert deferral.due_ns("folder1/file", 9924) is None, "forgotten: as if it were new"
     assert deferral.due_ns("folder99/new", 9924) == 9924 + 15, "the folder's"

@@ -1,6 +1,6 @@
-"""When to pass a folder's changes on to a sync client, and which bytes: the rules of UDS, and more.
+"""Rules of UDS and more: when to pass a folder's changes on to a sync client, and which bytes.
 
-What may live here: pure functions and state machines in virtual time. No clock, no I/O.
+Pure functions and state machines in virtual time: no clock, no I/O.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """The rules of update-batched delayed synchronization (UDS, Middleware 2013, section 5.1), in virtual time.
 
-What may live here: which changes wait, since when, and when all of them are due. The caller reports each change, asks
-when a push is due, takes the batch, pushes it, and puts back what it could not push.
+The caller reports each change and asks when a push is due. It then takes the batch, pushes it, and puts back what it
+could not push.
 
 A push is due at the first of three times:
 
 =============  ====================================================================================================
 ``quiet``      ``quiet_ns`` after the last change of any file (the paper's timer t, reset by every change)
-``bytes``      as soon as the waiting bytes reach ``limit_bytes`` (the paper's counter c; compressed bytes)
+``bytes``      as soon as the waiting bytes reach ``limit_bytes`` (the paper's counter c, in compressed bytes)
 ``at most``    ``at_most_ns`` after the first waiting change (the paper's fail-safe)
 =============  ====================================================================================================
 
-Where the paper leaves the rules open: a file's newer difference replaces its older one in the counter, because it
-contains both; deletions and renames reset the timer and count no bytes; the fail-safe starts with the first waiting
+The paper leaves some rules open. Here, a file's newer difference replaces its older one in the counter, because it
+contains both. Deletions and renames reset the timer and count no bytes. The fail-safe starts with the first waiting
 change, not on a fixed grid. A change at exactly the time of a push comes after it.
 """
 
@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Reason = Literal["quiet", "bytes", "at most", "asked"]
-"""Which rule made a push due; ``asked``: none, the caller asked for it."""
+"""The rule that made a push due, or ``asked`` if none did and the caller asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """When to push.
+    """The limits at which a push is due.
 
     Attributes:
         limit_bytes: the paper's c, in compressed bytes: a push is due as soon as this many wait.
@@ -61,8 +61,8 @@ class PushBatch:
     """Changes to be pushed together.
 
     Attributes:
-        paths: the waiting paths, each with its first change and its bytes; the longest-waiting one first.
-        why: which rule made it due; ``asked``: none, the caller asked for it.
+        paths: the waiting paths, each with its first change and its bytes, the longest-waiting one first.
+        why: the rule that made it due, or ``asked`` if the caller asked for it.
         taken_ns: when it was taken.
     """
 
@@ -73,16 +73,16 @@ class PushBatch:
     @property
     def unpushed_bytes(self) -> int:
         """The compressed bytes of all paths."""
-        return sum(each.unpushed_bytes for each in self.paths.values())
+        return sum(waiting.unpushed_bytes for waiting in self.paths.values())
 
     @property
     def waited_ns(self) -> int:
-        """How long the first change waited."""
+        """The time that the first change waited."""
         return self.taken_ns - next(iter(self.paths.values())).first_ns if self.paths else 0
 
 
 class Batcher:
-    """Waiting changes, and when they are due. All times come from the caller and never go backwards.
+    """The waiting changes, and when they are due. All times come from the caller and never go backwards.
 
     A mode that waits differently is a subclass that overrides ``quiet_ns``, which is called at each change.
     """
@@ -109,61 +109,65 @@ class Batcher:
     def __contains__(self, path: object) -> bool:
         return path in self._waiting
 
-    def waiting(self, path: str) -> Waiting | None:
-        """The unpushed changes of a path; None: there are none."""
+    def get_waiting(self, path: str) -> Waiting | None:
+        """Return the unpushed changes of a path, or None if there are none."""
         return self._waiting.get(path)
 
     def quiet_ns(self, path: str, now_ns: int) -> int:
-        """How long nothing may change after this change of ``path`` before a push is due."""
+        """Return how long nothing may change after this change of ``path`` before a push is due."""
         return self.rules.quiet_ns
 
-    def changed(self, path: str, unpushed_bytes: int, now_ns: int) -> None:
-        """A file was created or modified; ``unpushed_bytes``: its whole difference since the last push, compressed."""
+    def add_change(self, path: str, unpushed_bytes: int, now_ns: int) -> None:
+        """Add the creation or modification of a file.
+
+        ``unpushed_bytes`` is its whole difference since the last push, compressed.
+        """
         was = self._waiting.get(path)
         self._bytes += unpushed_bytes - (was.unpushed_bytes if was else 0)
-        self._waiting[path] = Waiting(was.first_ns if was else now_ns, unpushed_bytes)  # at its old place, if any
+        # A path that waits already keeps its position in the order.
+        self._waiting[path] = Waiting(was.first_ns if was else now_ns, unpushed_bytes)
         self._quiet_due_ns = now_ns + self.quiet_ns(path, now_ns)
 
-    def measured(self, path: str, unpushed_bytes: int) -> None:
-        """Correct the bytes of a waiting path. The file itself has not changed."""
+    def correct_bytes(self, path: str, unpushed_bytes: int) -> None:
+        """Correct the bytes of a waiting path whose file has not changed."""
         was = self._waiting.get(path)
         if was is not None:
             self._bytes += unpushed_bytes - was.unpushed_bytes
             self._waiting[path] = was._replace(unpushed_bytes=unpushed_bytes)
 
-    def removed(self, path: str, now_ns: int) -> None:
-        """A file is gone: its bytes need no push, but its deletion does."""
-        self.changed(path, 0, now_ns)
+    def add_removal(self, path: str, now_ns: int) -> None:
+        """Add the deletion of a file: its bytes need no push, but the deletion does."""
+        self.add_change(path, 0, now_ns)
 
-    def renamed(self, old: str, new: str, now_ns: int) -> None:
-        """A file was renamed: the new name takes over its bytes and the time since which they wait."""
+    def add_rename(self, old: str, new: str, now_ns: int) -> None:
+        """Add a rename: the new name takes over the bytes, and the time since which they wait."""
         was = self._waiting.get(old)
-        self.changed(new, was.unpushed_bytes if was else 0, now_ns)
+        self.add_change(new, was.unpushed_bytes if was else 0, now_ns)
         if was is not None and was.first_ns < self._waiting[new].first_ns:
             self._waiting[new] = self._waiting[new]._replace(first_ns=was.first_ns)
-            self._sort()
-        self.changed(old, 0, now_ns)
+            self._sort_by_first_change()
+        self.add_change(old, 0, now_ns)
 
     def forget(self, path: str) -> None:
-        """The path is back at its pushed content: nothing of it waits any more."""
+        """Drop a path that is back at its pushed content, so that nothing of it waits."""
         was = self._waiting.pop(path, None)
         self._bytes -= was.unpushed_bytes if was else 0
 
     def due_ns(self) -> int | None:
-        """When the waiting changes are to be pushed; may be in the past. None: nothing waits."""
+        """Return when the waiting changes are to be pushed, perhaps in the past, or None if nothing waits."""
         if not self._waiting:
             return None
         return min(due_ns for due_ns in self._rules_due_ns() if due_ns is not None)
 
-    def take(self, now_ns: int) -> PushBatch:
-        """Take all waiting changes out. The caller pushes them now, or puts them back."""
-        batch = PushBatch(dict(self._waiting), self._why(now_ns), now_ns)
+    def take_batch(self, now_ns: int) -> PushBatch:
+        """Take out all waiting changes, which the caller now pushes or puts back."""
+        batch = PushBatch(dict(self._waiting), self._find_reason(now_ns), now_ns)
         self._waiting.clear()
         self._bytes = 0
         return batch
 
     def put_back(self, paths: dict[str, Waiting]) -> None:
-        """These could not be pushed: they wait again, counted from their first change.
+        """Let changes that could not be pushed wait again, counted from their first change.
 
         A path that has changed meanwhile keeps its newer bytes.
         """
@@ -171,9 +175,9 @@ class Batcher:
             newer = self._waiting.get(path)
             self._bytes += was.unpushed_bytes if newer is None else 0
             self._waiting[path] = was if newer is None else newer._replace(first_ns=min(was.first_ns, newer.first_ns))
-        self._sort()
+        self._sort_by_first_change()
 
-    def _why(self, now_ns: int) -> Reason:
+    def _find_reason(self, now_ns: int) -> Reason:
         if not self._waiting:
             return "asked"
         quiet_ns, bytes_ns, at_most_ns = self._rules_due_ns()
@@ -184,12 +188,15 @@ class Batcher:
         return "quiet" if quiet_ns <= at_most_ns else "at most"
 
     def _rules_due_ns(self) -> tuple[int, int | None, int]:
-        """When each rule makes a push due, in the order of the table above; the counter's is None while it is low."""
+        """Return when each rule makes a push due, in the order of the table above.
+
+        The counter's time is None while the counter is low.
+        """
         first_ns = next(iter(self._waiting.values())).first_ns
         bytes_ns = first_ns if self._bytes >= self.rules.limit_bytes else None
         return self._quiet_due_ns, bytes_ns, first_ns + self.rules.at_most_ns
 
-    def _sort(self) -> None:
+    def _sort_by_first_change(self) -> None:
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].first_ns))
 
 
@@ -202,7 +209,7 @@ class Change(NamedTuple):
 
 
 def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None = None) -> Iterator[PushBatch]:
-    """The batches that a load gives if pushing takes no time: the expectation for a real one.
+    """Yield the batches of a load if pushing takes no time: the expectation for a real one.
 
     Args:
         rules: when to push.
@@ -213,12 +220,12 @@ def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None
     added: dict[str, int] = {}
     for change in changes:
         while (due_ns := batcher.due_ns()) is not None and due_ns <= change.at_ns:
-            yield batcher.take(due_ns)
+            yield batcher.take_batch(due_ns)
             added.clear()
         added[change.path] = added.get(change.path, 0) + change.added_bytes
-        batcher.changed(change.path, added[change.path], change.at_ns)
+        batcher.add_change(change.path, added[change.path], change.at_ns)
         if batcher.unpushed_bytes >= batcher.rules.limit_bytes:
-            yield batcher.take(change.at_ns)
+            yield batcher.take_batch(change.at_ns)
             added.clear()
     if (due_ns := batcher.due_ns()) is not None:
-        yield batcher.take(due_ns)
+        yield batcher.take_batch(due_ns)

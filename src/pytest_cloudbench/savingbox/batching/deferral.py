@@ -1,6 +1,4 @@
-"""How long a change may wait for the next one: until that is expected, within the bound that the user sets.
-
-What may live here: rhythms of changes, and the due times that follow from them, in virtual time.
+"""The time that a change may wait for the next one, within the bound that the user sets.
 
 The rules of UDS (``batcher``) push once nothing has changed for t. Changes with longer gaps gain nothing: 1,024
 appends, one every 10 s, are 1,024 pushes. A known rhythm tells whether it pays to wait longer.
@@ -25,15 +23,15 @@ class _Rhythm:
 
     last_ns: int
     gaps_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_GAPS))
-    quick: int = 0
+    quick_gaps: int = 0
 
     @property
     def is_known(self) -> bool:
-        return self.quick >= _NEEDED_GAPS or len(self.gaps_ns) >= _NEEDED_GAPS
+        return self.quick_gaps >= _NEEDED_GAPS or len(self.gaps_ns) >= _NEEDED_GAPS
 
 
 class Deferral:
-    """Tells until when a file's change waits, if the file has a rhythm.
+    """The rhythms of files, and until when a change of each may wait.
 
     A file's rhythm is its last eight gaps of ``quiet_ns`` or more. The next change is expected if at least half of
     them, and at least two, are short enough for it to come before the bound. Then the file waits for it: 1.25 times
@@ -44,7 +42,7 @@ class Deferral:
     Args:
         quiet_ns: UDS's t.
         bound_ns: no change waits longer than this, at least ``quiet_ns``.
-        most_paths: the number of rhythms to remember; the one that changed longest ago is forgotten first.
+        most_paths: the number of rhythms to remember. The one that changed longest ago is forgotten first.
     """
 
     def __init__(self, quiet_ns: int, bound_ns: int, *, most_paths: int = _MOST_PATHS) -> None:
@@ -55,13 +53,13 @@ class Deferral:
         self._most_paths = most_paths
         self._rhythms: OrderedDict[str, _Rhythm] = OrderedDict()
 
-    def tell(self, path: str, now_ns: int) -> None:
-        """The file changed; ``now_ns`` never goes back."""
-        self._tell(path, now_ns)
-        self._tell(_folder(path), now_ns)
+    def add_change(self, path: str, now_ns: int) -> None:
+        """Add a change of the file. ``now_ns`` never goes back."""
+        self._add_gap(path, now_ns)
+        self._add_gap(_folder_key(path), now_ns)
 
     def due_ns(self, path: str, first_ns: int) -> int | None:
-        """Until when the file may wait. None: it has no rhythm.
+        """Return until when the file may wait, or None if it has no rhythm.
 
         Args:
             path: one that has changed.
@@ -69,7 +67,7 @@ class Deferral:
         """
         rhythm = self._rhythms.get(path)
         if rhythm is None or not rhythm.is_known:
-            rhythm = self._rhythms.get(_folder(path))
+            rhythm = self._rhythms.get(_folder_key(path))
         if rhythm is None or not rhythm.is_known:
             return None
         bound_ns = first_ns + self.bound_ns
@@ -77,7 +75,7 @@ class Deferral:
         is_expected = len(short) >= _NEEDED_GAPS and 2 * len(short) >= len(rhythm.gaps_ns)
         return min(bound_ns, rhythm.last_ns + (max(short) * 5 // 4 if is_expected else self.quiet_ns))
 
-    def _tell(self, name: str, now_ns: int) -> None:
+    def _add_gap(self, name: str, now_ns: int) -> None:
         rhythm = self._rhythms.get(name)
         if rhythm is None:
             self._rhythms[name] = _Rhythm(now_ns)
@@ -87,15 +85,15 @@ class Deferral:
         gap_ns = now_ns - rhythm.last_ns
         if gap_ns >= self.quiet_ns:
             rhythm.gaps_ns.append(gap_ns)
-            rhythm.quick = 0
+            rhythm.quick_gaps = 0
         else:
-            rhythm.quick += 1
+            rhythm.quick_gaps += 1
         rhythm.last_ns = now_ns
         self._rhythms.move_to_end(name)
 
 
 class AdaptiveBatcher(Batcher):
-    """UDS's rules for files without a rhythm; a file with one waits for its next change, at most ``bound_ns``.
+    """UDS's rules for files without a rhythm, and a longer wait for the next change for files with one.
 
     A push takes everything that waits, so the first due file decides. A file without a rhythm is never later than with
     UDS, whatever the others do.
@@ -112,7 +110,7 @@ class AdaptiveBatcher(Batcher):
         self._fail_safe_ns = min(rules.at_most_ns, bound_ns)
         self._deferral = Deferral(rules.quiet_ns, bound_ns)
         self._dues: list[tuple[int, str]] = []
-        self._plain: dict[str, int] = {}
+        self._without_rhythm: dict[str, int] = {}
 
     @property
     def fail_safe_ns(self) -> int:
@@ -120,37 +118,42 @@ class AdaptiveBatcher(Batcher):
         return self._fail_safe_ns
 
     def quiet_ns(self, path: str, now_ns: int) -> int:
-        """The time from now until the first waiting file is due."""
-        self._deferral.tell(path, now_ns)
-        was = self.waiting(path)
+        """Return the time from now until the first waiting file is due."""
+        self._deferral.add_change(path, now_ns)
+        was = self.get_waiting(path)
         first_ns = was.first_ns if was else now_ns
         due_ns = self._deferral.due_ns(path, first_ns)
         if due_ns is None:
-            self._plain.setdefault(path, first_ns)
+            self._without_rhythm.setdefault(path, first_ns)
         else:
-            self._plain.pop(path, None)
+            self._without_rhythm.pop(path, None)
             heapq.heappush(self._dues, (due_ns, path))
-        dues = [self._first_rhythmic_ns()]
-        if self._plain:  # in the order of their first changes
-            dues.append(min(now_ns + self.rules.quiet_ns, next(iter(self._plain.values())) + self._fail_safe_ns))
-        return max(0, min(each for each in dues if each is not None) - now_ns)
+        dues = [self._first_rhythmic_due_ns()]
+        if self._without_rhythm:  # in the order of their first changes
+            dues.append(
+                min(now_ns + self.rules.quiet_ns, next(iter(self._without_rhythm.values())) + self._fail_safe_ns)
+            )
+        return max(0, min(due_ns for due_ns in dues if due_ns is not None) - now_ns)
 
-    def take(self, now_ns: int) -> PushBatch:
-        """Take all waiting changes out, see ``Batcher.take``."""
+    def take_batch(self, now_ns: int) -> PushBatch:
+        """Take out all waiting changes, see ``Batcher.take_batch``."""
         self._dues.clear()
-        self._plain.clear()
-        return super().take(now_ns)
+        self._without_rhythm.clear()
+        return super().take_batch(now_ns)
 
     def forget(self, path: str) -> None:
-        """Nothing of this path waits any more."""
-        self._plain.pop(path, None)
+        """Drop a path of which nothing waits any more."""
+        self._without_rhythm.pop(path, None)
         super().forget(path)
 
-    def _first_rhythmic_ns(self) -> int | None:
-        """When the first file with a rhythm is due. Due times only grow, so a stale one is replaced by a later one."""
+    def _first_rhythmic_due_ns(self) -> int | None:
+        """Return when the first file with a rhythm is due.
+
+        Due times only grow, so a stale one is replaced by a later one.
+        """
         while self._dues:
             due_ns, path = self._dues[0]
-            waiting = self.waiting(path)
+            waiting = self.get_waiting(path)
             now_due_ns = None if waiting is None else self._deferral.due_ns(path, waiting.first_ns)
             if now_due_ns is not None and now_due_ns <= due_ns:
                 return due_ns
@@ -160,6 +163,6 @@ class AdaptiveBatcher(Batcher):
         return None
 
 
-def _folder(path: str) -> str:
-    """The key of a file's folder here. It ends in a slash, unlike any file's."""
+def _folder_key(path: str) -> str:
+    """Return the key of a file's folder in ``_rhythms``. It ends in a slash, unlike any file's."""
     return f"{path.rpartition('/')[0]}/"

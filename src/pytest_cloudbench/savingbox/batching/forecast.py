@@ -1,7 +1,6 @@
-"""What a load of changes would cost behind a batching folder: pushes, traffic and waiting, in virtual time.
+"""The pushes, traffic and waiting that a load of changes would cost behind a batching folder, in virtual time.
 
-What may live here: summaries of the rules' results. Traffic is an estimate by the paper's own numbers; a client's real
-traffic is measured elsewhere.
+Traffic is an estimate by the paper's own numbers. A client's real traffic is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The result of some rules for a load.
+    """The pushes, traffic and waiting that some rules make of a load.
 
     Attributes:
-        bound_s: the longest allowed wait; None: UDS's rules.
-        pushes: how many there are.
+        bound_s: the longest allowed wait, or None for UDS's rules.
+        pushes: the number of pushes.
         content_bytes: of all changes together.
         mean_wait_s: mean over all changes of the time from the change to its push.
         longest_wait_s: the longest such time.
@@ -39,7 +38,7 @@ class Forecast:
 
     @property
     def traffic_bytes(self) -> float:
-        """An estimate: one session for each push, plus the content."""
+        """An estimate: the cost of one session for each push, plus the content."""
         return self.pushes * SESSION_BYTES + CONTENT_SHARE * self.content_bytes
 
     @property
@@ -49,30 +48,30 @@ class Forecast:
 
 
 def forecast(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
-    """The result for a load.
+    """Return what some rules make of a load.
 
     Args:
-        changes: in the order of their times; at least one.
+        changes: at least one, in the order of their times.
         rules: UDS's.
         bound_s: for the adaptive wait.
     """
     changes = list(changes)
     batcher = Batcher(rules) if bound_s is None else AdaptiveBatcher(rules, round(bound_s * _S))
     count, waits_ns, longest_ns = 0, 0, 0
-    taken = iter(changes)
-    now = next(taken, None)
+    remaining = iter(changes)
+    change = next(remaining, None)
     for batch in pushes(rules, changes, batcher):
         count += 1
         longest_ns = max(longest_ns, batch.waited_ns)
         last_ns = batch.taken_ns if batch.why == "bytes" else batch.taken_ns - 1
-        while now is not None and now.at_ns <= last_ns:
-            waits_ns += batch.taken_ns - now.at_ns
-            now = next(taken, None)
-    content_bytes = sum(each.added_bytes for each in changes)
+        while change is not None and change.at_ns <= last_ns:
+            waits_ns += batch.taken_ns - change.at_ns
+            change = next(remaining, None)
+    content_bytes = sum(change.added_bytes for change in changes)
     return Forecast(bound_s, count, content_bytes, waits_ns / max(1, len(changes)) / _S, longest_ns / _S)
 
 
 def curve(changes: Iterable[Change], rules: BatchRules, bounds_s: Sequence[float]) -> list[Forecast]:
-    """Traffic against delay: UDS's rules, and the adaptive wait with each bound."""
+    """Return traffic against delay: by UDS's rules, and by the adaptive wait with each bound."""
     changes = list(changes)
     return [forecast(changes, rules, bound_s) for bound_s in (None, *bounds_s)]

@@ -1,6 +1,6 @@
-"""Which bytes of a file were written, as disjoint ranges; and updating an older copy with only those bytes.
+"""The bytes written to a file, as disjoint ranges, and an update of an older copy with only those bytes.
 
-What may live here: arithmetic on ranges. Files come in as something to read from and something to write to.
+The files come in as something to read from and something to write to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ByteRange(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.end - self.begin
 
 
@@ -32,7 +32,7 @@ class Readable(Protocol):
     """A file to read from, at any offset."""
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Returns ``size_bytes`` bytes; fewer only at the end of the file."""
+        """Return ``size_bytes`` bytes, or fewer at the end of the file."""
         ...
 
 
@@ -40,11 +40,11 @@ class Patchable(Protocol):
     """A file to change in place."""
 
     def resize(self, size_bytes: int) -> None:
-        """Truncate it, or extend it with zeros."""
+        """Truncate the file, or extend it with zeros."""
         ...
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Overwrite, or append."""
+        """Overwrite these bytes, or append them."""
         ...
 
 
@@ -85,7 +85,7 @@ class ByteRanges:
 
     def __repr__(self) -> str:
         cut = "" if self.kept_bytes is None else f", kept_bytes={self.kept_bytes}"
-        return f"ByteRanges({[tuple(each) for each in self]}{cut})"
+        return f"ByteRanges({[tuple(byte_range) for byte_range in self]}{cut})"
 
     @property
     def total_bytes(self) -> int:
@@ -114,7 +114,7 @@ class ByteRanges:
         """Add everything that happened to ``other``, in any order."""
         for begin, end in other:
             self.add(begin, end - begin)
-        cuts = [each.kept_bytes for each in (self, other) if each.kept_bytes is not None]
+        cuts = [ranges.kept_bytes for ranges in (self, other) if ranges.kept_bytes is not None]
         self.kept_bytes = min(cuts, default=None)
 
     def cut(self, size_bytes: int) -> None:
@@ -125,30 +125,30 @@ class ByteRanges:
         self.kept_bytes = size_bytes if self.kept_bytes is None else min(size_bytes, self.kept_bytes)
 
     def split(self, size_bytes: int) -> ByteRanges:
-        """Keep the ranges below ``size_bytes``. Returns the rest."""
-        rest = ByteRanges(((max(begin, size_bytes), end) for begin, end in self if end > size_bytes), most=self._most)
+        """Keep the ranges below ``size_bytes`` and return those above."""
+        upper = ByteRanges(((max(begin, size_bytes), end) for begin, end in self if end > size_bytes), most=self._most)
         count = bisect_left(self._begins, size_bytes)
         del self._begins[count:], self._ends[count:]
         if self._ends and self._ends[-1] > size_bytes:
             self._ends[-1] = size_bytes
-        return rest
+        return upper
 
     def copy(self) -> ByteRanges:
-        """An independent copy."""
-        made = ByteRanges(most=self._most)
-        made._begins, made._ends, made.kept_bytes = self._begins[:], self._ends[:], self.kept_bytes
-        return made
+        """Return an independent copy."""
+        duplicate = ByteRanges(most=self._most)
+        duplicate._begins, duplicate._ends, duplicate.kept_bytes = self._begins[:], self._ends[:], self.kept_bytes
+        return duplicate
 
     def _join_nearest(self) -> None:
         """Halve the number of ranges, so that this is rarely needed."""
         gaps = [after - before for before, after in zip(self._ends, self._begins[1:], strict=False)]
         nearest = sorted(range(len(gaps)), key=gaps.__getitem__)[: len(self) - max(1, self._most // 2)]
-        for at in sorted(nearest, reverse=True):
-            del self._begins[at + 1], self._ends[at]
+        for index in sorted(nearest, reverse=True):
+            del self._begins[index + 1], self._ends[index]
 
 
 def replay(ranges: ByteRanges, source: Readable, size_bytes: int, copy: Patchable) -> int:
-    """Make a copy, an older version of the source, equal to it. Returns how many bytes were copied.
+    """Make a copy, an older version of the source, equal to it. Returns the number of copied bytes.
 
     Args:
         ranges: the bytes written to the source since the copy was equal.

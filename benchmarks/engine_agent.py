@@ -22,7 +22,8 @@ from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.judge.records import pack
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.load.engine.engine import Budget, Engine, Task
-from pytest_cloudbench.load.engine.operations import Files, Upload
+from pytest_cloudbench.load.engine.operations import Upload
+from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, Op, Outcome, ProviderSpec, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_log
 from pytest_cloudbench.support.clock import now_ns

@@ -335,8 +335,8 @@ def blocks(document: str, kind: str) -> list[str]:
         ("README.md", 1, 2),
         ("docs/tutorial.md", 1, 2),
         ("docs/arrivals.md", 1, 2),
-        ("docs/experiments.md", 4, 100),
-        pytest.param("docs/experiments.md", 5, 100, marks=pytest.mark.slow),  # with one that may take 50,000 uploads
+        ("docs/experiments.md", 5, 100),
+        pytest.param("docs/experiments.md", 6, 100, marks=pytest.mark.slow),  # with one that may take 50,000 uploads
     ],
 )
 def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:

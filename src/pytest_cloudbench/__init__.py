@@ -16,30 +16,30 @@ __all__ = [
     "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
     "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
     "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "Egress", "EmpiricalSizes",
-    "EmulatorService", "Endpoint", "Entry", "EqualPlacement", "ErrorKind", "Expectation", "Experiment", "FileNames",
-    "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Insert", "Jittered",
-    "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError", "LinkUnavailable",
-    "LiteralContent", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid", "MakesFaults", "Match", "Metric",
-    "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin", "Observation", "Op", "Option", "Outcome",
-    "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption",
-    "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote",
-    "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount",
-    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient",
-    "Series", "SeriesPlan", "Service", "ServiceError", "Skin", "SkinClock", "SpecError", "Split", "Stable", "Step",
-    "StoreError", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement", "TimeCourse",
-    "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict",
-    "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites",
-    "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks",
-    "client_names", "client_option", "connect_driver", "content_difference", "content_digest", "detail_of",
-    "detail_of_error", "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee", "find_profile",
-    "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts", "is_loaded",
-    "is_web_address", "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift",
-    "key_of", "kind_of_status", "least_placement_time_s", "load_recipe", "make_arrival", "make_client",
-    "make_payload", "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "now_ns",
-    "open_provider", "parse_duration_s", "parse_form", "parse_trace", "path_of", "percentile", "placement_cost",
-    "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of", "sleep_until_ns", "start_emulator",
-    "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials",
-    "wait_for",
+    "EmulatorService", "Endpoint", "Entry", "EntryOptions", "EqualPlacement", "ErrorKind", "Expectation",
+    "Experiment", "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler",
+    "Insert", "Jittered", "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError",
+    "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid",
+    "MakesFaults", "Match", "Metric", "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin", "Observation",
+    "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed",
+    "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider",
+    "ProviderSpec", "PublishedTable", "Quote", "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver",
+    "Refusal", "Replay", "RequestCount", "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route",
+    "RouteTable", "Sandbox", "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin",
+    "SkinClock", "SpecError", "Split", "Stable", "Step", "StoreError", "Suite", "Surrounding", "SyncClient",
+    "ThinkTime", "Threads", "ThroughputPlacement", "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes",
+    "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict", "Way", "WebClient", "Window", "Wire",
+    "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites", "analyze_traffic", "as_file",
+    "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks", "client_names", "client_option",
+    "connect_driver", "content_difference", "content_digest", "detail_of", "detail_of_error", "did_you_mean",
+    "due_ns", "egress_of", "endpoint_of", "find_knee", "find_profile", "find_rhythm", "fit_line", "forecast_batching",
+    "hash_blob", "import_lazily", "import_parts", "is_loaded", "is_web_address", "json_writer", "judge_availability",
+    "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s",
+    "load_recipe", "make_arrival", "make_client", "make_payload", "md5_of", "mean_of_known", "measure_consistency",
+    "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_duration_s", "parse_form", "parse_trace",
+    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of",
+    "sleep_until_ns", "start_emulator", "survey_array", "time_percentiles", "timeout_of", "transfer_doubts",
+    "transfer_means", "usable_credentials", "wait_for",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -133,7 +133,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.lab.sync.transfers import mean_of as mean_of_known
     from pytest_cloudbench.lab.sync.transfers import means as transfer_means
     from pytest_cloudbench.lab.sync.transfers import recovery as recovery_cost
-    from pytest_cloudbench.load.engine.operations import Files
     from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.load.merging.wire import Wire, WireSeen
     from pytest_cloudbench.load.messages import SeriesPlan
@@ -143,6 +142,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.probes.consistency import SETTLE_S as CONSISTENCY_SETTLE_S
     from pytest_cloudbench.load.probes.consistency import measure_consistency
     from pytest_cloudbench.load.probes.readiness import measure_readiness
+    from pytest_cloudbench.load.request import EntryOptions, Files, Load
     from pytest_cloudbench.load.sandbox import Sandbox
     from pytest_cloudbench.load.series import Series
     from pytest_cloudbench.model import (
@@ -256,7 +256,7 @@ _NAMES = {
     # experiments on providers
     "pytest_cloudbench.load.experiment": "Experiment Result",
     "pytest_cloudbench.load.names": "FileNames",
-    "pytest_cloudbench.load.engine.operations": "Files",
+    "pytest_cloudbench.load.request": "EntryOptions Files Load",
     "pytest_cloudbench.load.messages": "SeriesPlan",
     "pytest_cloudbench.load.series": "Series",
     "pytest_cloudbench.load.sandbox": "Sandbox",

@@ -107,6 +107,25 @@ def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -
     assert run.counts() == {"passed": 1}, run.text
 
 
+def test_a_load_is_a_value_of_which_keywords_replace_fields(lab: Lab) -> None:
+    lab.write("""
+        from pytest_cloudbench import EntryOptions, Load, Threads, Verb
+
+        def test_it(experiment, payloads):
+            load = Load(payloads.random(500), arrival=Threads(3), files=12, keep=True)
+            up = experiment.run(load, EntryOptions("up", notes=("first",)))
+            again = EntryOptions("down")
+            down = experiment.run(load, again, on=up.files, operation=Verb.GET, files=5, notes=["second"])
+            assert (up["operation"], up["ok"], up.notes) == ("put", 12, ("first",))
+            assert (down["operation"], down["ok"], down.notes) == ("get", 5, ("second",))
+            with pytest.raises(TypeError, match="zebra"):
+                experiment.run(load, zebra=1)
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+    assert sorted(run.entries) == ["test_it#down[folder:objects]", "test_it#up[folder:objects]"]
+
+
 @SPREAD
 def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) -> None:
     lab.write(f"""

@@ -20,6 +20,7 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.load import messages
 from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
 from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import Endpoint, FleetError, Verb
 from pytest_cloudbench.providers.for_agents import Provided
 
@@ -27,8 +28,10 @@ from .harness import Lab
 
 SUBJECT = Subject("run", "a.py::t", "a.py::t", "t", "t", {"size": 3}, "run", "folder:/x", None, True, {"lib": "1"})
 CLAIM = Expectation("folder:/x", "loss_rate", None, 0.5, "a paper", datetime.date(2014, 6, 30), {"size": 3})
-START = Start(SUBJECT, LoadShape(10, 20, names=FileNames(".jpg")), 1.5, Verb.GET, expect=(CLAIM,), notes=("slow",),
-              addresses=(("127.0.0.1", 443), ("::1", 80)))  # fmt: skip
+START = Start(
+    SUBJECT, LoadShape(10, 20, names=FileNames(".jpg"), operation=Verb.GET),
+    EntryOptions(expect=(CLAIM,), notes=("slow",)), 1.5, addresses=(("127.0.0.1", 443), ("::1", 80)),
+)  # fmt: skip
 
 
 def sent(message: Message) -> Any:
@@ -111,9 +114,9 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], told: str) -> None:
     [
         (("subject", "versions"), {"lib": 1}, "message Subject: versions: expected str, found 1"),
         (("load", "ops"), "many", "message LoadShape: ops: expected int, found 'many'"),
-        (("operation",), "burn", "message Start: operation: expected one of Verb, found 'burn'"),
-        (("notes",), "slow", "message Start: notes: expected a list, found 'slow'"),
-        (("published",), [], "message Start: published: expected a mapping, found []"),
+        (("load", "operation"), "burn", "message LoadShape: operation: expected one of Verb, found 'burn'"),
+        (("entry", "notes"), "slow", "message EntryOptions: notes: expected a list, found 'slow'"),
+        (("entry", "published"), [], "message EntryOptions: published: expected a mapping, found []"),
         (("load",), None, "message LoadShape: expected its fields by name, found None"),
     ],
 )

@@ -12,8 +12,9 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.load.engine.operations import Files, compare, task_of
+from pytest_cloudbench.load.engine.operations import compare, task_of
 from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.load.sandbox import Sandbox
 from pytest_cloudbench.model import (
     BudgetError,

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import UsageError, Verb
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.support.clock import wait_for
@@ -29,7 +30,7 @@ PRICE = Price("a page", "2026-01-01", {"put": 0.01, "list": 0.1, "get": 0.001}, 
 
 def asked(operation: Verb = Verb.PUT, ops: int = 100, size_bytes: int = 0, prepared: int = 0) -> Start:
     subject = Subject("run", "node", "name", "name", "test", {}, "folder", "acme", None, True, {}, "none")
-    return Start(subject, LoadShape(ops, size_bytes, prepared), 12.0, operation)
+    return Start(subject, LoadShape(ops, size_bytes, prepared, operation=operation), EntryOptions(), 12.0)
 
 
 def test_an_estimate_is_requests_and_bytes_that_leave() -> None:

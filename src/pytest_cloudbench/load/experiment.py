@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
@@ -24,10 +23,9 @@ from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.metrics import METRICS, told_details
 from pytest_cloudbench.judge.ranking import grouped
-from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.engine.engine import Budget, Engine
 from pytest_cloudbench.load.engine.logs import open_log
-from pytest_cloudbench.load.engine.operations import Deal, Files, OnFile, Upload, budget_of, task_of
+from pytest_cloudbench.load.engine.operations import Deal, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.load.engine.room import available_bytes, check_room
 from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
@@ -45,7 +43,8 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Turn,
 )
-from pytest_cloudbench.load.names import FileNames, Labels, entry_names
+from pytest_cloudbench.load.names import Labels, entry_names
+from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
 from pytest_cloudbench.model import (
     BudgetError,
     CloudError,
@@ -58,7 +57,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results.oplog import OpLog
-from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads, changes, plan
+from pytest_cloudbench.workload.arrival import Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
 _AGAIN = 1000
@@ -66,6 +65,8 @@ _AGAIN = 1000
 
 _SAMPLES = 64
 """The number of response times that all agents together report at a time, for the live line."""
+
+_PART_ONLY = EntryOptions(store=False)
 
 _KEPT = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
 _ERRORS = ("errors", "error_details")
@@ -144,15 +145,13 @@ class _Part:
     """This agent's part of one run, while it lasts."""
 
     name: str
+    load: Load
     task: Upload | OnFile
     files: Files
     deal: Deal
     asked: Start
     budget: Budget
     is_prepared: bool
-    verify: bool
-    label: str
-    has_folder: bool
 
 
 @dataclass(slots=True)
@@ -197,78 +196,24 @@ class Experiment:
         self._runs = _AGAIN * (self.agent.again or 0)
 
     def run(
-        self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
-        files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
-        verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
-        published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (), may_drift: bool = False,
-        names: FileNames | None = None, extra: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
-        warm_up_s: float = 0.0, until: Stable | None = None, gate: Mapping[str, Any] | None = None,
-    ) -> Result:  # fmt: skip
+        self, load: Load | Generator | None = None, entry: EntryOptions | None = None, **keywords: Unpack[RunKeywords]
+    ) -> Result:
         """Upload new files, or run another operation on existing files: one file per operation.
 
         Args:
-            payload: makes the content of each file; not needed with ``on``.
-            arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
-                one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
-            sensors: logical sensors, shared out evenly among the agents.
-            ops_per_sensor: operations of each sensor.
-            files: with ``Threads``, the number of files instead of the two above.
-            operation: what is measured. All but an upload need files; if ``on`` names none, they are uploaded first,
-                unmeasured. A download is compared with what was uploaded.
-            on: files that an earlier run kept; with ``Threads`` all of them, or a random ``sample``.
-            sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
-            keep: leave the files for another run of this test; they are removed at its end.
-            verify: after uploads and deletions, compare the provider's listing.
-            mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied: a
-                provider in trouble is then measured instead of waited for.
-            store: make an entry of the run, judge its expectations and show it. Otherwise it is part of a conclusion.
-            detail: return every operation's times (``Result.ops``); meant for up to a few thousand operations.
-            label: names the entry if a test makes several; the second one with a label ``x`` is ``x-2``.
-            published: figures by metric to show beside the measured ones, with their ``source``.
-            expect: expectations besides those that are recorded in a file.
-            names: what new files are called, if that matters.
-            extra: what else the entry should hold (plain data).
-            notes: remarks to show with the numbers.
-            warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
-            until: end the run on all agents when a metric has been steady, with that many operations at most.
-            may_drift: times may rise or fall steadily: that is then a note and not a doubt.
-            gate: margins of the regression gate by metric, such as ``{"p50": 0.05, "p99": None}`` (docs/gates.md).
+            load: what is done, and when; a payload and keywords stand for a ``Load`` of them.
+            entry: what becomes of the numbers.
+            keywords: fields of ``Load`` and of ``EntryOptions``, in place of what the two above say.
 
         Raises UsageError for conflicting arguments or an operation that the provider lacks, FleetError when the
         controller is gone, CloudError when the folder cannot be made, filled or listed, ServiceError if a service died.
         """
+        load, entry = parse_request(load, entry, keywords)
         self._runs += 1
-        label = self._labels.new(label) if store else label
-        name, is_new = self._name(), on is None
-        if on is None:
-            if payload is None:
-                raise UsageError("experiment.run: expected a payload, or on=files of a former run")
-            payload = fresh(payload, self._runs) if self._runs > 1 else payload
-            on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=names)
-            deal = Deal.of(arrival, sensors, ops_per_sensor, files, None)
-        else:
-            deal = Deal.of(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
-            if on.limits is not None and not isinstance(arrival, Threads):
-                deal = replace(deal, limits=on.limits)
-        warm: object = warm_up_s
-        if not isinstance(warm, (int, float)) or isinstance(warm, bool) or not 0 <= warm < inf:
-            raise UsageError(f"experiment.run: warm_up_s={warm_up_s!r}: expected seconds, 0 or more")
-        if until is not None and (about := METRICS[until.metric].about) and operation not in about:
-            raise UsageError(f"experiment.run: until: {until.metric} says nothing about {operation.value}")
-        check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
-        prepares = is_new and operation is not Verb.PUT
-        load = deal.load(self.agent.index, self.agent.count)
-        asked = Start(
-            self._subject(name, label, stores=store), _shape_of(deal, on, prepares), operation=operation, stores=store,
-            detail=detail, published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect),
-            until=until, warm_up_s=warm_up_s, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
-            gate=self._margins(gate), addresses=self.provider.addresses,
-        )  # fmt: skip
-        task = task_of(self.provider.driver, operation, on, load.targets if load else {})
-        place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
-        budget = budget_of(deal, on.payload, prepares, place, bounds)
-        run = _Part(name, task, on, deal, asked, budget, prepares, verify, label, mkdir or not is_new)
-        result = self._within_folder(run, is_new, keep, mkdir)
+        if entry.store:
+            entry = replace(entry, label=self._labels.new(entry.label))
+        run = self._part(load, replace(entry, gate=self._margins(entry.gate)))
+        result = self._within_folder(run)
         told = {key: result[key] for key in (*_KEPT, *_ERRORS) if key in result.info}
         self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
@@ -310,13 +255,16 @@ class Experiment:
         told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         noted = [*notes, *(note for part in parts for note in part.notes)]
         run = self._name()
+        entry = EntryOptions(
+            label, extra=extra or {}, notes=tuple(dict.fromkeys(noted)), published=published or {},
+            expect=tuple(expect), gate=self._margins(gate),
+        )  # fmt: skip
         asked = Conclusion(
-            self._subject(run, label), metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(told)),
-            tuple(dict.fromkeys(noted)), published=published or {}, extra=extra or {}, expect=tuple(expect),
-            ops=sum(part["ops"] for part in parts), loop=parts[-1]["loop"] if parts else None, own=_own(parts),
+            self._subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
+            tuple(dict.fromkeys(told)), ops=sum(part["ops"] for part in parts),
+            loop=parts[-1]["loop"] if parts else None, own=_own(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: grouped(values, median) or list(values) for name, values in (spread or {}).items()},
-            gate=self._margins(gate),
         )  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{run}", asked), label)
 
@@ -330,7 +278,7 @@ class Experiment:
         self._runs += 1
         name = self._name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
-        self._agree(name, Start(self._subject(name, "", stores=False), LoadShape(0, 0)))
+        self._agree(name, Start(self._subject(name, "", stores=False), LoadShape(0, 0), _PART_ONLY))
         try:
             self.agent.once(f"folder:{name}", lambda: self._around.make(folder, mkdir=True, is_fresh=not self._kept))
             self._around.prepare_driver(name, folder)
@@ -349,7 +297,7 @@ class Experiment:
 
         ``load`` is what is planned. All agents enter and leave together.
         """
-        self.agent.gather(f"start:{run}", Start(self._subject(run, "", stores=False), load))
+        self.agent.gather(f"start:{run}", Start(self._subject(run, "", stores=False), load, _PART_ONLY))
         with open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._handed_in(run, log, "", stopped="", verified=False)
@@ -415,17 +363,38 @@ class Experiment:
 
     # -- one run ----------------------------------------------------------------------------------
 
+    def _part(self, load: Load, entry: EntryOptions) -> _Part:
+        """Prepare this agent's part of a run. Raises UsageError."""
+        name, is_new, provider = self._name(), load.on is None, self.provider
+        if load.on is None:
+            assert load.payload is not None  # see Load.check
+            payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
+            files = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=load.names)
+            deal = Deal.of(load, None)
+        else:
+            files, deal = load.on, Deal.of(load, self._chosen(load.on, load.sample, name))
+        check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
+        prepares = is_new and load.operation is not Verb.PUT
+        asked = Start(
+            self._subject(name, entry.label, stores=entry.store), _shape_of(load, deal, files, prepares), entry,
+            addresses=provider.addresses,
+        )  # fmt: skip
+        work = deal.traced(self.agent.index, self.agent.count)
+        task = task_of(provider.driver, load.operation, files, work.targets if work else {})
+        place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
+        budget = budget_of(deal, files.payload, prepares, place, bounds)
+        return _Part(name, load, task, files, deal, asked, budget, prepares)
+
     def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
-        """Returns a random share of kept files, the same on every agent; at least one."""
-        if not sample > 0:
-            raise UsageError(f"experiment.run: sample={sample!r}: expected a share above 0, such as 0.5")
+        """Return a random share of kept files, the same on every agent; at least one."""
         if sample >= 1.0:
             return on.members
         count = max(1, round(sample * len(on.members)))
         return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
 
-    def _within_folder(self, run: _Part, is_new: bool, keep: bool, mkdir: bool) -> Result:
-        folder = run.files.folder
+    def _within_folder(self, run: _Part) -> Result:
+        """Run a load in its folder, which is made and removed if it is the run's own."""
+        folder, is_new, mkdir = run.files.folder, run.load.on is None, run.load.mkdir
         self._agree(run.name, replace(run.asked, planned_s=run.deal.planned_s() / self.facts.time_scale))
         try:
             if is_new:
@@ -433,10 +402,10 @@ class Experiment:
                 self.agent.once(f"folder:{run.name}", lambda: self._around.make(folder, mkdir=mkdir, is_fresh=is_fresh))
             try:
                 result = self._measured(run)
-                if keep:
+                if run.load.keep:
                     if is_new:
                         self._kept.append(folder)
-                    members = run.deal.files(0, 1) if run.deal.load(0, 1) is None else ()
+                    members = run.deal.files(0, 1) if run.deal.traced(0, 1) is None else ()
                     return replace(result, files=_kept(run.files, members, result.tried))
                 return result
             finally:
@@ -463,14 +432,14 @@ class Experiment:
 
     def _measured(self, run: _Part) -> Result:
         agent, deal = self.agent, run.deal
-        if run.has_folder:
+        if run.load.mkdir or run.load.on is not None:
             self._around.prepare_driver(run.name, run.files.folder)
         stopped = ""
         if run.is_prepared:
             members = deal.files(agent.index, agent.count)
             stopped = self._around.upload(run.name, run.files, members, run.budget)
         planned_s = deal.planned_s() / self.facts.time_scale
-        lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
+        lists = run.load.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
 
         def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float], late_s: float | None) -> None:
             in_flight = engine.in_flight if engine is not None else 0
@@ -485,18 +454,18 @@ class Experiment:
             driver = self.provider.driver
             requests = driver.requests if isinstance(driver, Counting) else None
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
-            if run.asked.until is not None:
-                watch = RunWatch(agent, run.name, run.asked.until, log.record)
+            if run.load.until is not None:
+                watch = RunWatch(agent, run.name, run.load.until, log.record)
                 engine.record = watch.record
                 watch.ends(engine)
             begun_cpu_s = time.process_time()
             stopped = self._load(run, engine, planned_s, stopped, watch)
-            cpu_s = engine.measured_cpu_s() if run.asked.warm_up_s else time.process_time() - begun_cpu_s
+            cpu_s = engine.measured_cpu_s() if run.load.warm_up_s else time.process_time() - begun_cpu_s
             log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
                 agent.once(f"list:{run.name}", lambda: self._around.list(run.name, run.files.folder))
-        return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
+        return self._handed_in(run.name, log, run.asked.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
 
     def _handed_in(
         self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
@@ -517,7 +486,7 @@ class Experiment:
         def start_ns(planned_s: float = planned_s) -> int:
             told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s, pid=agent.pid))
             began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
-            engine.measured_from_ns = began_ns + round(run.asked.warm_up_s / facts.time_scale * 1e9)
+            engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)
             if watch is not None:
                 watch.measured_from_ns = engine.measured_from_ns
             return began_ns
@@ -580,13 +549,14 @@ def _kept(files: Files, members: Sequence[tuple[int, int]], tried: bytes) -> Fil
     return replace(files, members=there, limits=limits)
 
 
-def _shape_of(deal: Deal, files: Files, prepares: bool) -> LoadShape:
-    load, payload = deal.load(0, 1), files.payload
-    ops = load.ops if load else deal.ops
+def _shape_of(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
+    work, payload = deal.traced(0, 1), files.payload
+    ops = work.ops if work else deal.ops
     threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
     return LoadShape(
-        ops, load.size_bytes if load else ops * payload.size_bytes, ops if prepares else 0,
+        ops, work.size_bytes if work else ops * payload.size_bytes, ops if prepares else 0,
         deal.sensors if threads is None else None, deal.ops_per_sensor, threads, repr(deal.arrival),
-        "closed" if isinstance(deal.arrival, Closed) else "open", None if load else payload.size_bytes,
-        type(payload).__name__, files.names,
+        "closed" if isinstance(deal.arrival, Closed) else "open", None if work else payload.size_bytes,
+        type(payload).__name__, files.names, load.operation, load.warm_up_s, load.until,
+        load.may_drift or changes(load.arrival), load.detail, load.keep and load.on is None,
     )  # fmt: skip

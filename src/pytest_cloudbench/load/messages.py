@@ -12,9 +12,9 @@ from typing import Any
 
 from pytest_cloudbench.fleet.offsets import Offset
 from pytest_cloudbench.fleet.wire import Message
-from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import Verb
 
 
@@ -88,6 +88,12 @@ class LoadShape(Message):
         sensors, ops_per_sensor, threads, arrival, loop: who runs operations, and when they are due.
         size_bytes, payload: of each file.
         names: what files are called.
+        operation: what is measured.
+        warm_up_s: seconds from the start; operations due in it are left out of metrics.
+        until: what ends the run early.
+        may_drift: whether a drift is no surprise, and therefore no doubt.
+        detail: whether every operation's times are asked for.
+        keeps: whether its files are for another run.
     """
 
     ops: int
@@ -101,6 +107,12 @@ class LoadShape(Message):
     size_bytes: int | None = None
     payload: str | None = None
     names: FileNames = field(default_factory=FileNames)
+    operation: Verb = Verb.PUT
+    warm_up_s: float = 0.0
+    until: Stable | None = None
+    may_drift: bool = False
+    detail: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,34 +122,16 @@ class Start(Message):
     Attributes:
         subject: whose run it is.
         load: of all agents together.
+        entry: what becomes of its numbers.
         planned_s: how long this agent takes at least.
-        operation: what is measured.
-        stores: whether it becomes an entry; otherwise it is part of a conclusion.
-        detail: whether every operation's times are asked for.
-        published, extra, notes, expect, gate: see ``Experiment.run``; ``extra`` is what else the entry holds.
-        warm_up_s: seconds from the start; operations due in it are left out of metrics.
-        until: what ends the run early.
-        may_drift: whether a drift is no surprise, and therefore no doubt.
-        keeps: whether its files are for another run.
         addresses: host and port of the provider's services; none if it has none, None if only parts of it have.
         pid: this agent's process; 0 on another host.
     """
 
     subject: Subject
     load: LoadShape
+    entry: EntryOptions
     planned_s: float = 0.0
-    operation: Verb = Verb.PUT
-    stores: bool = False
-    detail: bool = False
-    published: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    expect: tuple[Expectation, ...] = ()
-    warm_up_s: float = 0.0
-    until: Stable | None = None
-    may_drift: bool = False
-    keeps: bool = False
-    gate: Mapping[str, float | None] = field(default_factory=dict)
     addresses: tuple[tuple[str, int], ...] | None = None
     pid: int = 0
 
@@ -194,33 +188,28 @@ class Conclusion(Message):
 
     Attributes:
         subject: whose conclusion it is.
-        metrics, rounds_s, stats_of, columns, doubts, notes, published, extra, expect: see ``Experiment.conclude``;
-            ``extra`` is what else the entry holds.
+        entry: how it is called, judged and shown.
+        metrics, rounds_s, stats_of, columns, doubts, spread: see ``Experiment.conclude``.
         shown: further values; they hide metrics of the same name from readers, but not from expectations.
         ops: operations of all runs that it is made of.
         ops_files: their records.
         loop: ``open`` or ``closed``, None if there was no load.
         own: what the runs say together, by the entry's key names: how busy the machine was, and errors.
-        spread, gate: see ``Experiment.conclude``.
     """
 
     subject: Subject
+    entry: EntryOptions
     metrics: Mapping[str, float | None]
     rounds_s: tuple[float, ...]
     stats_of: str
     columns: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    published: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
     shown: Mapping[str, Any] = field(default_factory=dict)
-    expect: tuple[Expectation, ...] = ()
     ops: int = 0
     ops_files: tuple[str, ...] = ()
     loop: str | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
     spread: Mapping[str, Any] = field(default_factory=dict)
-    gate: Mapping[str, float | None] = field(default_factory=dict)
 
 
 # --- while a run lasts ----------------------------------------------------------------------------

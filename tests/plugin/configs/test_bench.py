@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench import data
 from pytest_cloudbench.judge.expect import judge_expectation
+from pytest_cloudbench.load.request import Load
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.plugin.configs.bench import (
     BenchCase,
     BenchExperiment,
     BenchFile,
-    SensorLoad,
-    ThreadLoad,
     parse_bench,
 )
 from pytest_cloudbench.plugin.configs.bench_keys import (
@@ -36,7 +35,7 @@ from pytest_cloudbench.plugin.configs.bench_keys import (
     schema_of,
 )
 from pytest_cloudbench.plugin.configs.bench_keys import GRID as GRID_KEYS
-from pytest_cloudbench.workload.arrival import NAMES, FixedInterval, ThinkTime, arrival
+from pytest_cloudbench.workload.arrival import NAMES, FixedInterval, ThinkTime, Threads, arrival
 from pytest_cloudbench.workload.payload.registry import GENERATORS, SIZES, Param
 from pytest_cloudbench.workload.trace import Replay
 from tests.plugin.configs import bench_documents as documents
@@ -84,7 +83,7 @@ def test_an_experiment_with_sensors() -> None:
     assert read.operations == (Verb.PUT, Verb.GET)
     [case] = read.cases
     assert (case.id, case.params) == ("", {})
-    assert case.load == SensorLoad(5, 2, FixedInterval(1))
+    assert case.load == Load(arrival=FixedInterval(1), sensors=5, ops_per_sensor=2)
     assert case.payload.make("seed").size_bytes == 5120
     assert case.payload.make("a").content(0, 0).read(0, 9) != case.payload.make("b").content(0, 0).read(0, 9)
 
@@ -96,19 +95,17 @@ def test_what_may_be_left_out() -> None:
 
 
 def test_an_experiment_with_threads() -> None:
-    assert one(THREADS).cases[0].load == ThreadLoad(4, 10)
-    assert one({**THREADS, "pause_s": 2}).cases[0].load == ThreadLoad(4, 10, 2.0)
+    assert one(THREADS).cases[0].load == Load(arrival=Threads(4), files=10)
+    assert one({**THREADS, "pause_s": 2}).cases[0].load == Load(arrival=Threads(4, 2.0), files=10)
 
 
 def test_a_trace_says_how_many_sensors_and_which_operations_there_are() -> None:
     read = one(TRACE)
     load = read.cases[0].load
-    assert isinstance(load, SensorLoad)
     assert isinstance(load.arrival, Replay)
     assert (load.sensors, load.ops_per_sensor, read.operations) == (2, 2, ())
     assert read.cases[0].payload.make("s").size_bytes == 100, "its smallest upload"
     fewer = one({**TRACE, "sensors": 1}).cases[0].load
-    assert isinstance(fewer, SensorLoad)
     assert (fewer.sensors, fewer.ops_per_sensor) == (1, 2)
 
 
@@ -122,7 +119,7 @@ def test_a_grid_is_every_combination_in_order() -> None:
     assert len({case.id for case in cases}) == len(cases) == 12
     last = cases[-1]
     assert last.params == {"sensors": 50, "size_bytes": 3, "percent": 0.5, "interval_s": 0.5}
-    assert last.load == SensorLoad(50, 1, FixedInterval(0.5, 0.5))
+    assert last.load == Load(arrival=FixedInterval(0.5, 0.5), sensors=50, ops_per_sensor=1)
     assert last.payload.params == {"size_bytes": 3, "percent": 0.5}
 
 
@@ -517,4 +514,5 @@ def test_the_schema_of_a_generators_parameter_accepts_what_it_accepts(value: Any
 
 
 def test_a_closed_loop_of_sensors_is_one_too() -> None:
-    assert one({**BASE, "arrival": documents.ARRIVALS[-1]}).cases[0].load == SensorLoad(5, 2, ThinkTime(1))
+    load = one({**BASE, "arrival": documents.ARRIVALS[-1]}).cases[0].load
+    assert load == Load(arrival=ThinkTime(1), sensors=5, ops_per_sensor=2)

@@ -37,6 +37,7 @@ from pytest_cloudbench.load.gate.verdicts import failing_gates, properties, unme
 from pytest_cloudbench.load.item import declared_by, params_of, stored_name
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import ClientError, Content, UsageError
 from pytest_cloudbench.net.capture import CaptureUnavailable
 from pytest_cloudbench.net.link import LinkUnavailable, Way
@@ -306,10 +307,14 @@ class LabItem:
             None, is_kept=False, versions={**(lab.versions if lab else {}), **(versions or {})},
             suite=declared_by(self._item),
         )  # fmt: skip
+        entry = EntryOptions(
+            label, extra={"setting": lab.record()} if lab else {}, published=published or {},
+            notes=tuple(dict.fromkeys([*(lab.notes() if lab else ()), *added, *notes])),
+            gate=marked_margins(self._item),
+        )  # fmt: skip
         asked = Conclusion(
-            subject, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
-            tuple(dict.fromkeys([*(lab.notes() if lab else ()), *added, *notes])), published=published or {},
-            extra={"setting": lab.record()} if lab else {}, shown=extra or {}, gate=marked_margins(self._item),
+            subject, entry, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
+            shown=extra or {},
         )  # fmt: skip
         made = result_of(self._agent.ask("alone", asked))
         unmet_gates(self._item).extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))

@@ -233,9 +233,10 @@ class Conductor:
         item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
-            folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
-            cpu_ticks=cpu_ticks(), measured_from_ns=start_ns + round(asked.warm_up_s / self.facts.time_scale * 1e9),
-            decider=Decider(asked.until) if asked.until is not None else None, reference_s=reference_s,
+            folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider),
+            notes=list(asked.entry.notes), cpu_ticks=cpu_ticks(),
+            measured_from_ns=start_ns + round(load.warm_up_s / self.facts.time_scale * 1e9),
+            decider=Decider(load.until) if load.until is not None else None, reference_s=reference_s,
             counter=counter, sampler=sampler,
         )  # fmt: skip
         self._note(run)
@@ -254,11 +255,11 @@ class Conductor:
         """Write down what ``cloudbench recover`` needs if this process is killed; a full disk does not stop the run."""
         asked, subject = run.asked, run.asked.subject
         info = {
-            **self.entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
+            **self.entries.info(subject, run.item, asked.entry.published, run.profile_digest), **asked.entry.extra,
             "planned_ops": asked.load.ops, **warm_up_info(run),
         }  # fmt: skip
         note = {
-            "measured_from_ns": run.measured_from_ns if asked.warm_up_s else None,
+            "measured_from_ns": run.measured_from_ns if asked.load.warm_up_s else None,
             "fullname": subject.fullname, "name": subject.name, "run": subject.run, "params": subject.params,
             "run_id": self.facts.run_id, "info": info,
         }  # fmt: skip
@@ -328,17 +329,17 @@ class Conductor:
         doubts = list(dict.fromkeys([*self.doubts, *_lost(item), *asked.doubts]))
         digest = self._providers.digest(asked.subject.provider)
         info = {
-            **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
+            **self.entries.info(asked.subject, item, asked.entry.published, digest), "ops": asked.ops,
             "ops_files": list(asked.ops_files), "stats_of": asked.stats_of, "loop": asked.loop, **asked.own,
-            **asked.extra, **asked.metrics, **asked.shown, **capabilities(asked.metrics),
+            **asked.entry.extra, **asked.metrics, **asked.shown, **capabilities(asked.metrics),
             **({} if self.entries.gate is None else {"reference_cpu_s": reference_cpu_s()}),
         }  # fmt: skip
-        judgements = self.entries.judge(asked.subject, asked.expect, asked.metrics, doubts, info)
+        judgements = self.entries.judge(asked.subject, asked.entry.expect, asked.metrics, doubts, info)
         self.entries.add(
-            asked.subject, info, asked.rounds_s, judgements, doubts, asked.notes, asked.columns, asked.spread,
-            asked.gate,
+            asked.subject, info, asked.rounds_s, judgements, doubts, asked.entry.notes, asked.columns, asked.spread,
+            asked.entry.gate,
         )  # fmt: skip
-        return answer(info, judgements, doubts, asked.notes)
+        return answer(info, judgements, doubts, asked.entry.notes)
 
     def _versus(self) -> Contests:
         """What compares two sides, made at its first use: most sessions compare none."""

@@ -96,8 +96,8 @@ def estimate_usd(price: Price, asked: Start, requests: Mapping[Verb, int]) -> fl
         return ops * requests.get(verb, 1) * price.requests.get(verb.value, 0.0)
 
     load = asked.load
-    down_bytes = load.bytes if asked.operation is Verb.GET else 0
-    total = cost(asked.operation, load.ops) + cost(Verb.PUT, load.prepared) + cost(Verb.LIST, 1)
+    down_bytes = load.bytes if asked.load.operation is Verb.GET else 0
+    total = cost(asked.load.operation, load.ops) + cost(Verb.PUT, load.prepared) + cost(Verb.LIST, 1)
     return total + down_bytes / _GB * price.down_gb
 
 
@@ -105,9 +105,9 @@ def announcement(asked: Start, money: str = "") -> str:
     """Returns the line that announces what is about to be done to a real service."""
     load = asked.load
     more = f" ({load.prepared} uploads before)" if load.prepared else ""
-    moved = f", {load.bytes:,} bytes {'down' if asked.operation is Verb.GET else 'up'}"
-    if asked.operation not in _MOVES_FILES and not more:
-        moved = f" ({asked.operation.value})"
+    moved = f", {load.bytes:,} bytes {'down' if asked.load.operation is Verb.GET else 'up'}"
+    if asked.load.operation not in _MOVES_FILES and not more:
+        moved = f" ({asked.load.operation.value})"
     took = f", at least {asked.planned_s:.0f} s" if asked.planned_s >= 1 else ""
     if not load.ops:
         return f"{asked.subject.provider}: as many operations as it takes{money and f', {money}'}"

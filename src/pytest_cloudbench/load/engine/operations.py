@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.load.engine.engine import Budget, Task
-from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.request import Files, Load
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads
@@ -25,8 +25,8 @@ _REPLAYED = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What some sensors are going to do.
+class TracedWork:
+    """What a trace has some sensors do.
 
     Attributes:
         ops, size_bytes: operations, and bytes moved by them, up and down.
@@ -38,8 +38,8 @@ class Load:
     targets: Mapping[tuple[int, int], tuple[int, int]]
 
 
-def load_of(arrival: Arrival | Closed, sensors: Iterable[int], count: int) -> Load | None:
-    """Returns the load of an arrival process that specifies each operation; None for the others.
+def traced_work(arrival: Arrival | Closed, sensors: Iterable[int], count: int) -> TracedWork | None:
+    """Return the work of an arrival process that specifies each operation; None for the others.
 
     A get or a stat uses the file that the same sensor put last. Raises UsageError if there is none, and
     for verbs that are not replayed.
@@ -64,7 +64,7 @@ def load_of(arrival: Arrival | Closed, sensors: Iterable[int], count: int) -> Lo
                 targets[sensor, seq] = last
                 size_bytes += last[1] if verb is Verb.GET else 0
         ops += len(steps)
-    return Load(ops, size_bytes, targets)
+    return TracedWork(ops, size_bytes, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,9 @@ class Deal:
     limits: Sequence[int] | None = None
 
     @classmethod
-    def of(
-        cls, arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
-    ) -> Deal:
-        """Returns how ``Experiment.run`` deals out what it was asked for. Raises UsageError."""
+    def of(cls, load: Load, members: Sequence[tuple[int, int]] | None) -> Deal:
+        """Deal out a load; ``members`` are the existing files that it is about. Raises UsageError."""
+        arrival, sensors, count, files = load.arrival, load.sensors, load.ops_per_sensor, load.files
         given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
         for key, value in given.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -101,7 +100,7 @@ class Deal:
             if files or sensors < 1 or count < 1:
                 found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
                 raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
-            return cls(arrival, sensors, count)
+            return cls(arrival, sensors, count, limits=load.on.limits if load.on is not None else None)
         if sensors or (files < 1 and members is None):
             raise UsageError("experiment.run: Threads expect the number of files, not sensors")
         chosen = members if members is None or not files else members[:files]
@@ -137,9 +136,9 @@ class Deal:
         mine = range(index, self.sensors, agents)
         return self.ops_per_sensor * len(mine) if self.limits is None else sum(map(self.count_of, mine))
 
-    def load(self, index: int, agents: int) -> Load | None:
-        """Returns one agent's load as a trace specifies it; None if there is no trace."""
-        return load_of(self.arrival, range(index, self.sensors, agents), self.ops_per_sensor)
+    def traced(self, index: int, agents: int) -> TracedWork | None:
+        """Return one agent's work as a trace specifies it; None if there is no trace."""
+        return traced_work(self.arrival, range(index, self.sensors, agents), self.ops_per_sensor)
 
     def threads(self, index: int, agents: int) -> range:
         """The numbers of one agent's threads in a pool."""
@@ -151,38 +150,6 @@ class Deal:
         if isinstance(self.arrival, Threads):
             return self.arrival.horizon_s(self.sensors)
         return self.arrival.horizon_s(self.ops_per_sensor) if isinstance(self.arrival, ThinkTime) else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Files in a folder on the provider, as one run has written them.
-
-    Attributes:
-        folder: absolute path.
-        payload: what is in them.
-        members: (sensor, sequence number) of each.
-        named: what they are called; None for sensor and sequence number, with the payload's suffix if it has one.
-        limits: how many files each sensor has, if the run that wrote them ended early.
-    """
-
-    folder: str
-    payload: Generator
-    members: Sequence[tuple[int, int]] = ()
-    named: FileNames | None = None
-    limits: Sequence[int] | None = None
-
-    @property
-    def names(self) -> FileNames:
-        """What they are called."""
-        return self.named or FileNames(getattr(self.payload, "suffix", "") or FileNames().suffix)
-
-    def path(self, sensor: int, seq: int) -> str:
-        """Where the file of a sensor and sequence number is."""
-        return f"{self.folder}/{self.names.path(sensor, seq)}"
-
-    def file(self, sensor: int, seq: int) -> tuple[str, Content]:
-        """Its path and what is in it."""
-        return self.path(sensor, seq), self.payload.content(sensor, seq)
 
 
 def _sized(payload: Generator, size_bytes: int) -> Generator:
@@ -330,11 +297,11 @@ def budget_of(
     max_ops, max_bytes = bounds
     if max_ops is None and max_bytes is None:
         return Budget()
-    loads = [deal.load(each, agents) for each in range(agents)]
+    works = [deal.traced(number, agents) for number in range(agents)]
     times, unit = 1 + prepares, 1
-    ops = [load.ops if load else deal.count(each, agents) * times for each, load in enumerate(loads)]
-    units = [load.size_bytes if load else 0 for load in loads]
-    if loads[0] is None:
+    ops = [work.ops if work else deal.count(number, agents) * times for number, work in enumerate(works)]
+    units = [work.size_bytes if work else 0 for work in works]
+    if works[0] is None:
         units, unit = ops, max(1, payload.size_bytes)
 
     def part(whole: int | None, wanted: Sequence[int], unit: int) -> int | None:

@@ -15,8 +15,8 @@ from pytest_cloudbench.drivers.base import Preparing
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
-from pytest_cloudbench.load.engine.operations import Files
 from pytest_cloudbench.load.messages import ListingPage, SwitchFaults
+from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import BudgetError, CloudError, Entry, ErrorKind
 from pytest_cloudbench.providers import Provider
 

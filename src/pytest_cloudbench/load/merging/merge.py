@@ -145,14 +145,14 @@ def merge(
     doubts += server_doubts(servers, measured.summary.kinds, measured.summary.ops)
     run.notes += [*_warm_up_notes(run, measured), *measured.ending.notes]
     if drift := _drift(run, measured):
-        (run.notes if run.asked.may_drift else doubts).append(drift)
+        (run.notes if run.asked.load.may_drift else doubts).append(drift)
     info = _info(run, measured, entries)
-    stores = run.asked.stores
-    judgements = entries.judge(run.asked.subject, run.asked.expect, measured.metrics, doubts, info) if stores else []
+    subject, entry = run.asked.subject, run.asked.entry
+    judgements = entries.judge(subject, entry.expect, measured.metrics, doubts, info) if entry.store else []
     # All that is read of the logs comes before they are removed.
-    ops = stats.columns(measured.counted, run.start_ns) if run.asked.detail else {}
-    spread = _spread(run, measured) if stores else {}
-    tried = _tried_by_sensor(table) if run.asked.keeps and run.end_ns is not None else b""
+    ops = stats.columns(measured.counted, run.start_ns) if run.asked.load.detail else {}
+    spread = _spread(run, measured) if entry.store else {}
+    tried = _tried_by_sensor(table) if run.asked.load.keeps and run.end_ns is not None else b""
     try:
         info["ops_file"] = _write_records(run, measured, entries.facts.run_id, logs.values())
     except ResultsError as error:
@@ -160,7 +160,7 @@ def merge(
         folders = sorted({str(path.parent) for path in logs.values()})
         run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
         judgements.append(expect.Judgement("broken", str(error)))
-    if stores:
+    if entry.store:
         _store(run, measured, entries, info, judgements, doubts, spread)
     return answer(info, judgements, doubts, run.notes, ops, tried)
 
@@ -168,30 +168,31 @@ def merge(
 def _measure(run: OpenRun, table: OpTable) -> _Measured:
     """Returns what all records of a run say, verified against what the provider lists."""
     asked = run.asked
-    since_ns = run.measured_from_ns if asked.warm_up_s else None
+    since_ns = run.measured_from_ns if asked.load.warm_up_s else None
     verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
     counted = table if since_ns is None else table.since(since_ns)
     summary = summarize(counted, verification, run.beside)
     metrics = summary.metrics
-    if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost
+    if asked.load.operation is not Verb.PUT:  # nothing was uploaded that could be lost
         metrics = {name: value for name, value in metrics.items() if name not in _OF_UPLOADS}
         verification = None
     ok_bytes = (metrics["payload_bytes_per_op"] or 0) * summary.outcomes.get(Outcome.OK, 0)
-    on_wire = wire.believed(run.carried, asked.operation, round(ok_bytes), run.item.missing)
+    on_wire = wire.believed(run.carried, asked.load.operation, round(ok_bytes), run.item.missing)
     metrics = {
         **metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None,
         "wire_bytes_per_op": on_wire.bytes / len(table) if on_wire.bytes is not None and table else None,
     }  # fmt: skip
     tried = len(table), asked.load.ops
-    ending = end_of(counted, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
+    ending = end_of(counted, asked.load.until, tried, run.start_ns, run.end_ns) if asked.load.until else End()
     return _Measured(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
 
 
 def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
     """Returns the extra_info of a run's entry."""
+    entry = run.asked.entry
     return {
-        **entries.info(run.asked.subject, run.item, run.asked.published, run.profile_digest), **run.asked.extra,
+        **entries.info(run.asked.subject, run.item, entry.published, run.profile_digest), **entry.extra,
         **_run_info(run, measured.summary, measured.verification), **wire.told(measured.on_wire),
         **warm_up_info(run, measured.left_out), **measured.ending.info, **measured.metrics,
     }  # fmt: skip
@@ -227,12 +228,14 @@ def _store(
     judgements: Sequence[expect.Judgement], doubts: Sequence[str], spread: Mapping[str, Sequence[float]],
 ) -> None:  # fmt: skip
     """Add the run's entry, with the response times of its operations as pytest-benchmark's data."""
-    info["stats_of"] = f"response time of operations ({run.asked.operation.value}) that succeeded"
+    info["stats_of"] = f"response time of operations ({run.asked.load.operation.value}) that succeeded"
     data_s = measured.summary.response_s
     if not data_s:
         info["stats_of"] = "elapsed time: no operation succeeded"
         data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
-    entries.add(run.asked.subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=run.asked.gate)
+    entries.add(
+        run.asked.subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=run.asked.entry.gate
+    )
 
 
 def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> list[str]:
@@ -266,16 +269,16 @@ def answer(
 
 def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
     """Returns what an entry says of the warm-up; nothing if there is none."""
-    warm_up_s = run.asked.warm_up_s
+    warm_up_s = run.asked.load.warm_up_s
     if not warm_up_s:
         return {}
     return {"warm_up_s": warm_up_s} | ({} if left_out is None else {"warm_up_ops": left_out})
 
 
 def _warm_up_notes(run: OpenRun, measured: _Measured) -> list[str]:
-    if not run.asked.warm_up_s:
+    if not run.asked.load.warm_up_s:
         return []
-    note, unsuccessful = f"warm-up of {run.asked.warm_up_s:g} s: {measured.left_out:,} operations left out", 0
+    note, unsuccessful = f"warm-up of {run.asked.load.warm_up_s:g} s: {measured.left_out:,} operations left out", 0
     for block in measured.table.blocks():
         fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
         unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)
@@ -293,9 +296,9 @@ def _tried_by_sensor(table: OpTable) -> bytes:
 
 def _drift(run: OpenRun, measured: _Measured) -> str:
     """Returns how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
-    if run.asked.until:
+    if run.asked.load.until:
         return measured.ending.drift
-    return drift_of(measured.summary) if run.asked.stores and run.asked.subject.turn is None else ""
+    return drift_of(measured.summary) if run.asked.entry.store and run.asked.subject.turn is None else ""
 
 
 def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[str]:
@@ -312,7 +315,7 @@ def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[st
     if tried < planned and run.end_ns is None:
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
     if left_out and not summary.ops:
-        doubts.append(f"all operations were due in the warm-up of {run.asked.warm_up_s:g} s")
+        doubts.append(f"all operations were due in the warm-up of {run.asked.load.warm_up_s:g} s")
     return [*doubts, *measured.ending.doubts]
 
 
@@ -330,7 +333,7 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
         **summary.errors(),
         "digest_checked": verification.digest_checked if verification else None,
-        "operation": run.asked.operation.value,
+        "operation": run.asked.load.operation.value,
         **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
         "cpu_share": run.cpu_share,
         "steal_share": run.steal_share,

@@ -20,9 +20,9 @@ from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 from pytest_cloudbench.load.engine.engine import Budget, outcome_of
-from pytest_cloudbench.load.engine.operations import Files
 from pytest_cloudbench.load.messages import ClockReading, LoadShape, ProgressReport, UploadSeen, Whereabouts
 from pytest_cloudbench.load.probes.reader import NOT_INTACT, SHORT, Attempt, ReaderProcess, Watcher
+from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 from pytest_cloudbench.results.oplog import OpLog
 from pytest_cloudbench.support.clock import now_ns

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.data import read_trace
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.plugin.collect.module import ConfigModule, text_of
-from pytest_cloudbench.plugin.configs.bench import BenchCase, BenchExperiment, SensorLoad, parse_bench
+from pytest_cloudbench.plugin.configs.bench import BenchCase, BenchExperiment, parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import OPERATIONS
-from pytest_cloudbench.workload.arrival import Threads
 from pytest_cloudbench.workload.trace import Replay
 
 if TYPE_CHECKING:
@@ -100,14 +101,14 @@ def _check_provider(text: str, source: str, key: str) -> None:
 
 def _check_traces(bench: BenchExperiment, source: str, place: str) -> None:
     """Whether all rows that will be used can be replayed, and soon."""
-    from pytest_cloudbench.load.engine.operations import load_of
+    from pytest_cloudbench.load.engine.operations import traced_work
 
     for case in bench.cases:
         load = case.load
-        if not isinstance(load, SensorLoad) or not isinstance(load.arrival, Replay):
+        if not isinstance(load.arrival, Replay):
             continue
         try:
-            load_of(load.arrival, range(load.sensors), load.ops_per_sensor)
+            traced_work(load.arrival, range(load.sensors), load.ops_per_sensor)
         except UsageError as error:
             raise ConfigError(source, f"{place}.arrival.file", str(error)) from None
         begin_s = load.arrival.trace.begin_s / load.arrival.scale
@@ -134,30 +135,22 @@ def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, se
     provider, facts = experiment.provider, experiment.facts
     names = [provider.spec, *([f"emulated:{provider.profile}"] if provider.profile else [])]
     today = datetime.datetime.strptime(facts.run_id[:8], "%Y%m%d").date()  # the run's, the same for every agent
-    load, payload = _load(case), case.payload.make(seed)
+    load = replace(
+        case.load, payload=case.payload.make(seed), keep=len(bench.operations) > 1, warm_up_s=bench.warm_up_s,
+        until=bench.until, may_drift=bench.may_drift,
+    )  # fmt: skip
     experiment.params = dict(case.params)
     results: list[tuple[str, Result]] = []
     for number in range(1, bench.repeat + 1):
         again, files = f"-{number}" if number > 1 else "", None
         for verb in bench.operations or [None]:
             label = (_TRACE if verb is None else _WORDS[verb]) + again
-            result = experiment.run(
-                payload, **load, operation=verb or Verb.PUT, on=files, keep=len(bench.operations) > 1, label=label,
-                warm_up_s=bench.warm_up_s, until=bench.until, gate=bench.gate, may_drift=bench.may_drift,
-                expect=bench.claims(case, verb, names, today),
-            )  # fmt: skip
+            entry = EntryOptions(label, expect=bench.claims(case, verb, names, today), gate=bench.gate)
+            result = experiment.run(replace(load, operation=verb or Verb.PUT, on=files), entry)
             files = files or result.files
             results.append((label, result))
         experiment.close()  # the next round begins as this one did
     _check(results)
-
-
-def _load(case: BenchCase) -> dict[str, Any]:
-    """The arguments of ``experiment.run`` for sensors or threads, counts and due times."""
-    load = case.load
-    if isinstance(load, SensorLoad):
-        return {"arrival": load.arrival, "sensors": load.sensors, "ops_per_sensor": load.ops_per_sensor}
-    return {"arrival": Threads(load.threads, load.pause_s), "files": load.files}
 
 
 def _check(results: Sequence[tuple[str, Result]]) -> None:

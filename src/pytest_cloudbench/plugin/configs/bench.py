@@ -19,6 +19,7 @@ from typing import Any, cast
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.judge.watched import parse_margins
+from pytest_cloudbench.load.request import Load
 from pytest_cloudbench.model import ConfigError, ProviderSpec, SpecError, UsageError, Verb
 from pytest_cloudbench.plugin.configs.bench_errors import Locator, NamedFiles, check_values, hint, named, shown
 from pytest_cloudbench.plugin.configs.bench_keys import (
@@ -37,7 +38,7 @@ from pytest_cloudbench.plugin.configs.bench_keys import (
     UNTIL,
     fits,
 )
-from pytest_cloudbench.workload.arrival import Arrival, ThinkTime, arrival
+from pytest_cloudbench.workload.arrival import Arrival, ThinkTime, Threads, arrival
 from pytest_cloudbench.workload.payload import Generator, generator
 from pytest_cloudbench.workload.payload.registry import Param
 from pytest_cloudbench.workload.trace import VERBS, Replay
@@ -47,27 +48,6 @@ _SEED = "check"
 
 
 # --- what a file says ---
-
-
-@dataclass(frozen=True, slots=True)
-class SensorLoad:
-    """``sensors`` sources with ``ops_per_sensor`` operations each, due when ``arrival`` says.
-
-    With a ``Replay`` this is the most operations of a sensor, and the trace's rows also say which operation each is.
-    """
-
-    sensors: int
-    ops_per_sensor: int
-    arrival: Arrival | ThinkTime
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadLoad:
-    """A closed loop: ``threads`` threads share ``files`` files; each waits ``pause_s`` seconds after each file."""
-
-    threads: int
-    files: int
-    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +98,13 @@ class BenchCase:
     Attributes:
         id: for the test's name, unique in the experiment; empty without a grid.
         params: the values of the grid by the last word of their keys.
-        load: who does how much, and when.
+        load: who does how much, and when; its payload is made for each run.
         payload: what the files hold.
     """
 
     id: str
     params: Mapping[str, Any]
-    load: SensorLoad | ThreadLoad
+    load: Load
     payload: BenchPayload
 
 
@@ -142,7 +122,7 @@ class BenchExperiment:
         cases: the combinations of the grid, in the file's order, the last key changing fastest.
         expectations: what must hold.
         warm_up_s, until, may_drift: what is left out, when it ends early, and whether times may drift; see
-            ``Experiment.run``.
+            ``Load``.
         gate: margins of the regression gate, by metric; None: not gated.
     """
 
@@ -160,7 +140,7 @@ class BenchExperiment:
 
     def claims(
         self, case: BenchCase, operation: Verb | None, providers: Sequence[str], date: datetime.date
-    ) -> list[Expectation]:
+    ) -> tuple[Expectation, ...]:
         """What is expected of one operation of one case; judge it with ``expect.judge_expectation``.
 
         Args:
@@ -169,13 +149,13 @@ class BenchExperiment:
             providers: the names that the provider goes by: its spec, and "emulated:" and its profile.
             date: when the file says so, for the line of the verdict: the day of the run, or of the file.
         """
-        return [
+        return tuple(
             Expectation(providers[0], claim.metric, claim.at_least, claim.at_most, claim.source, date, claim.where)
             for claim in self.expectations
             if (operation is None or operation in claim.operations)
             and (claim.provider is None or claim.provider in providers)
             and all(case.params[key] == value for key, value in claim.where.items())
-        ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +322,7 @@ def _word(key: str, value: Any, at: int) -> str:
 # --- who does how much, and when ---
 
 
-def _load(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> SensorLoad | ThreadLoad:
+def _load(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> Load:
     of_sensors, of_threads = ([key for key in keys if key in table] for keys in (SENSOR_KEYS, THREAD_KEYS))
     if of_sensors and of_threads:
         either = "either sensors, ops_per_sensor and arrival, or threads and files"
@@ -352,20 +332,20 @@ def _load(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> Sens
             raise locator.wrong(key, EXPERIMENT[key].expected, table[key])
     if of_threads:
         _needs(table, ("threads", "files"), locator)
-        return ThreadLoad(table["threads"], table["files"], float(table.get("pause_s", 0.0)))
+        return Load(arrival=Threads(table["threads"], float(table.get("pause_s", 0.0))), files=table["files"])
     if "arrival" not in table:
         missing = "arrival" if of_sensors else "sensors"
         raise locator.error(missing, "is missing; expected sensors, ops_per_sensor and arrival, or threads and files")
     made = _arrival(table["arrival"], locator, files)
     if isinstance(made, Replay):  # without numbers, all of it
-        return SensorLoad(table.get("sensors", made.sensors), table.get("ops_per_sensor", made.ops_per_sensor), made)
+        table = {"sensors": made.sensors, "ops_per_sensor": made.ops_per_sensor, **table}
     _needs(table, ("sensors", "ops_per_sensor"), locator)
-    return SensorLoad(table["sensors"], table["ops_per_sensor"], made)
+    return Load(arrival=made, sensors=table["sensors"], ops_per_sensor=table["ops_per_sensor"])
 
 
-def _replay(load: SensorLoad | ThreadLoad) -> Replay | None:
+def _replay(load: Load) -> Replay | None:
     """The trace that is replayed, if one is."""
-    return load.arrival if isinstance(load, SensorLoad) and isinstance(load.arrival, Replay) else None
+    return load.arrival if isinstance(load.arrival, Replay) else None
 
 
 def _needs(table: Mapping[str, Any], keys: Sequence[str], locator: Locator) -> None:
@@ -398,9 +378,7 @@ def _arrival(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> A
 # --- what the files hold ---
 
 
-def _payload(
-    given: Mapping[str, Any], load: SensorLoad | ThreadLoad, locator: Locator, files: NamedFiles
-) -> BenchPayload:
+def _payload(given: Mapping[str, Any], load: Load, locator: Locator, files: NamedFiles) -> BenchPayload:
     table = dict(given)
     if (replay := _replay(load)) is not None:
         if table.get("generator") == "mixed":

@@ -502,7 +502,7 @@ class Experiment:
                 engine.run_closed(deal.arrival, mine, deal.count_of, facts.seed, start_ns(), facts.time_scale)
             else:
                 schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
-                schedule = schedule if deal.limits is None else schedule.limited(deal.count_of)
+                schedule = schedule if deal.limits is None else schedule.limit_operations(deal.count_of)
                 engine.run_schedule(schedule, start_ns(schedule.horizon_s))
         except BudgetError as error:
             return str(error)

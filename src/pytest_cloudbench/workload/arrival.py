@@ -450,7 +450,7 @@ class Plan:
         """Due time of the last operation, in seconds from the start."""
         return self.due_ns[-1] / 1e9 if self.due_ns else 0.0
 
-    def limited(self, count_of: Callable[[int], int]) -> Plan:
+    def limit_operations(self, count_of: Callable[[int], int]) -> Plan:
         """Return the plan with at most ``count_of(sensor)`` operations of each sensor."""
         rows = [row for row, sensor in enumerate(self.sensor) if self.seq[row] < count_of(sensor)]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_cloudbench.lab.clients.command_file import (
     PLACEHOLDERS,
     CommandFile,
-    fill,
+    fill_placeholders,
     load_command_file,
     parse_command_file,
 )
@@ -121,5 +121,5 @@ def test_nothing_but_a_config_error_leaves_the_reader(text: str) -> None:
 def test_filling_in_is_exact(text: str) -> None:
     """Doubled braces come out single, placeholders as their values, everything else as it was."""
     escaped = text.replace("{", "{{").replace("}", "}}")
-    assert fill(escaped, {}) == text
-    assert fill(f"{escaped} {{folder}}", {"folder": "{/f}"}) == f"{text} {{/f}}"
+    assert fill_placeholders(escaped, {}) == text
+    assert fill_placeholders(f"{escaped} {{folder}}", {"folder": "{/f}"}) == f"{text} {{/f}}"

@@ -71,7 +71,7 @@ def test_a_command_that_ends_with_a_process_that_is_needed_gone(processes: Proce
     with pytest.raises(ClientError, match=r"brief \(server\): killed by signal 15"):
         processes.run("client", "long", ["sleep", "600"], timeout_s=600)
     assert time.monotonic() - started_s < 60
-    assert server.ended() == -15
+    assert server.exit_status() == -15
     assert processes.pids("client") == ()
 
 
@@ -85,7 +85,7 @@ def test_listening_is_seen_without_a_packet(processes: Processes) -> None:
     code = f"import socket\ns = socket.create_server(('127.0.0.1', {port}))\nprint(s.accept())"
     process = processes.start("server", "listener", py(code))
     processes.wait_listening(process, port, 60)
-    assert process.ended() is None, "something connected"
+    assert process.exit_status() is None, "something connected"
     with pytest.raises(ClientError, match=r"listener did not listen on port 1 within 0.1 s"):
         processes.wait_listening(process, 1, 0.1)
 
@@ -112,7 +112,7 @@ def test_one_that_does_not_listen_to_sigterm_ends_too(processes: Processes, monk
     process = processes.start("client", "deaf", py(code))
     processes.wait_logged(process, "deaf", 60)
     processes.stop()
-    assert process.ended() == -signal.SIGKILL
+    assert process.exit_status() == -signal.SIGKILL
 
 
 def test_nothing_is_started_without_a_watchdog(processes: Processes) -> None:
@@ -136,9 +136,9 @@ def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         stat = watchdog.read_stat(process.pid)
         assert stat is not None
-        watchdog.kill((stat._replace(start=stat.start - 1),))
+        watchdog.kill_processes((stat._replace(start=stat.start - 1),))
         assert process.poll() is None
-        watchdog.kill((stat,))
+        watchdog.kill_processes((stat,))
         assert process.wait(HANG_S) == -signal.SIGKILL
 
 
@@ -255,9 +255,9 @@ def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Proce
         assert other.stdout.read(1) == b"."  # the kernel shows a new program's environment a moment after its start
         wanted = watchdog.read_stat(other.pid)
         assert wanted is not None
-        assert [stat.pid for stat in watchdog.carriers("mine", start)] == [other.pid]
-        assert watchdog.carriers("mine", wanted.start + 1) == ()
-        assert watchdog.carriers("min", start) == ()
+        assert [stat.pid for stat in watchdog.find_carriers("mine", start)] == [other.pid]
+        assert watchdog.find_carriers("mine", wanted.start + 1) == ()
+        assert watchdog.find_carriers("min", start) == ()
         processes.stop()
         assert other.poll() is None
     finally:
@@ -268,5 +268,5 @@ def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Proce
 def test_a_number_that_is_another_process_by_now_has_no_tree() -> None:
     stat = watchdog.read_stat(os.getpid())
     assert stat is not None
-    assert os.getpid() in {each.pid for each in watchdog.tree(os.getpid(), stat.start)}
-    assert watchdog.tree(os.getpid(), stat.start - 1) == ()
+    assert os.getpid() in {each.pid for each in watchdog.find_tree(os.getpid(), stat.start)}
+    assert watchdog.find_tree(os.getpid(), stat.start - 1) == ()

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import CAPABILITIES
 from pytest_cloudbench.lab.clients.reference.content import Digester, is_worth_deflating
-from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment, Signature, join, make_signature, match
+from pytest_cloudbench.lab.clients.reference.delta import (
+    DeltaSegment,
+    Signature,
+    join_segments,
+    make_signature,
+    match_segments,
+)
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.model import UsageError
 
@@ -32,7 +38,7 @@ def delta(method: str, old: bytes, new: bytes, block_bytes: int = BLOCK) -> list
     def read(offset: int, length: int) -> bytes:
         return new[offset : offset + length]
 
-    return join(match(method, read, 0, len(new), len(new), signature(old, block_bytes)))
+    return join_segments(match_segments(method, read, 0, len(new), len(new), signature(old, block_bytes)))
 
 
 def applied(segments: list[DeltaSegment], old: bytes, new: bytes) -> bytes:

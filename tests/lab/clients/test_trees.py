@@ -44,7 +44,7 @@ def test_a_settled_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1")
     tree = FolderTree(tmp_path)
-    while not tree._known:  # it is read until its time stamp is some milliseconds old
+    while not tree._certain:  # it is read until its time stamp is some milliseconds old
         digests = tree.digests()
     path.chmod(0)
     if os.geteuid():  # root may read everything

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_cloudbench.lab.detect import Observation, observe
-from pytest_cloudbench.lab.detect.observe import window
+from pytest_cloudbench.lab.detect.observe import cut_window
 from pytest_cloudbench.net.traffic import Analysis, analyze
 from tests.net.traffic.craft import CLIENT, SECOND, START_NS, Record, Segment, pcapng, records, udp
 
@@ -77,7 +77,7 @@ def test_a_window_has_the_packets_of_its_time_and_no_others() -> None:
     found = analysis(*talks)
     times = found.table.packets.time_ns
     middle = int(times[len(times) // 2])
-    parts = [window(found.table, START_NS, middle), window(found.table, middle, int(times[-1]) + 1)]
+    parts = [cut_window(found.table, START_NS, middle), cut_window(found.table, middle, int(times[-1]) + 1)]
     for flow in found.table.flows:
         rows = [row for part in parts for row in part.rows(flow).tolist()]
         assert rows == found.table.rows(flow).tolist()

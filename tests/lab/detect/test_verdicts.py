@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.lab.detect import CAPABILITIES, KINDS, Observation, first_steps, judge, more_steps
-from pytest_cloudbench.lab.detect.sent import EditCosts, blocks_of
+from pytest_cloudbench.lab.detect.sent import EditCosts, find_blocks
 from pytest_cloudbench.lab.detect.values import Step
 from tests.lab.detect.synthetic import KIB, MIB, Made
 
@@ -426,7 +426,7 @@ def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> 
         replace(each, up_bytes=each.up_bytes + 300_000) if each.kind not in ("idle", "few", "many") else each
         for each in Made(dedup="block", block_bytes=256 * KIB).measured()
     ]
-    blocks = blocks_of(EditCosts.of(seen))
+    blocks = find_blocks(EditCosts.measure(seen))
     assert blocks is not None
     assert blocks.bounds_bytes is not None
     assert blocks.bounds_bytes[0] < 256 * KIB < blocks.bounds_bytes[1] < 700 * KIB
@@ -438,7 +438,7 @@ def test_the_bounds_of_block_sizes_hold_the_true_size(mean_bytes: int, is_cut_by
     known = 0
     for seed in range(40):
         client = Cutting(mean_bytes, is_cut_by_content, random.Random(seed))
-        blocks = blocks_of(EditCosts.of(client.measured()))
+        blocks = find_blocks(EditCosts.measure(client.measured()))
         if blocks is not None and blocks.bounds_bytes is not None:
             known += 1
             least, most = blocks.bounds_bytes

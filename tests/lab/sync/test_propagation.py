@@ -17,7 +17,7 @@ from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.reference.adapter import ReferenceClient
 from pytest_cloudbench.lab.sync.changes import Workload, put
 from pytest_cloudbench.lab.sync.lab import Lab
-from pytest_cloudbench.lab.sync.propagation import Propagation, _Watch, propagate
+from pytest_cloudbench.lab.sync.propagation import Propagation, _ReceiverWatch, propagate
 from pytest_cloudbench.net.link import Way
 
 from .links import lab_of
@@ -85,7 +85,7 @@ def test_a_client_that_ends_is_noticed_at_once(lab: Lab) -> None:
 
 def test_right_sizes_with_other_bytes_are_not_intact(tmp_path: Path) -> None:
     content = b"x" * 1000
-    watch = _Watch(tmp_path, {"a": (1000, hashlib.sha256(content).hexdigest())})
+    watch = _ReceiverWatch(tmp_path, {"a": (1000, hashlib.sha256(content).hexdigest())})
     assert not watch._is_intact()
     (tmp_path / "a").write_bytes(b"y" * 1000)
     assert not watch._is_intact()

@@ -1,7 +1,6 @@
-"""The registry of sync clients by name.
+"""The registry of sync clients by name, which turns a spec or a TOML file into a client.
 
-What may live here: one line per client, and what turns a spec or a TOML file into a client. Nothing is started
-and no program is searched before ``prepare``.
+Nothing is started and no program is searched before ``prepare``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
         frozenset("folder interface address names product servers process quiet_s quiet_bytes verify".split()),
     ),
 }
-"""Name to its class and the options that it knows."""
+"""Each name's class, and the options that it knows."""
 
 _WRAPPERS: Mapping[str, tuple[str, frozenset[str], str]] = {
     "savingbox": (
@@ -35,22 +34,22 @@ _WRAPPERS: Mapping[str, tuple[str, frozenset[str], str]] = {
         "reference",
     ),
 }
-"""Name to its class, its own options, and which client it is ``over`` by default; that one gets all other options."""
+"""Each name's class, its own options, and the client it is ``over`` by default, which gets all other options."""
 
 
 def names() -> tuple[str, ...]:
-    """The registered client names, in alphabetical order."""
+    """Return the registered client names, in alphabetical order."""
     return tuple(sorted({*_CLIENTS, *_WRAPPERS}))
 
 
 def client(spec: str, **options: str) -> SyncClient:
-    """A client, not yet prepared.
+    """Return a client that is not prepared yet.
 
     Args:
-        spec: ``NAME[?KEY=VALUE&...]``, such as ``syncthing?compression=always``; or the path of a TOML file
+        spec: ``NAME[?KEY=VALUE&...]``, such as ``syncthing?compression=always``, or the path of a TOML file
             that describes a command (it has a ``/`` or ends in ``.toml``). ``savingbox?over=NAME&...`` puts a savingbox
             in front of another client, which gets the options that are not the savingbox's.
-        options: the same as after the ``?``; these take precedence.
+        options: the same as after the ``?``, and these take precedence.
 
     Raises UsageError (ConfigError for the TOML file) for a spec that cannot work.
     """
@@ -66,23 +65,25 @@ def client(spec: str, **options: str) -> SyncClient:
     except SpecError as error:
         raise UsageError(str(error).replace("provider", "client", 1)) from error
     if parsed.scheme not in names() or parsed.target:
-        known = ", ".join(names())
-        raise UsageError(f"client {spec!r}: unknown; expected one of {known}, or a .toml file")
-    given = {**parsed.params, **options}
+        known_names = ", ".join(names())
+        raise UsageError(f"client {spec!r}: unknown; expected one of {known_names}, or a .toml file")
+    client_options = {**parsed.params, **options}
     if parsed.scheme in _WRAPPERS:
-        where, own_options, over = _WRAPPERS[parsed.scheme]
-        own = {name: given.pop(name) for name in own_options & given.keys()}
-        wrapped: SyncClient = _class(where)(own, client(given.pop("over", over), **given))
+        class_path, own_options, over = _WRAPPERS[parsed.scheme]
+        own_values = {name: client_options.pop(name) for name in own_options & client_options.keys()}
+        wrapped: SyncClient = _load_class(class_path)(
+            own_values, client(client_options.pop("over", over), **client_options)
+        )
         return wrapped
-    where, known_options = _CLIENTS[parsed.scheme]
-    for name in given:
+    class_path, known_options = _CLIENTS[parsed.scheme]
+    for name in client_options:
         if name not in known_options:
             expected = ", ".join(sorted(known_options)) or "none"
             raise UsageError(f"client {spec!r}: unknown option {name!r}; {parsed.scheme} knows: {expected}")
-    made: SyncClient = _class(where)(given)
-    return made
+    result: SyncClient = _load_class(class_path)(client_options)
+    return result
 
 
-def _class(where: str) -> Any:
-    module, _, name = where.partition(":")
+def _load_class(class_path: str) -> Any:
+    module, _, name = class_path.partition(":")
     return getattr(importlib.import_module(module), name)

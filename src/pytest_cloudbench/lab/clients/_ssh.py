@@ -1,6 +1,6 @@
 """A private SSH server and its client configuration, for clients that run over SSH.
 
-What may live here: keys, configuration and start of one sshd that accepts only its own client.
+The sshd accepts only its own client.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Ssh:
     """One sshd on the server's port, and the configuration of its only user.
 
     Args:
-        client: whose server half it is; it is being configured and has the programs of BINARIES.
+        client: the client of this server half. It is being configured and has the programs of BINARIES.
     """
 
     def __init__(self, client: LocalClient) -> None:
@@ -82,7 +82,7 @@ class Ssh:
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of ``ssh`` besides the host."""
+        """The arguments of ``ssh`` besides the host."""
         return ["-F", str(self._folder / "ssh_config")]
 
     def start(self) -> Process:

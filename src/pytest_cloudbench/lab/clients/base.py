@@ -1,7 +1,7 @@
 """The one narrow seam between experiments and sync clients.
 
-What may live here: the protocol, the facts that a client declares, and what all clients started by this package
-share: their life cycle and how to wait for a verified destination.
+Here are the protocol, the facts that a client declares, and what all clients started by this package share: their life
+cycle, and waiting for a verified destination.
 
 The life of a client::
 
@@ -35,13 +35,13 @@ from pytest_cloudbench.lab.clients.trees import FolderTree, difference
 from pytest_cloudbench.model import ClientError, UsageError
 
 CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
-"""What a client may do to save traffic or time (IMC 2013, section 4)."""
+"""The ways in which a client may save traffic or time (IMC 2013, section 4)."""
 
 _START_S = 60.0
 
 
 class Proof(Enum):
-    """How ``wait_synced`` knows that the client is in sync."""
+    """The ways in which ``wait_synced`` knows that the client is in sync."""
 
     CONTENT = "the server holds the same content"
     CLIENT = "the client said so"
@@ -50,7 +50,7 @@ class Proof(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """What a client's documentation claims about a capability: yes, no or unknown, and in which words."""
+    """A claim of a client's documentation about a capability: yes, no or unknown, and in which words."""
 
     answer: Literal["yes", "no", "unknown"]
     why: str = ""
@@ -58,11 +58,11 @@ class Documented:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Where to capture a client that runs on the user's own network, and how to tell its traffic from others'.
+    """The place where a client on the user's own network is captured, and the signs that tell its traffic.
 
     Attributes:
         interface: its name.
-        addresses: the client's; empty: all of the interface.
+        addresses: the client's, or empty for all of the interface.
         names: patterns of its servers' names.
         servers: addresses or networks of its servers.
     """
@@ -75,17 +75,17 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What is known about a client without running it.
+    """The facts about a client that are known without running it.
 
     Attributes:
         name: from the registry, or from its TOML file.
-        watches_folder: whether it notices changes by itself; if not, ``after_change`` runs it.
+        watches_folder: whether it notices changes by itself. If not, ``after_change`` runs it.
         binaries: programs that must be installed, of both sides.
-        testbed: its name for ``tools/testbed install``; empty if it has none.
+        testbed: its name for ``tools/testbed install``, or empty if it has none.
         documented: answers to CAPABILITIES by its documentation, with the options it was given. Detectors are checked
             against them, and never read them.
         outside: set for a client that this package does not start: it runs on the user's own network.
-        over: the name of the client behind one that only stands in front of it; otherwise empty.
+        over: the name of the client behind one that only stands in front of it, otherwise empty.
     """
 
     name: str
@@ -98,11 +98,11 @@ class ClientFacts:
 
 
 class ClientUnavailable(UsageError):
-    """The client cannot be measured here now; the message says how to enable it."""
+    """The client cannot be measured here now, and the message says how to enable it."""
 
 
 class MissingProgramError(ClientUnavailable):
-    """A program of the client is not installed; the message names the command that installs it."""
+    """A program of the client is not installed, and the message names the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class SyncClient(Protocol):
 
     @property
     def facts(self) -> ClientFacts:
-        """What is known of it without running it."""
+        """The facts that are known without running it."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Where files are changed; exists after ``prepare``."""
+        """The folder in which files are changed. It exists after ``prepare``."""
         ...
 
     def prepare(
@@ -148,19 +148,19 @@ class SyncClient(Protocol):
         ...
 
     def start(self) -> None:
-        """Bring both halves up; returns when they are connected and in sync. Raises ClientError."""
+        """Bring both halves up, and return when they are connected and in sync. Raises ClientError."""
         ...
 
     def before_change(self) -> None:
-        """Called before files are changed, for clients whose sync state only their traffic shows."""
+        """Prepare for a change of files, for clients whose sync state only their traffic shows."""
         ...
 
     def after_change(self) -> None:
-        """Run a client that does not watch the folder; no effect for one that does. Raises ClientError."""
+        """Run a client that does not watch the folder. No effect for one that does. Raises ClientError."""
         ...
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """Wait until the server has the folder's current content; returns how that is known.
+        """Wait until the server has the folder's current content. Returns how that is known.
 
         Raises ClientError, with the last lines of the logs, when a process ends or the time is over, and
         ClientUnavailable when nothing can tell.
@@ -172,28 +172,31 @@ class SyncClient(Protocol):
         ...
 
     def stop(self) -> None:
-        """End every process of both halves; safe to call again."""
+        """End every process of both halves. Safe to call again."""
         ...
 
     def versions(self) -> Mapping[str, str]:
-        """Names and versions of the programs, for the results."""
+        """Return names and versions of the programs, for the results."""
         ...
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """The running processes of one side."""
+        """Return the running processes of one side."""
         ...
 
     def cpu_s(self, side: Side) -> float | None:
-        """CPU seconds of one side since the start, also of commands that have ended; None: unknown."""
+        """Return the CPU seconds of one side since the start, including ended commands, or None if unknown."""
         ...
 
     def receiver(self) -> Receiver | None:
-        """Where files arrive, after ``prepare``; None: not on this machine."""
+        """Return the side where files arrive, after ``prepare``, or None if it is not on this machine."""
         ...
 
 
 class LocalClient(ABC):
-    """What clients started by this package share. Subclasses implement the abstract methods, in this order."""
+    """The parts shared by clients that this package starts.
+
+    Subclasses implement the abstract methods, in this order.
+    """
 
     facts: ClientFacts
     own_names: frozenset[str] = frozenset()
@@ -207,18 +210,18 @@ class LocalClient(ABC):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Write configuration files; ``server_port`` is free."""
+        """Write configuration files. ``server_port`` is free."""
 
     @abstractmethod
     def _start_server(self) -> None:
-        """Start the server half; return when it can be connected to."""
+        """Start the server half, and return when it can be connected to."""
 
     @abstractmethod
     def _start_client(self) -> None:
-        """Start the client half; return when it watches the folder, or is ready to run."""
+        """Start the client half, and return when it watches the folder, or is ready to run."""
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """How to ask a program for its version, if not by ``--version``; no arguments: it is not asked."""
+    """The arguments that print a program's version, if not ``--version``. Without arguments, it is not asked."""
 
     def before_change(self) -> None:  # noqa: B027  # the same
         """No effect: the server's content is inspected instead."""
@@ -227,18 +230,18 @@ class LocalClient(ABC):
         """No effect: it watches the folder."""
 
     def _is_settled(self) -> bool:
-        """Called when the content is equal: whether the client itself is also finished."""
+        """Return whether the client itself is finished, too. Called when the content is equal."""
         return True
 
     def _stored(self) -> Path:
-        """A folder with the content that the server would return. Reading it sends nothing over the link."""
+        """Return a folder with the content that the server would return. Reading it sends nothing over the link."""
         return self.stored
 
     # --- what they share --------------------------------------------------------------------------
 
     @property
     def folder(self) -> Path:
-        """Where files are changed."""
+        """The folder in which files are changed."""
         return self.workdir / "folder"
 
     @property
@@ -259,7 +262,7 @@ class LocalClient(ABC):
         client_address: str = "127.0.0.1",
         runner: Runner | None = None,
     ) -> None:
-        """Find programs and ports, and write configuration below ``workdir``; raises MissingProgramError."""
+        """Find programs and ports, and write configuration below ``workdir``. Raises MissingProgramError."""
         self.stop()
         self.programs = self._find_programs()
         self.workdir = workdir.resolve()
@@ -277,7 +280,7 @@ class LocalClient(ABC):
             raise
 
     def start(self) -> None:
-        """Bring both halves up; raises ClientError, leaving nothing running."""
+        """Bring both halves up. Raises ClientError, leaving nothing running."""
         try:
             self._start_server()
             self._start_client()
@@ -288,65 +291,65 @@ class LocalClient(ABC):
     def wait_synced(self, timeout_s: float) -> Proof:
         """Return when the server would return exactly the folder's current content."""
         self.processes.check()
-        wanted = self._folder_tree.digests()
+        digests = self._folder_tree.digests()
         if not self.facts.watches_folder:
-            # Its run has ended: what the server still lacks will not come.
-            self._must_hold(wanted, self.held(), "")
+            # Its run has ended, so the server gets nothing more.
+            self._must_hold(digests, self.held(), "")
             return Proof.CONTENT
         sizes_bytes = self._folder_tree.sizes_bytes()
         stored = self._stored_tree()
 
-        def equal() -> bool:
+        def is_equal() -> bool:
             # Sizes cost no reading, so they are asked first.
-            return stored.sizes_bytes() == sizes_bytes and stored.digests() == wanted and self._is_settled()
+            return stored.sizes_bytes() == sizes_bytes and stored.digests() == digests and self._is_settled()
 
         try:
-            self.processes.wait_until(equal, timeout_s, "the server did not have the folder's content")
+            self.processes.wait_until(is_equal, timeout_s, "the server did not have the folder's content")
         except ClientError as error:
-            self._must_hold(wanted, stored.digests(), f"; {error}")
+            self._must_hold(digests, stored.digests(), f"; {error}")
             raise
         return Proof.CONTENT
 
-    def _must_hold(self, wanted: Mapping[str, str], held: Mapping[str, str], more: str) -> None:
-        if lacks := difference(wanted, held):
-            raise ClientError(f"{self.facts.name}: the server differs from the folder: {lacks}{more}")
+    def _must_hold(self, expected: Mapping[str, str], held: Mapping[str, str], suffix: str) -> None:
+        if differences := difference(expected, held):
+            raise ClientError(f"{self.facts.name}: the server differs from the folder: {differences}{suffix}")
 
     def idle(self, duration_s: float) -> None:
         """Leave it alone for that long. Raises ClientError as soon as a process ends."""
         self.processes.idle(duration_s)
 
     def held(self) -> dict[str, str]:
-        """What the server would return: relative path to SHA-256."""
+        """Return the files that the server would return: relative path to SHA-256."""
         return self._stored_tree().digests()
 
     def stop(self) -> None:
-        """End every process of both halves; safe to call again, and before ``prepare``."""
+        """End every process of both halves. Safe to call again, and before ``prepare``."""
         if hasattr(self, "processes"):
             self.processes.stop()
 
     def versions(self) -> Mapping[str, str]:
-        """Programs and the versions they report; programs not installed are omitted."""
-        asked = {name: self.version_arguments.get(name, ("--version",)) for name in self.facts.binaries}
+        """Return programs and the versions they report, without programs that are not installed."""
+        arguments_by_program = {name: self.version_arguments.get(name, ("--version",)) for name in self.facts.binaries}
         return {
             name: program_version(path, *arguments)
-            for name, arguments in asked.items()
+            for name, arguments in arguments_by_program.items()
             if arguments and (path := find_binary(name)) is not None
         }
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """The processes of one side that run now, with their descendants."""
+        """Return the processes of one side that run now, with their descendants."""
         return self.processes.pids(side)
 
     def cpu_s(self, side: Side) -> float | None:
-        """CPU seconds of one side since the start, also of commands that have ended."""
+        """Return the CPU seconds of one side since the start, including ended commands."""
         return self.processes.cpu_s(side)
 
     def receiver(self) -> Receiver:
-        """The server's half: for some clients it is a second device, for some it keeps no plain files."""
+        """Return the server's half. For some clients it is a second device, for some it keeps no plain files."""
         return Receiver(self.stored, "server")
 
     def missing(self) -> str:
-        """Why it cannot run here, with the command that fixes it; empty when all programs are installed."""
+        """Return why it cannot run here, with the command that fixes it, or nothing when all programs are installed."""
         try:
             self._find_programs()
         except MissingProgramError as error:
@@ -354,23 +357,23 @@ class LocalClient(ABC):
         return ""
 
     def _find_programs(self) -> dict[str, str]:
-        found = {name: find_binary(name, self.search_path) for name in self.facts.binaries}
-        lacking = [name for name, path in found.items() if path is None]
-        if lacking:
-            verb = "is" if len(lacking) == 1 else "are"
+        paths = {name: find_binary(name, self.search_path) for name in self.facts.binaries}
+        missing = [name for name, path in paths.items() if path is None]
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
             fix = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
-            raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{fix}")
-        return {name: path for name, path in found.items() if path is not None}
+            raise MissingProgramError(f"{' and '.join(missing)} {verb} not installed{fix}")
+        return {name: path for name, path in paths.items() if path is not None}
 
     def as_plain_user(self) -> list[str]:
-        """Words to put before a server's command, so that it does not take this user for root.
+        """Return words to put before a server's command, so that it does not take this user for root.
 
         In a user namespace without rights outside, this user has number 0 but may not become another user, as servers
         do that root starts.
         """
         argv = ["id", "-u"]
-        inside = self.processes.run("server", "id", argv, timeout_s=self.start_s, counted=False).strip()
-        if inside != "0" or os.geteuid() == 0:
+        user_number = self.processes.run("server", "id", argv, timeout_s=self.start_s, counted=False).strip()
+        if user_number != "0" or os.geteuid() == 0:
             return []
         return ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
 
@@ -380,7 +383,7 @@ class LocalClient(ABC):
 
 
 def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
-    """The value of one option. Raises UsageError, which names the allowed values."""
+    """Return the value of one option. Raises UsageError, which names the allowed values."""
     value = options.get(name, default)
     if value not in allowed:
         raise UsageError(f"client {client!r}: {name} must be one of {', '.join(sorted(allowed))}; not {value!r}")

@@ -1,6 +1,6 @@
 """Any tool described in a TOML file: run after each change, or started once if it watches the folder.
 
-What may live here: the life of such a tool. Its description is read by ``command_file``.
+``command_file`` reads the description.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, LocalClient, Proof
-from pytest_cloudbench.lab.clients.command_file import CommandFile, fill, load_command_file
+from pytest_cloudbench.lab.clients.command_file import CommandFile, fill_placeholders, load_command_file
 from pytest_cloudbench.lab.clients.processes import Side, find_binary, free_port, program_version, secret_values
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.support import redact
@@ -22,7 +22,7 @@ _LONG_SECRET = 8
 
 
 class CommandClient(LocalClient):
-    """A tool described in a file; its capabilities are undocumented, so nothing is claimed about them."""
+    """A tool described in a file. Its capabilities are undocumented, so nothing is claimed about them."""
 
     def __init__(self, description: CommandFile) -> None:
         self._described = description
@@ -37,11 +37,11 @@ class CommandClient(LocalClient):
 
     @classmethod
     def from_file(cls, path: str) -> CommandClient:
-        """The client of a TOML file; raises ConfigError."""
+        """Return the client of a TOML file. Raises ConfigError."""
         return cls(load_command_file(path))
 
     def versions(self) -> Mapping[str, str]:
-        """What the file's ``version`` command prints; empty if it has none."""
+        """Return the output of the file's ``version`` command, or nothing if it has none."""
         program, *arguments = self._described.version or ("",)
         path = find_binary(program, self.search_path) if program else None
         return {self.facts.name: program_version(path, *arguments)} if path else {}
@@ -58,24 +58,26 @@ class CommandClient(LocalClient):
             "stored": str(self.stored),
             "restored": str(self.workdir / "restored"),
         }
-        path = (
+        search_variable = (
             {"PATH": os.pathsep.join([*self.search_path, os.environ.get("PATH", os.defpath)])}
             if self.search_path
             else {}
         )
-        given = {name: fill(value, self._values) for name, value in self._described.environment.items()}
-        self._environment = {**path, **given}
+        own_variables = {
+            name: fill_placeholders(value, self._values) for name, value in self._described.environment.items()
+        }
+        self._environment = {**search_variable, **own_variables}
         redact.learn(value for value in secret_values(self._environment) if len(value) >= _LONG_SECRET)
         for name, content in self._described.files.items():
-            (self.workdir / name).write_text(fill(content, self._values), "utf-8")
+            (self.workdir / name).write_text(fill_placeholders(content, self._values), "utf-8")
 
-    def _argv(self, command: tuple[str, ...]) -> list[str]:
-        return [self.programs[command[0]], *(fill(word, self._values) for word in command[1:])]
+    def _fill_command(self, command: tuple[str, ...]) -> list[str]:
+        return [self.programs[command[0]], *(fill_placeholders(word, self._values) for word in command[1:])]
 
-    def _run(
+    def _run_command(
         self, side: Side, name: str, command: tuple[str, ...], *, timeout_s: float | None = None, counted: bool = True
     ) -> None:  # fmt: skip
-        argv = self._argv(command)
+        argv = self._fill_command(command)
         timeout_s = timeout_s or self._described.timeout_s
         self.processes.run(
             side, name, argv, timeout_s=timeout_s, env=self._environment, cwd=self.folder, counted=counted
@@ -84,47 +86,49 @@ class CommandClient(LocalClient):
     def _start_server(self) -> None:
         if self._described.server:
             process = self.processes.start(
-                "server", "server", self._argv(self._described.server), env=self._environment
+                "server", "server", self._fill_command(self._described.server), env=self._environment
             )
             try:
                 self.processes.wait_listening(process, self.server_port, self.start_s, udp=self._described.server_udp)
             except ClientError as error:
-                if process.ended() == 0:
+                if process.exit_status() == 0:
                     raise ClientError(f"server.command has to stay in the foreground: {error}") from error
                 raise
 
     def _start_client(self) -> None:
         if self._described.daemon:
-            argv = self._argv(self._described.daemon)
+            argv = self._fill_command(self._described.daemon)
             daemon = self.processes.start("client", "daemon", argv, env=self._environment, cwd=self.folder)
             try:
-                self.processes.wait_logged(daemon, fill(self._described.daemon_ready, self._values), self.start_s)
+                self.processes.wait_logged(
+                    daemon, fill_placeholders(self._described.daemon_ready, self._values), self.start_s
+                )
             except ClientError as error:
-                if daemon.ended() == 0:
+                if daemon.exit_status() == 0:
                     raise ClientError(f"daemon.command has to stay in the foreground: {error}") from error
                 raise
         for index, command in enumerate(self._described.setup):
-            self._run("client", f"setup-{index}", command, timeout_s=self._described.setup_s)
+            self._run_command("client", f"setup-{index}", command, timeout_s=self._described.setup_s)
         if self._described.watches:
-            argv = self._argv(self._described.sync)
+            argv = self._fill_command(self._described.sync)
             self.processes.start("client", "sync", argv, env=self._environment, cwd=self.folder)
 
     def after_change(self) -> None:
         """Run the ``sync`` command, unless it watches."""
         if not self._described.watches:
-            self._run("client", "sync", self._described.sync)
+            self._run_command("client", "sync", self._described.sync)
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """Verified by ``verify``; without it, exit status 0 counts as the client's claim.
+        """Wait for ``verify``. Without it, exit status 0 counts as the client's claim.
 
-        ``timeout_s`` is for a tool that watches; ``wait.synced_s`` overrides it.
+        ``timeout_s`` is for a tool that watches, and ``wait.synced_s`` overrides it.
         """
         timeout_s = self._described.synced_s or timeout_s
         if self._described.verify_command:
             if self._described.watches:
                 self.processes.wait_until(self._is_verified, timeout_s, "verify.command did not end with status 0")
             else:
-                self._run("server", "verify", self._described.verify_command, counted=False)
+                self._run_command("server", "verify", self._described.verify_command, counted=False)
             return Proof.CONTENT
         if self._described.verify_folder or self._described.verify_restore:
             return super().wait_synced(timeout_s)
@@ -134,7 +138,7 @@ class CommandClient(LocalClient):
     def _is_verified(self) -> bool:
         self.processes.check()
         try:
-            self._run("server", "verify", self._described.verify_command, counted=False)
+            self._run_command("server", "verify", self._described.verify_command, counted=False)
         except ClientError:
             return False
         return True
@@ -142,12 +146,12 @@ class CommandClient(LocalClient):
     def _stored(self) -> Path:
         if not self._described.verify_restore:
             return (
-                Path(fill(self._described.verify_folder, self._values))
+                Path(fill_placeholders(self._described.verify_folder, self._values))
                 if self._described.verify_folder
                 else self.stored
             )
         restored = Path(self._values["restored"])
         shutil.rmtree(restored, ignore_errors=True)
         restored.mkdir()
-        self._run("server", "restore", self._described.verify_restore, counted=False)
+        self._run_command("server", "restore", self._described.verify_restore, counted=False)
         return restored

@@ -1,7 +1,7 @@
 """A tool described in a TOML file: its frozen form and the strict reader.
 
-What may live here: the keys, their types, placeholders. Whatever the text, this module raises only ConfigError, naming
-file, key and what was expected. ``docs/clients.md`` explains the keys.
+Whatever the text, this module raises only ConfigError, naming file, key and what was expected. ``docs/clients.md``
+explains the keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "stored": "the server's own folder",
     "restored": "an empty folder for verify.restore",
 }
-"""What ``{NAME}`` in a command, a file or a value of the environment stands for; ``{{`` is a brace."""
+"""The meanings of ``{NAME}`` in a command, a file or a value of the environment. ``{{`` is a brace."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "setup": ("commands",),
@@ -57,18 +57,18 @@ class CommandFile:
         environment: for all commands, besides a clean one.
         files: name below ``{workdir}`` to content, written before anything starts.
         setup: run on the client's side, one after another, when the server is up.
-        server: runs in the foreground; it is ready when it listens on ``{port}``. Empty: none.
+        server: runs in the foreground, and is ready when it listens on ``{port}``. Empty: none.
         server_udp: ``{port}`` is a UDP port.
-        daemon: runs in the foreground on the client's side; started before ``setup``. Empty: none.
-        daemon_ready: what it prints when it is ready.
+        daemon: runs in the foreground on the client's side, started before ``setup``. Empty: none.
+        daemon_ready: the text that it prints when it is ready.
         sync: run after each change, or started once.
-        timeout_s: how long one run of ``sync`` or ``verify`` may take, seconds.
-        start_s: how long ``server`` may take to listen, and ``daemon`` to be ready, seconds.
-        setup_s: how long one command of ``setup`` may take, seconds.
-        synced_s: how long a tool that watches may take until it is in sync, seconds; None: the suite's limit.
+        timeout_s: seconds that one run of ``sync`` or ``verify`` may take.
+        start_s: seconds that ``server`` may take to listen, and ``daemon`` to be ready.
+        setup_s: seconds that one command of ``setup`` may take.
+        synced_s: seconds that a tool that watches may take until it is in sync, or None for the suite's limit.
         verify_folder: a folder that must be equal to ``{folder}`` by content.
-        verify_restore: run on the server's side; brings the files back into ``{restored}``.
-        verify_command: run on the server's side; status 0 means equal.
+        verify_restore: run on the server's side, brings the files back into ``{restored}``.
+        verify_command: run on the server's side. Status 0 means equal.
     """
 
     name: str
@@ -94,7 +94,7 @@ class CommandFile:
     verify_command: _Words = ()
 
     def programs(self) -> _Words:
-        """All programs that the tool runs, each once."""
+        """Return all programs that the tool runs, each once."""
         commands = [
             self.sync,
             self.server,
@@ -118,17 +118,17 @@ def load_command_file(path: str) -> CommandFile:
 
 
 def parse_command_file(text: str, source: str) -> CommandFile:
-    """Read a description from TOML text; ``source`` is named in errors."""
+    """Read a description from TOML text. Errors name ``source``."""
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(source, "", f"expected TOML: {detail}") from error
     read = _Reader(source)
-    read.known("", data, _TOP)
+    read.check_keys("", data, _TOP)
     tables = {name: read.table(name, data.get(name, {})) for name in (*_KEYS, "environment", "files")}
     for name, keys in _KEYS.items():
-        read.known(name, tables[name], keys)
+        read.check_keys(name, tables[name], keys)
     watches = read.flag("watches", data.get("watches", False))
     setup = tables["setup"].get("commands", [])
     if not isinstance(setup, list):
@@ -161,9 +161,9 @@ def parse_command_file(text: str, source: str) -> CommandFile:
     )
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
-    """The text with its placeholders filled in."""
-    return _BRACES.sub(lambda found: values[found[1]] if found[1] else found[0][0], text)
+def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """Return the text with its placeholders filled in."""
+    return _BRACES.sub(lambda match: values[match[1]] if match[1] else match[0][0], text)
 
 
 _FOLDER = re.compile(r"(/|~/)[^:\0]*")
@@ -171,12 +171,12 @@ _BRACES = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 class _Reader:
-    """Checks of one file's values."""
+    """Reads and checks the values of one file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def known(self, table: str, keys: Mapping[str, Any], expected: tuple[str, ...]) -> None:
+    def check_keys(self, table: str, keys: Mapping[str, Any], expected: tuple[str, ...]) -> None:
         for key in keys:
             if key not in expected:
                 name = f"{table}.{key}" if table else key
@@ -197,12 +197,12 @@ class _Reader:
         shown = key if key.isprintable() else repr(key)
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise ConfigError(self._source, shown, "expected a text that is not empty")
-        rest = _BRACES.sub("", value)
-        unknown = [found[1] for found in _BRACES.finditer(value) if found[1] and found[1] not in PLACEHOLDERS]
-        if unknown or "{" in rest or "}" in rest:
+        without_braces = _BRACES.sub("", value)
+        unknown_names = [match[1] for match in _BRACES.finditer(value) if match[1] and match[1] not in PLACEHOLDERS]
+        if unknown_names or "{" in without_braces or "}" in without_braces:
             names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            wrong = f"{{{unknown[0]}}} is not one" if unknown else "a single brace is not one"
-            raise ConfigError(self._source, shown, f"placeholders are {names}; {wrong}; write a literal brace twice")
+            problem = f"{{{unknown_names[0]}}} is not one" if unknown_names else "a single brace is not one"
+            raise ConfigError(self._source, shown, f"placeholders are {names}; {problem}; write a literal brace twice")
         return value
 
     def command(self, key: str, value: object) -> _Words:
@@ -215,7 +215,7 @@ class _Reader:
 
     def folders(self, key: str, value: object) -> _Words:
         folders = value if isinstance(value, list) else []
-        if not folders or not all(isinstance(each, str) and _FOLDER.fullmatch(each) for each in folders):
+        if not folders or not all(isinstance(folder, str) and _FOLDER.fullmatch(folder) for folder in folders):
             raise ConfigError(self._source, key, 'expected a list of folders, such as ["/opt/tool/bin", "~/bin"]')
         return tuple(folders)
 

@@ -1,7 +1,4 @@
-"""lsyncd, which drives ``rsync -z`` when the kernel reports a change, to an rsync daemon or over SSH.
-
-What may live here: everything that is special to lsyncd and rsync.
-"""
+"""lsyncd, which drives ``rsync -z`` when the kernel reports a change, to an rsync daemon or over SSH."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import ClassVar
 from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
 
-# lsyncd collects changes for `delay` seconds; its default of 15 would only make experiments longer.
+# lsyncd collects changes for `delay` seconds. Its default of 15 would only make experiments longer.
 _LSYNCD = """\
 settings {{ nodaemon = true, maxProcesses = 1 }}
 sync {{
@@ -39,8 +36,9 @@ read only = no
 class LsyncdClient(LocalClient):
     """lsyncd and rsync.
 
-    Options: ``over``: ``daemon`` (an rsync daemon, not encrypted; the default) or ``ssh``; ``compress``: ``1``
-    (``rsync -z``, the default) or ``0``.
+    Options:
+        over: ``daemon`` (an rsync daemon, not encrypted, the default) or ``ssh``.
+        compress: ``1`` (``rsync -z``, the default) or ``0``.
     """
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"lsyncd": ("-version",), **VERSION_ARGUMENTS}
@@ -68,16 +66,16 @@ class LsyncdClient(LocalClient):
             self._ssh = Ssh(self)
             target = f"{self.server_host}:{self.stored}/"
             shell = " ".join([self.programs["ssh"], *self._ssh.arguments])
-            rsh = f", rsh = {_lua(shell)}"
+            rsh = f", rsh = {_quote_lua(shell)}"
         else:
             target = f"rsync://{self.server_host}:{self.server_port}/stored/"
             rsh = ""
             (self.workdir / "rsyncd.conf").write_text(_RSYNCD.format(user=os.geteuid(), stored=self.stored), "utf-8")
         (self.workdir / "lsyncd.lua").write_text(
             _LSYNCD.format(
-                source=_lua(str(self.folder)),
-                target=_lua(target),
-                rsync=_lua(rsync),
+                source=_quote_lua(str(self.folder)),
+                target=_quote_lua(target),
+                rsync=_quote_lua(rsync),
                 compress="true" if self._compress else "false",
                 rsh=rsh,
             ),
@@ -105,10 +103,10 @@ class LsyncdClient(LocalClient):
         self.processes.wait_logged(process, "Startup of", self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the last rsync has ended: it still sends after the file is in place."""
+        """Return whether the last rsync has ended, since it still sends after the file is in place."""
         return len(self.pids("client")) == 1
 
 
-def _lua(text: str) -> str:
-    """A Lua string; for a path, JSON's is the same."""
+def _quote_lua(text: str) -> str:
+    """Return a Lua string, which for a path is the same as JSON's."""
     return json.dumps(text, ensure_ascii=False)

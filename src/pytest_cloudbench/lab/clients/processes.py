@@ -1,8 +1,8 @@
 """The processes of one sync client: started through a runner, watched, measured and ended.
 
-What may live here: starting and ending processes of both sides, their logs, their clean environment, waiting
-for one to end or to listen. Linux only: it relies on pidfd and /proc, so nothing is polled if the kernel has a signal
-for it, and no probe packet shows up in a capture.
+They run on both sides, with logs and a clean environment. Callers wait for them to end, to listen, or to log something.
+Linux only: it relies on pidfd and /proc, so nothing is polled if the kernel has a signal for it, and no probe packet
+shows up in a capture.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.support import redact
 
 End = Literal["client", "server"]
-"""Where a process runs: the two ends of a link."""
+"""The end of a link at which a process runs."""
 Side = Literal["client", "server", "device"]
-"""What a process belongs to. ``device`` is a second device beside a server; it runs at the server's end."""
+"""The half that a process belongs to. ``device`` is a second device beside a server, and runs at the server's end."""
 
 _STOP_S = 5.0
 _VERSION_S = 10.0
@@ -38,10 +38,10 @@ _LISTEN, _BOUND = "0A", "07"
 
 
 class Runner(Protocol):
-    """Where processes run: one method, which a link between two network namespaces also provides."""
+    """The place where processes run: one method, which a link between two network namespaces also provides."""
 
     def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-        """Start ``argv`` at one end as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
+        """Start ``argv`` at one end as ``subprocess.Popen(argv, **kwargs)`` would. The pid is that of ``argv``."""
         ...
 
 
@@ -73,11 +73,11 @@ class Process:
         return self._popen.pid
 
     def fileno(self) -> int:
-        """Becomes readable when the process ends."""
+        """Return a descriptor that becomes readable when the process ends."""
         return self._pidfd
 
-    def ended(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+    def exit_status(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while it runs."""
         if self._final_cpu_s is None:
             if not watchdog.wait_any([self._pidfd], 0):
                 return None
@@ -92,38 +92,38 @@ class Process:
         return self._popen.returncode
 
     def cpu_s(self) -> float:
-        """CPU seconds of its tree so far; for an ended process, of itself and its children."""
-        if self.ended() is not None:
+        """Return the CPU seconds of its tree so far. For an ended process, of itself and its children."""
+        if self.exit_status() is not None:
             assert self._final_cpu_s is not None
             return self._final_cpu_s
         return sum(stat.cpu_s for stat in self.tree())
 
     def tree(self) -> tuple[watchdog.ProcessStat, ...]:
-        """The process with its descendants and its session; never those of a later process with the same pid."""
-        return watchdog.tree(self.pid, self._start)
+        """Return the process with its descendants and its session, but never those of a later process with its pid."""
+        return watchdog.find_tree(self.pid, self._start)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        if self.ended() is None:
+        if self.exit_status() is None:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
-        """Release it; afterwards only ``cpu_s`` and ``ended`` of an ended process work."""
+        """Release it. Afterwards only ``cpu_s`` and ``exit_status`` of an ended process work."""
         os.close(self._pidfd)
 
-    def ending(self) -> str:
-        """How it ended, in words, with the last lines of its log."""
-        status = self.ended()
-        how = "runs" if status is None else f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return f"{self.name} ({self.side}): {how}{tail(self.log_path, secrets=self.secrets)}"
+    def describe_end(self) -> str:
+        """Return in words how it ended, with the last lines of its log."""
+        status = self.exit_status()
+        ending = "runs" if status is None else f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{self.name} ({self.side}): {ending}{tail(self.log_path, secrets=self.secrets)}"
 
 
 class Processes:
     """All processes of one client, on all sides.
 
     Args:
-        workdir: an existing folder; home, temporary files and logs of all processes go below it.
-        runner: where they run.
+        workdir: an existing folder. Home, temporary files and logs of all processes go below it.
+        runner: starts them where they run.
     """
 
     def __init__(self, workdir: Path, runner: Runner) -> None:
@@ -143,7 +143,7 @@ class Processes:
         self._tell_watchdog(f"{self._sign}\n")
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """A clean environment: the search path, and folders below the workdir; nothing else from the user's.
+        """Return a clean environment: the search path, and folders below the workdir, but nothing else from the user's.
 
         A variable such as AWS_CA_BUNDLE breaks some clients, and a proxy would redirect them.
         """
@@ -188,9 +188,10 @@ class Processes:
         cwd: Path | None = None,
         counted: bool = True,
     ) -> str:
-        """Run a command to its end; returns its output. Raises ClientError when it, or a long-running process, fails.
+        """Run a command to its end. Returns its output.
 
-        ``counted``: whether it is the client's own work, whose CPU time counts, and not this package's.
+        Raises ClientError when it, or a long-running process, fails. ``counted`` says whether it is the client's own
+        work, whose CPU time counts, and not this package's.
         """
         log_path, out_path = (self._workdir / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
         with log_path.open("ab") as log, out_path.open("w+b") as out:
@@ -198,21 +199,23 @@ class Processes:
             self._running.append(process)
             try:
                 deadline_s = time.monotonic() + timeout_s
-                while process.ended() is None:
-                    self._wait_for_an_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
-                if process.ended() != 0:
-                    shown = process.ending()
-                    raise ClientError(shown if tail(log_path) else f"{shown}{tail(out_path, secrets=process.secrets)}")
+                while process.exit_status() is None:
+                    self._wait_for_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
+                if process.exit_status() != 0:
+                    description = process.describe_end()
+                    raise ClientError(
+                        description if tail(log_path) else f"{description}{tail(out_path, secrets=process.secrets)}"
+                    )
             finally:
-                self._finish(process, counted=counted)
+                self._end_process(process, counted=counted)
             out.seek(0)
             return out.read().decode(errors="replace")
 
     def check(self) -> None:
         """Raise ClientError when one of the processes has ended."""
         for process in self._running:
-            if process.ended() is not None:
-                raise ClientError(f"ended while it was needed: {process.ending()}")
+            if process.exit_status() is not None:
+                raise ClientError(f"ended while it was needed: {process.describe_end()}")
 
     def idle(self, duration_s: float) -> None:
         """Return after that long. Raises ClientError at once when a process ends."""
@@ -220,23 +223,23 @@ class Processes:
             return
         self.check()
 
-    def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Return when ``is_so()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float, failure: str) -> None:
+        """Return when ``is_true()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
 
-        For conditions without a signal: ``is_so`` is called fifty times a second.
+        For conditions without a signal: ``is_true`` is called fifty times a second.
         """
         deadline_s = time.monotonic() + timeout_s
-        while not is_so():
+        while not is_true():
             self.check()
             if time.monotonic() >= deadline_s:
-                raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
+                raise ClientError(f"{failure} within {timeout_s:g} s{self.last_words()}")
             # A process that ends wakes this up before the next call.
             self._wait_any(_POLL_S)
 
     def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
         """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
-        what = f"{process.name} did not listen on {'UDP ' if udp else ''}port {port}"
-        self.wait_until(lambda: port in _listening(process.pid, udp=udp), timeout_s, what)
+        failure = f"{process.name} did not listen on {'UDP ' if udp else ''}port {port}"
+        self.wait_until(lambda: port in _listening_ports(process.pid, udp=udp), timeout_s, failure)
 
     def wait_logged(self, process: Process, words: str, timeout_s: float) -> None:
         """Return when the words occur in the process's log."""
@@ -245,18 +248,18 @@ class Processes:
         )
 
     def last_words(self) -> str:
-        """The last lines of all logs of processes that run, for an error's text."""
+        """Return the last lines of all logs of processes that run, for an error's text."""
         return "".join(
             f"\n{process.name}:{tail(process.log_path, secrets=process.secrets)}" for process in self._running
         )
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """The processes of one side that run now, with their descendants."""
-        leaders = [process for process in self._running if process.side == side and process.ended() is None]
+        """Return the processes of one side that run now, with their descendants."""
+        leaders = [process for process in self._running if process.side == side and process.exit_status() is None]
         return tuple(sorted({stat.pid for leader in leaders for stat in leader.tree() if stat.state != "Z"}))
 
     def cpu_s(self, side: Side) -> float | None:
-        """CPU seconds of one side since the start, including ended commands; None: there is no such side.
+        """Return the CPU seconds of one side since the start, including ended commands, or None for a missing side.
 
         A lower bound: processes that ended between two samples without being waited for are missing.
         """
@@ -266,10 +269,12 @@ class Processes:
         return self._finished_cpu_s[side] + running
 
     def stop(self) -> None:
-        """End everything, the last started first; safe to call again."""
+        """End everything, the last started first. Safe to call again."""
         while self._running:
-            self._finish(self._running[-1])
-        watchdog.kill(watchdog.carriers(self._sign, self._start))  # those in sessions of their own, without parents
+            self._end_process(self._running[-1])
+        watchdog.kill_processes(
+            watchdog.find_carriers(self._sign, self._start)
+        )  # those in sessions of their own, without parents
         assert self._watchdog.stdin is not None
         with suppress(OSError):
             self._watchdog.stdin.close()
@@ -307,7 +312,7 @@ class Processes:
             self._tell_watchdog(f"{popen.pid}\n")
         except BaseException:
             self._running.append(process)
-            self._finish(process)
+            self._end_process(process)
             raise
         return process
 
@@ -321,24 +326,24 @@ class Processes:
     def _wait_any(self, timeout_s: float) -> list[int]:
         return watchdog.wait_any([process.fileno() for process in self._running], timeout_s)
 
-    def _wait_for_an_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
-        """Return when ``besides`` ends; raise when another process does, or on timeout."""
+    def _wait_for_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
+        """Return when ``besides`` ends. Raises when another process does, or on timeout."""
         if besides.fileno() in self._wait_any(deadline_s - time.monotonic()):
             return
         self.check()
         raise ClientError(f"{late}{self.last_words()}")
 
-    def _finish(self, process: Process, *, counted: bool = True) -> None:
+    def _end_process(self, process: Process, *, counted: bool = True) -> None:
         """End one process and everything it started, and count its CPU time."""
         family = process.tree()
         process.signal(signal.SIGTERM)
         watchdog.wait_any([process.fileno()], _STOP_S)
         # Once more for what it started meanwhile; the first time for what has no parent afterwards.
         family += process.tree()
-        watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
+        watchdog.kill_processes(tuple(stat for stat in family if stat.pid != process.pid))
         process.signal(signal.SIGKILL)
         watchdog.wait_any([process.fileno()], None)
-        process.ended()
+        process.exit_status()
         process.close()
         self._running.remove(process)
         self._finished_cpu_s[process.side] += process.cpu_s() if counted else 0.0
@@ -347,7 +352,7 @@ class Processes:
 
 
 def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
-    """A program's path: in ``before``, beside this interpreter (as wheels install it), on PATH, or among servers."""
+    """Find a program in ``before``, beside this interpreter (as wheels install it), on PATH, or among servers."""
     path = os.pathsep.join(
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )
@@ -355,14 +360,14 @@ def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
 
 
 def free_port(address: str, *, besides: int = 0) -> int:
-    """A TCP port that is free now. For an address in another namespace, one that is free here."""
-    with _bound(address) as server:
+    """Return a TCP port that is free now. For an address in another namespace, one that is free here."""
+    with _bind_any_port(address) as server:
         port: int = server.getsockname()[1]
         return port if port != besides else free_port(address)
 
 
 @contextmanager
-def _bound(address: str) -> Iterator[socket.socket]:
+def _bind_any_port(address: str) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as server:
         try:
@@ -373,9 +378,9 @@ def _bound(address: str) -> Iterator[socket.socket]:
 
 
 def program_version(path: str, *arguments: str) -> str:
-    """The first line that a program prints about its version; empty if it prints none within ten seconds."""
+    """Return the first line that a program prints about its version, or nothing if it prints none in ten seconds."""
     try:
-        done = subprocess.run(
+        printed = subprocess.run(
             [path, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -386,7 +391,7 @@ def program_version(path: str, *arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
+    return printed.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
 
 
 _LEAST_SECRET = 4
@@ -400,23 +405,23 @@ _SECRET_WORDS = re.compile(
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of the environment that must not be shown, the longest first."""
-    found = {
+    """Return the values of the environment that must not be shown, the longest first."""
+    values = {
         value
         for name, value in environment.items()
-        if redact.names_secret(name) and len(value) >= _LEAST_SECRET and not _is_public(value)
+        if redact.names_secret(name) and len(value) >= _LEAST_SECRET and not _is_harmless(value)
     }
-    return tuple(sorted(found, key=len, reverse=True))
+    return tuple(sorted(values, key=len, reverse=True))
 
 
-def _is_public(value: str) -> bool:
+def _is_harmless(value: str) -> bool:
     """Return whether a value only says where a secret is, or whether there is one."""
     # A key in base64 may begin like a path, too: a path is one that leads somewhere.
     return value.lower() in {"true", "false", "none", "null"} or (value.startswith(os.sep) and os.path.exists(value))
 
 
 def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:
-    """The last lines of a log, each indented on a line of its own; empty if there are none.
+    """Return the last lines of a log, each indented on a line of its own, or nothing if there are none.
 
     Safe to show: without ``secrets`` and what looks like one, without control characters, and short.
     """
@@ -428,21 +433,21 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
     for secret in secrets:
         text = text.replace(secret, redact.MASK)
     text = _SECRET_WORDS.sub(rf"\g<before>{redact.MASK}", text)
-    return "".join(f"\n  {_shown(line)}" for line in text.strip().splitlines()[-lines:])
+    return "".join(f"\n  {_printable_line(line)}" for line in text.strip().splitlines()[-lines:])
 
 
-def _shown(line: str) -> str:
-    """A log line without control characters; only its end if it is long."""
-    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line.expandtabs(1))
+def _printable_line(line: str) -> str:
+    """Return a log line without control characters, or only its end if it is long."""
+    text = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line.expandtabs(1))
     return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
 
 
-def _listening(pid: int, *, udp: bool = False) -> set[int]:
-    """Listening ports in the network namespace of a process, found without sending a packet."""
-    found = set()
+def _listening_ports(pid: int, *, udp: bool = False) -> set[int]:
+    """Return the listening ports in the network namespace of a process, without sending a packet."""
+    ports = set()
     tables, state = (("udp", "udp6"), _BOUND) if udp else (("tcp", "tcp6"), _LISTEN)
     for table in tables:
         with suppress(OSError):
             rows = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text("ascii").splitlines()[1:]]
-            found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
-    return found
+            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
+    return ports

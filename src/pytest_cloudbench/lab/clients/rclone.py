@@ -1,7 +1,4 @@
-"""rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``; plain, in chunks, or compressed.
-
-What may live here: everything that is special to rclone.
-"""
+"""rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``: plain, in chunks, or compressed."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalCli
 _RUN_S = 600.0
 
 # Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text uncompressed.
-# Even with them, it decides by its first read whether a file is worth compressing; read-ahead gives it 4 KiB when it
+# Even with them, it decides by its first read whether a file is worth compressing. Read-ahead gives it 4 KiB when it
 # asks for 1 MiB, and 4 KiB of plain words are not worth it. So read-ahead is off.
 _OVERLAYS: Mapping[str, str] = {
     "plain": "",
@@ -27,8 +24,9 @@ _OVERLAYS: Mapping[str, str] = {
 class RcloneClient(LocalClient):
     """rclone to WebDAV.
 
-    Options: ``remote``: ``plain`` (the default), ``chunker`` or ``compress``; ``chunk_size`` of the chunker, as
-    rclone writes sizes (``1M``).
+    Options:
+        remote: ``plain`` (the default), ``chunker`` or ``compress``.
+        chunk_size: of the chunker, as rclone writes sizes (``1M``).
 
     The plain remote sees an edit by the size, or by time stamps a second apart if this rclone and its server exchange
     them (an older one, such as Debian 12's 1.60, goes by the size alone). Other edits are not uploaded, and
@@ -58,27 +56,29 @@ class RcloneClient(LocalClient):
     def _configure(self) -> None:
         overlay = _OVERLAYS[self._remote].format(chunk_size=self._chunk_size)
         vendor = "rclone" if self._knows_own_server() else "other"
-        self._write(
+        self._write_config(
             "client", f"type = webdav\nurl = http://{self.server_host}:{self.server_port}\nvendor = {vendor}\n", overlay
         )
         # The server reads what it stores through the same overlay, over its own disk.
-        self._write("server", f"type = alias\nremote = {self.stored}\n", overlay)
+        self._write_config("server", f"type = alias\nremote = {self.stored}\n", overlay)
 
-    def _write(self, side: str, base: str, overlay: str) -> None:
+    def _write_config(self, side: str, base: str, overlay: str) -> None:
         top = f"{overlay}remote = base:\n" if overlay else "type = alias\nremote = base:\n"
         (self.workdir / f"rclone-{side}.conf").write_text(f"[base]\n{base}\n[top]\n{top}", "utf-8")
 
     def _knows_own_server(self) -> bool:
-        """Whether it can exchange time stamps with a WebDAV server that is an rclone."""
+        """Return whether it can exchange time stamps with a WebDAV server that is an rclone."""
         argv = [self.programs["rclone"], "help", "backend", "webdav"]
         printed = self.processes.run("client", "rclone-help", argv, timeout_s=self.start_s, counted=False)
         return bool(re.search(r'^\s*- "rclone"$', printed, re.MULTILINE))
 
-    def _rclone(self, side: str, *arguments: str) -> list[str]:
+    def _rclone_command(self, side: str, *arguments: str) -> list[str]:
         return [self.programs["rclone"], f"--config={self.workdir / f'rclone-{side}.conf'}", *arguments]
 
     def _start_server(self) -> None:
-        argv = self._rclone("server", "serve", "webdav", f"--addr={self.server_host}:{self.server_port}", "base:")
+        argv = self._rclone_command(
+            "server", "serve", "webdav", f"--addr={self.server_host}:{self.server_port}", "base:"
+        )
         process = self.processes.start("server", "rclone-serve", argv)
         self.processes.wait_listening(process, self.server_port, self.start_s)
 
@@ -86,17 +86,17 @@ class RcloneClient(LocalClient):
         self.after_change()
 
     def after_change(self) -> None:
-        """Run ``rclone sync``; rclone does not retry a file that failed."""
+        """Run ``rclone sync``, which does not retry a file that failed."""
         options = ["--retries=1", "--low-level-retries=1"]
         if self._remote == "compress":
             options.append("--buffer-size=0")
-        argv = self._rclone("client", "sync", *options, str(self.folder), "top:")
+        argv = self._rclone_command("client", "sync", *options, str(self.folder), "top:")
         self.processes.run("client", "rclone-sync", argv, timeout_s=_RUN_S)
 
     def _stored(self) -> Path:
         if self._remote == "plain":
             return self.stored
         restored = self.workdir / "restored"
-        argv = self._rclone("server", "sync", "--ignore-times", "top:", str(restored))
+        argv = self._rclone_command("server", "sync", "--ignore-times", "top:", str(restored))
         self.processes.run("server", "rclone-restore", argv, timeout_s=_RUN_S, counted=False)
         return restored

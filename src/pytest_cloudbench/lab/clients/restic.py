@@ -1,7 +1,4 @@
-"""restic, run as ``restic backup`` after each change, to a REST or an S3 server that rclone provides.
-
-What may live here: everything that is special to restic.
-"""
+"""restic, run as ``restic backup`` after each change, to a REST or an S3 server that rclone provides."""
 
 from __future__ import annotations
 
@@ -53,16 +50,16 @@ class ResticClient(LocalClient):
         self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        self._restic("client", "restic-init", "-r", self._repository, "init")
+        self._run_restic("client", "restic-init", "-r", self._repository, "init")
         self._has_snapshot = False  # restic makes no snapshot of an empty folder
 
-    def _restic(self, side: Side, name: str, *arguments: str, counted: bool = True) -> None:
+    def _run_restic(self, side: Side, name: str, *arguments: str, counted: bool = True) -> None:
         argv = [self.programs["restic"], f"--cache-dir={self.workdir / f'cache-{side}'}", *arguments]
         self.processes.run(side, name, argv, timeout_s=_RUN_S, env=_SECRETS, cwd=self.folder, counted=counted)
 
     def after_change(self) -> None:
-        """Run ``restic backup``; it refuses a folder without files."""
-        self._restic("client", "restic-backup", "-r", self._repository, "backup", ".")
+        """Run ``restic backup``, which refuses a folder without files."""
+        self._run_restic("client", "restic-backup", "-r", self._repository, "backup", ".")
         self._has_snapshot = True
 
     def _stored(self) -> Path:
@@ -73,5 +70,5 @@ class ResticClient(LocalClient):
             return restored
         repository = self.stored if self._server == "rest" else self.stored / "bucket"
         arguments = ["-r", str(repository), "--no-lock", "restore", "latest", f"--target={restored}"]
-        self._restic("server", "restic-restore", *arguments, counted=False)
+        self._run_restic("server", "restic-restore", *arguments, counted=False)
         return restored

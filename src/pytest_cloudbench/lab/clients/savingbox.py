@@ -1,6 +1,6 @@
 """Any sync client behind a savingbox (UDS): files change in the savingbox, which hands them on to the client's folder.
 
-What may live here: the order in which both start, wait and end, and what is known of both together.
+Both start, wait and end in a fixed order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START_S, _LEAST_S = 60.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class SavingboxPush:
-    """One push, as the savingbox has told it.
+    """One push, as the savingbox reported it.
 
     Attributes:
         why: the rule that made it due.
@@ -82,7 +82,7 @@ class SavingboxClient:
         self._processes = Processes(self._workdir, runner or Loopback())
         own_names: frozenset[str] = getattr(self._inner, "own_names", frozenset())
         self._box_tree, self._sync_tree = FolderTree(self.folder), FolderTree(self._inner.folder, own_names)
-        self._log, self._read_bytes, self._told = Path(), 0, list[dict[str, Any]]()
+        self._log, self._read_bytes, self._read_events = Path(), 0, list[dict[str, Any]]()
         self._ran_after = 0
         self._carried: dict[str, str] | None = None
 
@@ -94,13 +94,13 @@ class SavingboxClient:
             argv += [f"--state={self._workdir / 'state'}", *self._arguments]
             process = self._processes.start("client", "savingbox", argv)
             self._log = process.log_path
-            self._processes.wait_until(lambda: bool(self._events("ready")), _START_S, "the savingbox was not ready")
+            self._processes.wait_until(lambda: bool(self._events_of("ready")), _START_S, "the savingbox was not ready")
         except BaseException:
             self.stop()
             raise
 
     def before_change(self) -> None:
-        """As the client does."""
+        """Do as the client does."""
         self._inner.before_change()
 
     def after_change(self) -> None:
@@ -112,18 +112,18 @@ class SavingboxClient:
     def wait_synced(self, timeout_s: float) -> Proof:
         """Wait until all is pushed, and then until the client has brought it to its server."""
         deadline_s = time.monotonic() + timeout_s
-        sizes_bytes, wanted = self._box_tree.sizes_bytes(), self._box_tree.digests()
+        sizes_bytes, digests = self._box_tree.sizes_bytes(), self._box_tree.digests()
 
         def is_pushed() -> bool:
             self.after_change()
-            return self._sync_tree.sizes_bytes() == sizes_bytes and self._sync_tree.digests() == wanted
+            return self._sync_tree.sizes_bytes() == sizes_bytes and self._sync_tree.digests() == digests
 
         try:
             self._processes.wait_until(is_pushed, timeout_s, "the savingbox did not push everything")
         except ClientError as error:
-            lacks = difference(wanted, self._sync_tree.digests())
-            raise ClientError(f"savingbox: the sync folder differs: {lacks}; {error}") from error
-        if not self.facts.watches_folder and self._carried != wanted:  # the last push was not reported yet
+            differences = difference(digests, self._sync_tree.digests())
+            raise ClientError(f"savingbox: the sync folder differs: {differences}; {error}") from error
+        if not self.facts.watches_folder and self._carried != digests:  # the last push was not reported yet
             self._run_inner()
         return self._inner.wait_synced(max(deadline_s - time.monotonic(), _LEAST_S))
 
@@ -134,7 +134,7 @@ class SavingboxClient:
         self._inner.idle(duration_s)
 
     def stop(self) -> None:
-        """End the savingbox, then the client; safe to call again, and before ``prepare``."""
+        """End the savingbox, then the client. Safe to call again, and before ``prepare``."""
         try:
             if hasattr(self, "_processes"):
                 self._processes.stop()
@@ -142,48 +142,49 @@ class SavingboxClient:
             self._inner.stop()
 
     def versions(self) -> Mapping[str, str]:
-        """The client's, and the savingbox's: it is this package."""
+        """Return the client's, and the savingbox's, which is this package."""
         return {**self._inner.versions(), "savingbox": __version__}
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """The processes of one side; the savingbox is at the client's."""
+        """Return the processes of one side. The savingbox is at the client's."""
         return (*self._processes.pids(side), *self._inner.pids(side))
 
     def cpu_s(self, side: Side) -> float | None:
-        """CPU seconds of one side; the client's side is the client and the savingbox together."""
+        """Return the CPU seconds of one side. The client's side is the client and the savingbox together."""
         inner_s = self._inner.cpu_s(side)
         return inner_s if side != "client" or inner_s is None else inner_s + self.box_cpu_s()
 
     def receiver(self) -> Receiver | None:
-        """Where files arrive: the client's."""
+        """Return the client's side where files arrive."""
         return self._inner.receiver()
 
     # --- what only a savingbox has ---
 
     def pushes(self) -> list[SavingboxPush]:
-        """All pushes since the start."""
+        """Return all pushes since the start."""
         return [
-            SavingboxPush(each["why"], each["counted_bytes"], each["waited_ns"] / 1e9) for each in self._events("push")
+            SavingboxPush(event["why"], event["counted_bytes"], event["waited_ns"] / 1e9)
+            for event in self._events_of("push")
         ]
 
     def settings(self) -> Mapping[str, Any]:
-        """What it works with: ``limit_bytes``, ``quiet_s``, ``at_most_s``, ``mechanism`` and whatever else it says."""
-        return self._events("ready")[0]
+        """Return its settings: ``limit_bytes``, ``quiet_s``, ``at_most_s``, ``mechanism`` and all others it reports."""
+        return self._events_of("ready")[0]
 
     def box_cpu_s(self) -> float:
-        """CPU seconds of the savingbox alone."""
+        """Return the CPU seconds of the savingbox alone."""
         return self._processes.cpu_s("client") or 0.0
 
     def _run_inner(self) -> None:
         self._carried = self._sync_tree.digests()
         self._inner.after_change()
 
-    def _events(self, kind: str) -> list[dict[str, Any]]:
-        """Lines of its output that are complete. Raises ClientError for one that it cannot have written."""
+    def _events_of(self, kind: str) -> list[dict[str, Any]]:
+        """Return the complete lines of its output. Raises ClientError for one that it cannot have written."""
         with self._log.open("rb") as log:
             log.seek(self._read_bytes)
             lines = log.read().rpartition(b"\n")[0]
         self._read_bytes += len(lines) + bool(lines)
         # Errors are in the same file.
-        self._told += [json.loads(line) for line in lines.splitlines() if line.startswith(b"{")]
-        return [each for each in self._told if each["event"] == kind]
+        self._read_events += [json.loads(line) for line in lines.splitlines() if line.startswith(b"{")]
+        return [event for event in self._read_events if event["event"] == kind]

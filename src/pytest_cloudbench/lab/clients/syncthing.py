@@ -1,6 +1,6 @@
-"""Syncthing: two devices that share one folder; the client's device dials the server's.
+"""Syncthing: two devices that share one folder, of which the client's dials the server's.
 
-What may live here: everything that is special to Syncthing. Discovery, relays, NAT, upgrades and reports are off,
+Discovery, relays, NAT, upgrades and reports are off,
 and only one side dials: otherwise both would open connections, and a capture would show what no user's link carries.
 """
 
@@ -65,7 +65,7 @@ class _Rest(http.client.HTTPConnection):
         self._home, self._key = home, key
 
     def connect(self) -> None:
-        # A socket's path has at most 108 bytes; through /proc, the folder's own path may be of any length.
+        # A socket's path has at most 108 bytes. Through /proc, the folder's own path may be of any length.
         folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX)
@@ -74,8 +74,8 @@ class _Rest(http.client.HTTPConnection):
         finally:
             os.close(folder)
 
-    def ask(self, path: str) -> dict[str, Any] | None:
-        """The answer to a GET, or None if there is no answer (yet)."""
+    def get_json(self, path: str) -> dict[str, Any] | None:
+        """Return the answer to a GET, or None if there is no answer (yet)."""
         try:
             self.request("GET", path, headers={"X-API-Key": self._key})
             answer = self.getresponse()
@@ -93,7 +93,8 @@ _SOCKET = "rest.sock"
 class SyncthingClient(LocalClient):
     """Two Syncthing devices.
 
-    Options: ``compression`` of the connection: ``metadata`` (Syncthing's default), ``always`` or ``never``.
+    Options:
+        compression: of the connection: ``metadata`` (Syncthing's default), ``always`` or ``never``.
     """
 
     own_names = frozenset({".stfolder", ".stversions"})
@@ -121,7 +122,7 @@ class SyncthingClient(LocalClient):
         ids = {side: self._make_device(side) for side in self._homes}
         for side, home in self._homes.items():
             is_server = side == "server"
-            listen = _tcp(self.server_address, self.server_port) if is_server else _tcp(self.client_address, 0)
+            listen = _tcp_url(self.server_address, self.server_port) if is_server else _tcp_url(self.client_address, 0)
             (home / "config.xml").write_text(
                 _CONFIG.format(
                     folder_id=_FOLDER_ID,
@@ -130,7 +131,7 @@ class SyncthingClient(LocalClient):
                     other_id=ids["client" if is_server else "server"],
                     compression=self._compression,
                     # "dynamic" asks discovery, which is off: the server never dials.
-                    dial="dynamic" if is_server else escape(_tcp(self.server_address, self.server_port)),
+                    dial="dynamic" if is_server else escape(_tcp_url(self.server_address, self.server_port)),
                     socket=_SOCKET,
                     key=self._key,
                     listen=escape(listen),
@@ -140,7 +141,7 @@ class SyncthingClient(LocalClient):
         self._ids = ids
 
     def _make_device(self, side: Side) -> str:
-        """Make a device's certificate; returns its id."""
+        """Make a device's certificate. Returns its id."""
         home = self._homes[side]
         home.mkdir(mode=0o700, exist_ok=True)
         self.processes.run(
@@ -152,46 +153,46 @@ class SyncthingClient(LocalClient):
         return device.attrib["id"]
 
     def _start_server(self) -> None:
-        self.processes.wait_listening(self._start("server"), self.server_port, self.start_s)
+        self.processes.wait_listening(self._start_device("server"), self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        self._start("client")
+        self._start_device("client")
         self.processes.wait_until(
             lambda: self._is_connected() and self._is_settled(), self.start_s, "the two devices did not connect"
         )
 
-    def _start(self, side: Side) -> Process:
+    def _start_device(self, side: Side) -> Process:
         home = self._homes[side]
         argv = [self.programs["syncthing"], "serve", f"--home={home}", "--no-browser", "--no-restart"]
         # The socket is named relative to the working directory.
         return self.processes.start(side, f"syncthing-{side}", argv, env={"STNOUPGRADE": "1"}, cwd=home)
 
-    def _ask(self, side: Side, path: str) -> dict[str, Any] | None:
-        return _Rest(self._homes[side], self._key).ask(path)
+    def _ask_device(self, side: Side, path: str) -> dict[str, Any] | None:
+        return _Rest(self._homes[side], self._key).get_json(path)
 
     def _is_connected(self) -> bool:
-        answer = self._ask("client", "/rest/system/connections")
+        answer = self._ask_device("client", "/rest/system/connections")
         return bool(answer and answer["connections"].get(self._ids["server"], {}).get("connected"))
 
     def _is_settled(self) -> bool:
-        """Whether each device is idle, and knows that the other needs nothing.
+        """Return whether each device is idle, and knows that the other needs nothing.
 
         This alone is not enough: until the client has noticed a change, it reports the same.
         """
         pairs: tuple[tuple[Side, Side], ...] = (("client", "server"), ("server", "client"))
         for side, other in pairs:
-            done = self._ask(side, f"/rest/db/completion?folder={_FOLDER_ID}&device={self._ids[other]}")
-            state = self._ask(side, f"/rest/db/status?folder={_FOLDER_ID}")
+            completion = self._ask_device(side, f"/rest/db/completion?folder={_FOLDER_ID}&device={self._ids[other]}")
+            state = self._ask_device(side, f"/rest/db/status?folder={_FOLDER_ID}")
             if (
-                not done
+                not completion
                 or not state
-                or done["completion"] != 100
-                or done.get("needDeletes")
+                or completion["completion"] != 100
+                or completion.get("needDeletes")
                 or state["state"] != "idle"
             ):
                 return False
         return True
 
 
-def _tcp(address: str, port: int) -> str:
+def _tcp_url(address: str, port: int) -> str:
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"

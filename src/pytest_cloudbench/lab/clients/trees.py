@@ -1,6 +1,6 @@
-"""The content of folders, and whether two folders are equal.
+"""Digests of the files below folders, which tell whether two folders are equal.
 
-What may live here: digests of the files below a folder, computed again only where a file may have changed.
+They are computed again only where a file may have changed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class FolderTree:
     """The regular files below a folder.
 
     Args:
-        root: the folder; a missing one counts as empty.
+        root: the folder. A missing one counts as empty.
         ignored: names of files and folders, at any depth, that the sync client keeps for itself.
     """
 
     def __init__(self, root: Path, ignored: frozenset[str] = frozenset()) -> None:
         self.root, self._ignored = root, ignored
-        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._certain: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def sizes_bytes(self) -> dict[str, int]:
         """Maps relative paths to sizes, without reading any file."""
@@ -33,21 +33,21 @@ class FolderTree:
 
     def digests(self) -> dict[str, str]:
         """Maps relative paths to SHA-256. Files that disappear meanwhile are left out."""
-        known, self._known = self._known, {}
-        found = {}
+        earlier, self._certain = self._certain, {}
+        digests = {}
         for name, status in self._files(self.root):
             mark = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            before = known.get(name)
+            earlier_digest = earlier.get(name)
             try:
-                digest = before[1] if before and before[0] == mark else self._digest(name)
+                digest = earlier_digest[1] if earlier_digest and earlier_digest[0] == mark else self._hash_file(name)
             except OSError:
                 continue
-            found[name] = digest
+            digests[name] = digest
             if time.time_ns() - status.st_ctime_ns > _SETTLED_NS:
-                self._known[name] = (mark, digest)
-        return found
+                self._certain[name] = (mark, digest)
+        return digests
 
-    def _digest(self, name: str) -> str:
+    def _hash_file(self, name: str) -> str:
         with (self.root / name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -68,12 +68,12 @@ class FolderTree:
                 continue
 
 
-def difference(wanted: Mapping[str, str], held: Mapping[str, str]) -> str:
-    """In one line, what ``held`` lacks, what it has in excess, and what differs; empty if they are equal."""
+def difference(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
+    """Return, in one line, what ``held`` lacks, has in excess, or has different, or nothing if they are equal."""
     kinds = {
-        "missing": sorted(wanted.keys() - held.keys()),
-        "too many": sorted(held.keys() - wanted.keys()),
-        "different": sorted(name for name in wanted.keys() & held.keys() if wanted[name] != held[name]),
+        "missing": sorted(expected.keys() - held.keys()),
+        "too many": sorted(held.keys() - expected.keys()),
+        "different": sorted(name for name in expected.keys() & held.keys() if expected[name] != held[name]),
     }
     return "; ".join(
         f"{len(names)} {kind} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"

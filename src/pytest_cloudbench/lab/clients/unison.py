@@ -1,7 +1,4 @@
-"""Unison, which compares both folders every two seconds, to its own server on a socket or over SSH.
-
-What may live here: everything that is special to Unison.
-"""
+"""Unison, which compares both folders every two seconds, to its own server on a socket or over SSH."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ _REPEAT_S = 2
 class UnisonClient(LocalClient):
     """Unison with ``-repeat 2``.
 
-    Options: ``over``: ``socket`` (not encrypted; the default) or ``ssh``.
+    Options:
+        over: ``socket`` (not encrypted, the default) or ``ssh``.
     """
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"unison": ("-version",), **VERSION_ARGUMENTS}
@@ -71,5 +69,5 @@ class UnisonClient(LocalClient):
         self.processes.wait_logged(process, "Sleeping", self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the pass has ended: it still sends after the file is in place."""
+        """Return whether the pass has ended, since it still sends after the file is in place."""
         return tail(self._log_path, 1).strip().startswith("Sleeping")

@@ -1,11 +1,11 @@
 """A tiny process that ends what another process started once that process is gone, even by SIGKILL.
 
-What may live here: finding the processes of a tree in /proc, and ending them. Standard library only and no
-import from the package: this file is also run by its path, as ``python -I -S watchdog.py``, and must start fast.
+It finds the processes of a tree in /proc, and ends them. Standard library only, and no import from the package: this
+file is also run by its path, as ``python -I -S watchdog.py``, and must start fast.
 
-The watchdog reads pids from its standard input, one per line; ``-PID`` takes one back. The first line is a secret sign
-that all of these processes carry in their environment. When the input ends, it kills the trees of those that are left,
-and all other processes that carry the sign.
+The watchdog reads pids from its standard input, one per line, and ``-PID`` takes one back. The first line is a secret
+sign that all of these processes carry in their environment. When the input ends, it kills the trees of those that are
+left, and all other processes that carry the sign.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ProcessStat(NamedTuple):
-    """What /proc/PID/stat says about one process; ``start`` tells it from a later one with the same pid."""
+    """The fields of /proc/PID/stat. ``start`` tells a process from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -37,7 +37,7 @@ class ProcessStat(NamedTuple):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process, or None if it is gone. ``cpu_s`` includes children it has waited for."""
+    """Return the process, or None if it is gone. ``cpu_s`` includes children it has waited for."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -51,8 +51,8 @@ def read_stat(pid: int) -> ProcessStat | None:
     )
 
 
-def tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
-    """The process, all that descend from it and all of its session, in the order of their pids.
+def find_tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
+    """Return the process, all that descend from it and all of its session, in the order of their pids.
 
     A descendant that made a session of its own is found only while its parents live. With ``start``, the time when the
     process began, nothing is found if another process has its pid by now. Nothing is found either if /proc shows the
@@ -61,24 +61,24 @@ def tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
     now = read_stat(leader)
     if not _is_proc_ours() or (start is not None and now is not None and now.start != start):
         return ()
-    everyone = [stat for name in os.listdir("/proc") if name.isdecimal() and (stat := read_stat(int(name)))]
-    found = {leader}
-    grown = True
-    while grown:
-        more = {stat.pid for stat in everyone if stat.parent in found or stat.session == leader} - found
-        found |= more
-        grown = bool(more)
-    return tuple(sorted(stat for stat in everyone if stat.pid in found))
+    all_stats = [stat for name in os.listdir("/proc") if name.isdecimal() and (stat := read_stat(int(name)))]
+    members = {leader}
+    has_grown = True
+    while has_grown:
+        new_members = {stat.pid for stat in all_stats if stat.parent in members or stat.session == leader} - members
+        members |= new_members
+        has_grown = bool(new_members)
+    return tuple(sorted(stat for stat in all_stats if stat.pid in members))
 
 
-def carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
-    """This user's processes that carry the sign in their environment and began at ``start`` or later.
+def find_carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
+    """Return this user's processes that carry the sign in their environment and began at ``start`` or later.
 
-    The sign is random and known only to processes that were started with it, wherever they are now; one that empties
+    The sign is random and known only to processes that were started with it, wherever they are now. One that empties
     its environment is not found.
     """
     pair = f"{SIGN}={sign}".encode()
-    found = []
+    carriers = []
     for name in os.listdir("/proc") if _is_proc_ours() else ():
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -87,20 +87,20 @@ def carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
                 is_carrier = pair in file.read().split(b"\0")
             stat = read_stat(int(name)) if is_carrier and os.stat(f"/proc/{name}").st_uid == os.geteuid() else None
             if stat is not None and stat.start >= start:
-                found.append(stat)
-    return tuple(found)
+                carriers.append(stat)
+    return tuple(carriers)
 
 
 def _is_proc_ours() -> bool:
-    """Whether /proc shows the pids of this pid namespace, and not those of the one around it."""
+    """Return whether /proc shows the pids of this pid namespace, and not those of the one around it."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:
         return False
 
 
-def kill(processes: tuple[ProcessStat, ...]) -> None:
-    """Send SIGKILL to those that are still the same processes; return when they have ended."""
+def kill_processes(processes: tuple[ProcessStat, ...]) -> None:
+    """Send SIGKILL to those that are still the same processes. Returns when they have ended."""
     killed = []
     for process in processes:
         with suppress(OSError):  # gone already
@@ -117,7 +117,7 @@ def kill(processes: tuple[ProcessStat, ...]) -> None:
 
 
 def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
-    """Returns descriptors that became readable, as a pidfd does when its process ends. No time: waits forever."""
+    """Return descriptors that became readable, as a pidfd does when its process ends. None: wait forever."""
     poll = select.poll()  # select.select refuses descriptors above 1023
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -137,12 +137,12 @@ def main() -> None:
         else:
             leaders.pop(-pid, None)
     for leader, start in leaders.items():
-        kill(tree(leader, start))
+        kill_processes(find_tree(leader, start))
     if sign and own is not None:
-        kill(carriers(sign, own.start))
+        kill_processes(find_carriers(sign, own.start))
 
 
 if __name__ == "__main__":
-    # Ctrl-C in a terminal reaches the whole foreground group; what must be ended is decided by the input alone.
+    # Ctrl-C in a terminal reaches the whole foreground group, but only the input decides what must be ended.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     main()

@@ -1,8 +1,8 @@
-"""Observations of a sync client into verdicts: yes, no or unknown, with the evidence.
+"""Verdicts on a sync client from observations of it: yes, no or unknown, with the evidence.
 
-What may live here: pure functions. ``values``: what goes in and comes out; ``observe``: a capture into observations;
-``chunking``, ``bundling``, ``sent``: the detectors; ``waits``, ``rhythm``: what waits and periods show; ``procedure``:
-which steps to take, and all verdicts together.
+Pure functions. ``values`` has what goes in and comes out, and ``observe`` makes observations from a capture.
+``chunking``, ``bundling`` and ``sent`` are the detectors. ``waits`` and ``rhythm`` judge waits and periods.
+``procedure`` has the steps to take, and all verdicts together.
 """
 
 from __future__ import annotations

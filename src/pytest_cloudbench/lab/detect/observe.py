@@ -1,7 +1,7 @@
-"""A capture, cut by time, into observations.
+"""Observations, made by cutting a capture by time.
 
-What may live here: choosing the packets of one phase and counting them. ``traffic`` defines the quantities,
-the detectors interpret them.
+This module chooses the packets of one phase and counts them. ``traffic`` defines the quantities, and the detectors
+interpret them.
 """
 
 from __future__ import annotations
@@ -19,46 +19,48 @@ if TYPE_CHECKING:
 _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000
-"""A step sends at least 1 MB, and most send more; an idle phase is compared with those."""
+"""A step sends at least 1 MB, and most send more. An idle phase is compared with those."""
 _EDGE_BYTES = 64 << 10
 _LATE = 0.25
-"""Share of what the client sends on a connection; before it come handshakes, logins and lists of what is wanted."""
+"""The share of a connection's upload before which come handshakes, logins and lists of requested files."""
 
 
-def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
-    """The same flows with only the packets from ``first_ns`` until before ``last_ns``.
+def cut_window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
+    """Return the same flows with only the packets from ``first_ns`` until before ``last_ns``.
 
     Functions of ``net.traffic.metrics`` take it. The counts that the flows carry are still those of the whole capture.
     """
     import numpy as np
 
     times = table.packets.time_ns[table.order]
-    kept = (times >= first_ns) & (times < last_ns)
-    before = np.concatenate(([0], np.cumsum(kept)))
+    is_inside = (times >= first_ns) & (times < last_ns)
+    before = np.concatenate(([0], np.cumsum(is_inside)))
     starts = before[np.asarray(table.starts, np.int64)].tolist()
-    return replace(table, order=table.order[kept], starts=starts)
+    return replace(table, order=table.order[is_inside], starts=starts)
 
 
 def observe(
     analysis: Analysis, about: Observation, first_ns: int, last_ns: int, *, round_trip_s: float | None
 ) -> Observation:  # fmt: skip
-    """What the capture shows of the time from ``first_ns`` until before ``last_ns`` (nanoseconds since 1970).
+    """Return the observation of the time from ``first_ns`` until before ``last_ns`` (nanoseconds since 1970).
 
     Args:
         analysis: of the whole capture.
-        about: what was done in that time; its counts are filled in.
+        about: the step of that time, whose counts are filled in.
         first_ns: when the change began.
         last_ns: when the client was in sync and quiet.
-        round_trip_s: to the server; bursts are separated by more than half of it. None: not known.
+        round_trip_s: to the server, or None if unknown. Bursts are separated by more than half of it.
     """
-    table = window(analysis.table, first_ns, last_ns)
+    table = cut_window(analysis.table, first_ns, last_ns)
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
     is_whole = analysis.validity.sizes_known
     gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
     pieces = [metrics.pieces(table, flow) for flow in flows]
-    asides = [each.asides(_EDGE_BYTES) for each in pieces]
-    late = [_late(table, flow) for flow in flows]
-    resume_s, spread_s = _quarters([time_s for each in pieces for time_s in each.resumptions_s(_EDGE_BYTES)])
+    asides = [flow_pieces.asides(_EDGE_BYTES) for flow_pieces in pieces]
+    late = [_count_late(table, flow) for flow in flows]
+    resume_s, spread_s = _median_and_spread(
+        [time_s for flow_pieces in pieces for time_s in flow_pieces.resumptions_s(_EDGE_BYTES)]
+    )
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
@@ -76,13 +78,13 @@ def observe(
         syns=len(metrics.syn_times_ns(table, flows)),
         bursts=len(metrics.bursts(table, flows, gap_s)),
         turns=sum(metrics.turns(table, flow) for flow in flows),
-        exchanges=sum(max(0, len(each.ends) - 1) for each in pieces),
-        answers=_packets(table, flows, up=False),
+        exchanges=sum(max(0, len(flow_pieces.ends) - 1) for flow_pieces in pieces),
+        answers=_count_packets(table, flows, up=False),
         late=sum(packets for packets, _ in late),
         late_bytes=sum(size for _, size in late),
         asides=sum(packets for packets, _ in asides),
         aside_bytes=sum(size for _, size in asides),
-        chunks_bytes=tuple(size for each in pieces for size in each.sizes_bytes()),
+        chunks_bytes=tuple(size for flow_pieces in pieces for size in flow_pieces.sizes_bytes()),
         rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
         resume_s=resume_s,
         resume_spread_s=spread_s,
@@ -97,13 +99,13 @@ def observe(
 
 
 def nameless_bytes(analysis: Analysis, table: FlowTable) -> int:
-    """Wire bytes, within a window, of flows that may or may not be the client's."""
+    """Return the wire bytes, within a window, of flows that may or may not be the client's."""
     flows = analysis.sorted.nameless if analysis.sorted is not None else ()
     return sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows)
 
 
-def _quarters(values_s: Sequence[float]) -> tuple[float | None, float | None]:
-    """The median, and the distance between the lower and the upper quarter."""
+def _median_and_spread(values_s: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the median, and the distance between the lower and the upper quarter."""
     import numpy as np
 
     if not values_s:
@@ -112,8 +114,8 @@ def _quarters(values_s: Sequence[float]) -> tuple[float | None, float | None]:
     return round(float(middle), 6), round(float(high - low), 6)
 
 
-def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
-    """How many packets had payload, in one direction."""
+def _count_packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
+    """Return the number of packets with payload in one direction."""
     total = 0
     for flow in flows:
         rows = table.rows(flow)
@@ -121,8 +123,8 @@ def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
     return total
 
 
-def _late(table: FlowTable, flow: Flow) -> tuple[int, int]:
-    """(packets, payload in bytes) from the server once the client had sent a good part of what it sends there."""
+def _count_late(table: FlowTable, flow: Flow) -> tuple[int, int]:
+    """Return packets and payload bytes from the server once the client had sent a good part of its own."""
     import numpy as np
 
     rows: Any = table.rows(flow)
@@ -134,7 +136,7 @@ def _late(table: FlowTable, flow: Flow) -> tuple[int, int]:
 
 
 def _unique_bytes(table: FlowTable, flow: Flow, *, up: bool) -> int:
-    """Payload of one direction; what was sent twice counts once."""
+    """Return the payload of one direction, in which bytes that were sent twice count once."""
     import numpy as np
 
     rows: Any = table.rows(flow)

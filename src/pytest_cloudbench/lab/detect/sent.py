@@ -1,9 +1,9 @@
-"""What a client did not send: deduplication, delta encoding, compression (IMC 2013, sections 4.3 to 4.5).
+"""The bytes that a client did not send: deduplication, delta encoding, compression (IMC 2013, sections 4.3 to 4.5).
 
-What may live here: verdicts that rest on how many bytes went up for an edit.
+These verdicts rest on the bytes that went up for an edit.
 
-All ratios are of bytes sent, less what the idle client sends, to the size of the file, each divided by the same ratio
-for a new file of random bytes: so encryption, headers and redundancy cancel out.
+All ratios are of bytes sent, less what the idle client sends, to the size of the file. Each is divided by the same
+ratio for a new file of random bytes, so that encryption, headers and redundancy cancel out.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_cloudbench.lab.detect.values import Observation, Verdict, size_text, unknown
+from pytest_cloudbench.lab.detect.values import Observation, Verdict, format_size, unknown_verdict
 
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
 _DELTA, _EXPLAINED = 0.25, 0.5
-"""Bytes of an edit over those of the same edit under another name: below the first, more than deduplication is at work;
-above the second, nothing more is."""
+"""Bytes of an edit over those of the same edit under another name. Below the first, more than deduplication is at work.
+Above the second, nothing more is."""
 _FINE_BYTES = 48 << 10
 CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
 """With fixed blocks, at least half of a file is sent again when its middle has moved."""
 _TALK_BYTES, _LAST_TOO, _SPREAD = 32 << 10, 0.4, 1.05
-"""What bounds a block's size by the cost of an edit: so much may be talk, or be missing; the last block may be sent,
-too, which halves the rest; and the costs of a new file, by which all are divided, vary."""
+"""The uncertainty of a block's size, taken from the cost of an edit. So many bytes may be talk, or be missing. The last
+block may be sent, too, which halves the rest. And the costs of a new file, by which all are divided, vary."""
 _LEAST_EDITS, _ALIKE = 6, 1.1
-"""How many edits it takes to know the mean size of content-defined blocks; fixed ones are all alike."""
+"""The edits needed to know the mean size of content-defined blocks, and the largest ratio between fixed ones."""
 _POLICY = {
     (True, True): "always: whatever the name or the content",
     (False, True): "smart: by content, files that begin like a JPEG image are not compressed",
@@ -42,13 +42,13 @@ class EditCosts:
 
     Attributes:
         idle_bytes_per_s: what the client sends while nothing happens.
-        groups: for each new file that was the base of edits, kind to ratio; the last group is the last base.
+        groups: for each new file that was the base of edits, kind to ratio. The last group is the last base.
         costs_bytes: the same in bytes.
         sizes_bytes: size of each base.
         ratios: kind to the ratios of all observations of it.
         shares: kind to bytes sent over bytes in the file, not divided by anything.
         spliced_bytes: bytes of the file sent for each edit at random places, less what a copy costs.
-        doubt: why no ratio can be trusted; empty when they can.
+        doubt: the reason why no ratio can be trusted, or empty.
     """
 
     idle_bytes_per_s: float
@@ -61,98 +61,103 @@ class EditCosts:
     doubt: str = ""
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> EditCosts:
-        """Costs of all valid observations."""
-        idle = [each for each in observations if each.kind == "idle" and each.is_valid and each.duration_s > 0]
-        rate = max((each.up_bytes / each.duration_s for each in idle), default=0.0)
-        made = cls(rate)
+    def measure(cls, observations: Sequence[Observation]) -> EditCosts:
+        """Compute the costs of all valid observations."""
+        idle = [
+            observation
+            for observation in observations
+            if observation.kind == "idle" and observation.is_valid and observation.duration_s > 0
+        ]
+        rate = max((observation.up_bytes / observation.duration_s for observation in idle), default=0.0)
+        costs = cls(rate)
         if not idle:
-            made.doubt = "the idle client was not measured"
+            costs.doubt = "the idle client was not measured"
         unit = 0.0
-        for each in observations:
-            if each.kind == "new":
-                made.groups.append({})
-                made.costs_bytes.append({})
-                made.sizes_bytes.append(each.size_bytes)
-            if not each.is_valid or not each.size_bytes:
+        for observation in observations:
+            if observation.kind == "new":
+                costs.groups.append({})
+                costs.costs_bytes.append({})
+                costs.sizes_bytes.append(observation.size_bytes)
+            if not observation.is_valid or not observation.size_bytes:
                 continue
-            cost = max(0.0, each.up_bytes - rate * each.duration_s)
-            if each.kind == "new":
-                unit = cost / each.size_bytes
+            cost = max(0.0, observation.up_bytes - rate * observation.duration_s)
+            if observation.kind == "new":
+                unit = cost / observation.size_bytes
                 if not _SANE_LOW <= unit <= _SANE_HIGH:
-                    made.doubt = (
-                        f"{size_text(cost)} were sent for {size_text(each.size_bytes)} of new random bytes, so this is "
-                        "not all of the client's traffic, or not only this client's"
+                    size = format_size(observation.size_bytes)
+                    costs.doubt = (
+                        f"{format_size(cost)} were sent for {size} of new random bytes, so this is not all of the "
+                        "client's traffic, or not only this client's"
                     )
             if unit:
-                ratio = cost / each.size_bytes / unit
-                made.ratios.setdefault(each.kind, []).append(ratio)
-                made.shares.setdefault(each.kind, []).append(cost / each.size_bytes)
-                if each.kind == "spliced" and made.groups and "copy" in made.groups[-1]:
-                    made.spliced_bytes.append((ratio - made.groups[-1]["copy"]) * each.size_bytes)
-                if made.groups:
-                    made.groups[-1][each.kind], made.costs_bytes[-1][each.kind] = ratio, cost
-        if not made.doubt and "new" not in made.ratios:
-            made.doubt = "no new file of random bytes was measured"
-        return made
+                ratio = cost / observation.size_bytes / unit
+                costs.ratios.setdefault(observation.kind, []).append(ratio)
+                costs.shares.setdefault(observation.kind, []).append(cost / observation.size_bytes)
+                if observation.kind == "spliced" and costs.groups and "copy" in costs.groups[-1]:
+                    costs.spliced_bytes.append((ratio - costs.groups[-1]["copy"]) * observation.size_bytes)
+                if costs.groups:
+                    costs.groups[-1][observation.kind], costs.costs_bytes[-1][observation.kind] = ratio, cost
+        if not costs.doubt and "new" not in costs.ratios:
+            costs.doubt = "no new file of random bytes was measured"
+        return costs
 
-    def pair(self, kind: str) -> tuple[float, float, float, float] | None:
-        """(ratio, ratio of its twin, bytes, bytes of its twin) of the last base that has both."""
+    def last_twins(self, kind: str) -> tuple[float, float, float, float] | None:
+        """Return ratio, ratio of its twin, bytes, and bytes of its twin, of the last base that has both."""
         for ratios, costs in zip(self.groups[::-1], self.costs_bytes[::-1], strict=True):
             if kind in ratios and f"twin_{kind}" in ratios:
                 twin = f"twin_{kind}"
                 return ratios[kind], ratios[twin], costs[kind], costs[twin]
         return None
 
-    def last(self, kind: str) -> float | None:
-        """Ratio of the last valid observation of a kind."""
-        found = self.ratios.get(kind)
-        return found[-1] if found else None
+    def last_ratio(self, kind: str) -> float | None:
+        """Return the ratio of the last valid observation of a kind."""
+        ratios = self.ratios.get(kind)
+        return ratios[-1] if ratios else None
 
-    def cost(self, kind: str) -> float | None:
-        """Bytes of the last valid observation of a kind."""
+    def last_cost_bytes(self, kind: str) -> float | None:
+        """Return the bytes of the last valid observation of a kind."""
         return next((costs[kind] for costs in self.costs_bytes[::-1] if kind in costs), None)
 
     def evidence(self, *kinds: str) -> list[str]:
-        """One sentence for each kind that was measured."""
+        """Return one sentence for each kind that was measured."""
         return [
-            f"{kind}: {size_text(costs[kind])} sent, {ratio:.3g} of a new file's"
+            f"{kind}: {format_size(costs[kind])} sent, {ratio:.3g} of a new file's"
             for ratios, costs in zip(self.groups, self.costs_bytes, strict=True)
             for kind, ratio in ratios.items()
             if kind in kinds
         ]
 
     def numbers(self, *kinds: str) -> dict[str, float]:
-        """The last ratio of each kind that was measured."""
-        return {kind: round(found[-1], 6) for kind in kinds if (found := self.ratios.get(kind))}
+        """Return the last ratio of each kind that was measured."""
+        return {kind: round(ratios[-1], 6) for kind in kinds if (ratios := self.ratios.get(kind))}
 
 
-def _margin(ratio: float, bound: float) -> float:
-    """0 at the bound, near 1 far from it."""
+def _confidence(ratio: float, bound: float) -> float:
+    """Return 0 at the bound, and nearly 1 far from it."""
     low, high = sorted((max(ratio, 1e-9), bound))
     return round(1 - low / high, 4)
 
 
 def deduplication(sent: EditCosts) -> Verdict:
-    """Whether content that the server has is not sent again (IMC 2013, 4.3).
+    """Judge whether content that the server has is not sent again (IMC 2013, 4.3).
 
     The copy lies in a new folder under an unrelated name, so a client that only looks for a similar base file, as
     rsync's ``--fuzzy`` does, finds none.
     """
     name, kinds = "deduplication", ("copy", "restore", "twin_insert", "twin_change")
     if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new", "copy"))
+        return unknown_verdict(name, sent.doubt, wants=("idle", "new", "copy"))
     evidence, numbers, copies = sent.evidence(*kinds), sent.numbers(*kinds), sent.ratios.get("copy", [])
     if not copies:
-        return unknown(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
+        return unknown_verdict(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
     if all(ratio >= _WHOLE for ratio in copies):
-        margin = _margin(min(copies), _CHEAP)
+        margin = _confidence(min(copies), _CHEAP)
         return Verdict(name, "no", "a copy made at once is sent like a new file", margin, tuple(evidence), numbers)
     if any(ratio > _CHEAP for ratio in copies):
-        return unknown(name, "a copy is sent in part", evidence, numbers, wants=("new", "copy"))
+        return unknown_verdict(name, "a copy is sent in part", evidence, numbers, wants=("new", "copy"))
     parts, wants = [], []
-    edits = [sent.last(kind) for kind in ("append", "insert", "change")]
-    twin, size = sent.last("twin_change"), size_text(max(sent.sizes_bytes))
+    edits = [sent.last_ratio(kind) for kind in ("append", "insert", "change")]
+    twin, size = sent.last_ratio("twin_change"), format_size(max(sent.sizes_bytes))
     if edits and all(edit is not None and edit >= _WHOLE for edit in edits):
         parts.append(f"whole files, or blocks of {size} or more")
     elif twin is None:
@@ -160,24 +165,24 @@ def deduplication(sent: EditCosts) -> Verdict:
     elif twin >= _WHOLE:
         parts.append("whole files")
     else:
-        blocks = blocks_of(sent)
+        blocks = find_blocks(sent)
         parts.append("blocks" if blocks is None else blocks.text)
-        wants += _lacking_edits(sent)
-    restored = sent.last("restore")
+        wants += _missing_edits(sent)
+    restored = sent.last_ratio("restore")
     if restored is None:
         wants += ["delete", "restore"]
     elif restored <= _CHEAP or restored >= _WHOLE:
         parts.append(f"{'also' if restored <= _CHEAP else 'not'} after all copies were deleted")
     detail = "; ".join(parts) or "whether by file or by block is not known"
-    return Verdict(name, "yes", detail, _margin(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
+    return Verdict(name, "yes", detail, _confidence(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What is known of deduplicated blocks. Bytes are of the file, not of what went over the wire.
+    """The known properties of deduplicated blocks. Bytes are of the file, not of the wire.
 
     Attributes:
-        is_cut_by_content, is_fixed: whether they are found again behind an insertion, or lie at fixed places; neither
+        is_cut_by_content, is_fixed: whether they are found again behind an insertion, or lie at fixed places. Neither
             if that is unclear.
         seen_bytes: of each block that an edit touched: an estimate of its size.
         costs_bytes: of each edit: what it cost, less what an unchanged copy costs. At least the block that it touched.
@@ -190,7 +195,7 @@ class Blocks:
 
     @property
     def bounds_bytes(self) -> tuple[float, float] | None:
-        """Bounds of their mean size; None if too few were touched to tell.
+        """Bounds of their mean size, or None if too few were touched to tell.
 
         An edit at a random place hits a large block more often than a small one. Blocks that are cut by content vary as
         random numbers do: of six that are hit, one in 200 times all have more than twice the mean size.
@@ -203,174 +208,186 @@ class Blocks:
 
     @property
     def text(self) -> str:
-        """How they are cut, and the bounds of their size, as far as these are known."""
+        """A description of how they are cut, with the bounds of their size, as far as these are known."""
         name = "blocks cut by content" if self.is_cut_by_content else "blocks"
         if self.bounds_bytes is None:
             return name
         least, most = self.bounds_bytes
         average = " on average" if self.is_cut_by_content else ""
-        return f"{name}, {f'{size_text(least)} to' if least else 'up to'} {size_text(most)} each{average}"
+        return f"{name}, {f'{format_size(least)} to' if least else 'up to'} {format_size(most)} each{average}"
 
     @property
     def size_bytes(self) -> float | None:
-        """An estimate of their mean size, which may be off by half; None if too few were touched to tell.
+        """An estimate of their mean size, which may be off by half, or None if too few were touched to tell.
 
-        An edit at a random place hits a large block more often than a small one; the harmonic mean corrects for that.
+        An edit at a random place hits a large block more often than a small one. The harmonic mean corrects for that.
         """
-        seen = self.seen_bytes
-        is_known = len(seen) >= _LEAST_EDITS or (self.is_fixed and seen and max(seen) <= _ALIKE * min(seen))
-        return statistics.harmonic_mean(seen) if is_known else None
+        sizes_bytes = self.seen_bytes
+        is_known = len(sizes_bytes) >= _LEAST_EDITS or (
+            self.is_fixed and sizes_bytes and max(sizes_bytes) <= _ALIKE * min(sizes_bytes)
+        )
+        return statistics.harmonic_mean(sizes_bytes) if is_known else None
 
     @property
     def least_bytes(self) -> float:
-        """The smallest block that an edit touched; 0 if none is known."""
+        """The smallest block that an edit touched, or 0 if none is known."""
         return min(self.seen_bytes, default=0.0)
 
 
-def blocks_of(sent: EditCosts) -> Blocks | None:
-    """The blocks that deduplication knows; None if it does not work by block, or is unknown.
+def find_blocks(sent: EditCosts) -> Blocks | None:
+    """Return the blocks that deduplication knows, or None if it does not work by block, or is unknown.
 
-    ``twin_change`` touches a block within the file and the last block, which ``append`` touched alone; ``twin_insert``
+    ``twin_change`` touches a block within the file and the last block, which ``append`` touched alone. ``twin_insert``
     and ``spliced`` touch one each, if blocks are cut by content.
     """
-    copy, twin, moved = sent.last("copy"), sent.last("twin_change"), sent.last("twin_insert")
+    copy, twin, moved = sent.last_ratio("copy"), sent.last_ratio("twin_change"), sent.last_ratio("twin_insert")
     if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
         return None
     is_cut = moved is not None and moved <= CUT_BY_CONTENT
-    seen, costs = [], []
+    sizes_bytes, costs_bytes = [], []
     for ratios, size in zip(sent.groups, sent.sizes_bytes, strict=True):
         if "copy" in ratios and "twin_change" in ratios:
             end = max(ratios["copy"], min(ratios.get("append", 0.0), ratios["twin_change"]))
-            seen.append((ratios["twin_change"] - end) * size)
-            costs.append((ratios["twin_change"] - ratios["copy"]) * size)
+            sizes_bytes.append((ratios["twin_change"] - end) * size)
+            costs_bytes.append((ratios["twin_change"] - ratios["copy"]) * size)
         if is_cut and "copy" in ratios and "twin_insert" in ratios:
-            for each in (seen, costs):
-                each.append((ratios["twin_insert"] - ratios["copy"]) * size)
+            for sizes in (sizes_bytes, costs_bytes):
+                sizes.append((ratios["twin_insert"] - ratios["copy"]) * size)
     # One block cut by content may be more than half of the file, and is sent for any edit inside it.
     is_fixed = moved is not None and moved >= _AT_FIXED_PLACES and twin <= CUT_BY_CONTENT
-    for each in (seen, costs):
-        each.extend(sent.spliced_bytes if is_cut else ())
-    return Blocks(is_cut, is_fixed, *(tuple(size for size in each if size > 0) for each in (seen, costs)))
+    for sizes in (sizes_bytes, costs_bytes):
+        sizes.extend(sent.spliced_bytes if is_cut else ())
+    return Blocks(
+        is_cut, is_fixed, *(tuple(size for size in sizes if size > 0) for sizes in (sizes_bytes, costs_bytes))
+    )
 
 
-def _lacking_edits(sent: EditCosts) -> list[str]:
-    """Edits at more places, if blocks are cut by content and one or two of them do not tell their size.
+def _missing_edits(sent: EditCosts) -> list[str]:
+    """Return edits at more places, if blocks are cut by content and one or two edits do not tell their size.
 
     Not needed if edits of the file itself cost less than its blocks: then they say nothing about these.
     """
-    blocks, pair = blocks_of(sent), sent.pair("insert")
+    blocks, pair = find_blocks(sent), sent.last_twins("insert")
     is_few = blocks is not None and blocks.is_cut_by_content and blocks.size_bytes is None
     return ["spliced"] if is_few and pair is not None and pair[2] > _EXPLAINED * pair[3] else []
 
 
 def is_edit_cheaper(sent: EditCosts) -> bool:
-    """Whether an edit costs clearly less than the file: then parts of it were recognised."""
+    """Return whether an edit costs clearly less than the file, so that parts of it were recognised."""
     kinds = ("append", "insert", "change")
-    return any(ratio is not None and ratio < _WHOLE for ratio in map(sent.last, kinds))
+    return any(ratio is not None and ratio < _WHOLE for ratio in map(sent.last_ratio, kinds))
 
 
 def delta(sent: EditCosts) -> Verdict:
-    """Whether only what was changed in a file is sent (IMC 2013, 4.4).
+    """Judge whether only the changed part of a file is sent (IMC 2013, 4.4).
 
-    Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: savings that show
+    Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name. Savings that show
     there, too, are not delta encoding.
     """
     name, kinds = "delta", ("append", "insert", "change", "twin_insert", "twin_change", "copy")
     if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new", "append", "insert", "change"))
+        return unknown_verdict(name, sent.doubt, wants=("idle", "new", "append", "insert", "change"))
     evidence, numbers = sent.evidence(*kinds), sent.numbers(*kinds)
-    edits = {kind: ratio for kind in ("append", "insert", "change") if (ratio := sent.last(kind)) is not None}
+    edits = {kind: ratio for kind in ("append", "insert", "change") if (ratio := sent.last_ratio(kind)) is not None}
     if missing := tuple({"insert", "append"} - edits.keys()):
         why = f"not measured: {' and '.join(sorted(missing))}"
-        return unknown(name, why, evidence, numbers, wants=missing)
+        return unknown_verdict(name, why, evidence, numbers, wants=missing)
     if all(ratio >= _WHOLE for ratio in edits.values()):
-        margin = _margin(min(edits.values()), _CHEAP)
+        margin = _confidence(min(edits.values()), _CHEAP)
         return Verdict(name, "no", "an edited file is sent whole", margin, tuple(evidence), numbers)
-    copy = sent.last("copy")
+    copy = sent.last_ratio("copy")
     if copy is None or _CHEAP < copy < _WHOLE:
         why = "whether deduplication explains it is not known, because a copy is sent in part"
-        return unknown(name, why, evidence, numbers, wants=("copy",))
+        return unknown_verdict(name, why, evidence, numbers, wants=("copy",))
     if copy >= _WHOLE:
-        return _plain_delta(edits, sent, evidence, numbers)
-    return _delta_beside_deduplication(sent, evidence, numbers)
+        return _judge_plain_delta(edits, sent, evidence, numbers)
+    return _judge_delta_beside_deduplication(sent, evidence, numbers)
 
 
-def _plain_delta(edits: dict[str, float], sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    """Without deduplication, a cheap edit means delta encoding."""
+def _judge_plain_delta(
+    edits: dict[str, float], sent: EditCosts, evidence: list[str], numbers: dict[str, float]
+) -> Verdict:
+    """Judge a client without deduplication, where a cheap edit means delta encoding."""
     inside = {kind: ratio for kind, ratio in edits.items() if kind != "append" and ratio <= _CHEAP}
     if inside and edits["append"] <= _CHEAP:
-        return _yes(sent, min(inside.values()), evidence, numbers)
+        return _confirm_delta(sent, min(inside.values()), evidence, numbers)
     if inside or edits["append"] > _CHEAP:
         why = "an edit sends neither the whole file nor a small part"
-        return unknown("delta", why, evidence, numbers, wants=("new", "append", "insert", "change"))
+        return unknown_verdict("delta", why, evidence, numbers, wants=("new", "append", "insert", "change"))
     why = "an append sends only the new bytes; an edit within the file sends more"
-    return unknown("delta", why, evidence, numbers)
+    return unknown_verdict("delta", why, evidence, numbers)
 
 
-def _delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.pair(kind)) is not None}
+def _judge_delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.last_twins(kind)) is not None}
     if missing := tuple(f"twin_{kind}" for kind in ("insert", "change") if kind not in pairs):
         why = "edits and copies are cheap; whether delta encoding or deduplication does it is not known"
-        return unknown("delta", why, evidence, numbers, wants=missing)
+        return unknown_verdict("delta", why, evidence, numbers, wants=missing)
     shares = {kind: pair[2] / max(1.0, pair[3]) for kind, pair in pairs.items()}
     numbers |= {f"{kind}_over_twin": round(share, 6) for kind, share in shares.items()}
     better = [kind for kind, share in shares.items() if share <= _DELTA and pairs[kind][0] <= _CHEAP]
     if better:
-        return _yes(sent, min(pairs[kind][0] for kind in better), evidence, numbers, min(shares.values()))
+        return _confirm_delta(sent, min(pairs[kind][0] for kind in better), evidence, numbers, min(shares.values()))
     again = ("new", "copy", "append", "insert", "change", "twin_insert", "twin_change")
     if any(share < _EXPLAINED for share in shares.values()):
         why = "edits cost less than deduplication explains, but not clearly"
-        return unknown("delta", why, evidence, numbers, wants=again)
-    fine = max(0.0, min(pair[2] for pair in pairs.values()) - (sent.cost("copy") or 0.0))
+        return unknown_verdict("delta", why, evidence, numbers, wants=again)
+    fine = max(0.0, min(pair[2] for pair in pairs.values()) - (sent.last_cost_bytes("copy") or 0.0))
     if fine < _FINE_BYTES:
         why = "small blocks are deduplicated, which saves as much as delta encoding"
-        return unknown("delta", why, evidence, numbers)
+        return unknown_verdict("delta", why, evidence, numbers)
     detail = "edits cost as much in a file of another name: blocks are deduplicated"
-    return Verdict("delta", "no", detail, _margin(min(shares.values()), _DELTA), tuple(evidence), numbers)
+    return Verdict("delta", "no", detail, _confidence(min(shares.values()), _DELTA), tuple(evidence), numbers)
 
 
-def _yes(
+def _confirm_delta(
     sent: EditCosts, deciding: float, evidence: list[str], numbers: dict[str, float], share: float | None = None
 ) -> Verdict:
-    insert = sent.last("insert")
-    moved = insert is not None and insert <= _CHEAP
-    where = "even if it has moved (rolling)" if moved else "if it is at its old place (fixed blocks)"
-    costs = [cost for kind in ("insert", "change") if (cost := sent.cost(kind)) is not None]
-    margin = min([_margin(deciding, _CHEAP), *([] if share is None else [_margin(share, _DELTA)])])
-    detail = f"unchanged content is not sent, {where}; {size_text(min(costs))} for a small edit"
+    insert = sent.last_ratio("insert")
+    is_rolling = insert is not None and insert <= _CHEAP
+    condition = "even if it has moved (rolling)" if is_rolling else "if it is at its old place (fixed blocks)"
+    costs = [cost for kind in ("insert", "change") if (cost := sent.last_cost_bytes(kind)) is not None]
+    margin = min([_confidence(deciding, _CHEAP), *([] if share is None else [_confidence(share, _DELTA)])])
+    detail = f"unchanged content is not sent, {condition}; {format_size(min(costs))} for a small edit"
     return Verdict("delta", "yes", detail, margin, tuple(evidence), numbers)
 
 
 def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
-    """Whether content is compressed before it is sent, and which files are spared (IMC 2013, 4.5)."""
+    """Judge whether content is compressed before it is sent, and which files are spared (IMC 2013, 4.5)."""
     name, kinds = "compression", ("text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
     if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new", "text"))
+        return unknown_verdict(name, sent.doubt, wants=("idle", "new", "text"))
     evidence, numbers = sent.evidence(*kinds), sent.numbers(*kinds)
     packed = {
-        each.kind: each.zlib_bytes / each.size_bytes
-        for each in observations
-        if each.zlib_bytes is not None and each.size_bytes and each.is_valid
+        observation.kind: observation.zlib_bytes / observation.size_bytes
+        for observation in observations
+        if observation.zlib_bytes is not None and observation.size_bytes and observation.is_valid
     }
     numbers |= {f"{kind}_zlib": round(ratio, 6) for kind, ratio in packed.items()}
     texts = sent.ratios.get("text", [])
     if not texts or packed.get("text", 1.0) > _COMPRESSED * 0.75:
-        return unknown(name, "no text that compresses well was measured", evidence, numbers, wants=("text",))
+        return unknown_verdict(name, "no text that compresses well was measured", evidence, numbers, wants=("text",))
     if any(ratio > _MORE for ratio in texts):
-        return unknown(name, "more than the file is sent, so other files are sent with it", evidence, numbers)
+        return unknown_verdict(name, "more than the file is sent, so other files are sent with it", evidence, numbers)
     if all(ratio >= _NOT_COMPRESSED for ratio in texts):
-        margin = _margin(min(texts), packed["text"])
-        size = size_text(min(each.size_bytes for each in observations if each.kind == "text" and each.is_valid))
+        margin = _confidence(min(texts), packed["text"])
+        size = format_size(
+            min(
+                observation.size_bytes
+                for observation in observations
+                if observation.kind == "text" and observation.is_valid
+            )
+        )
         return Verdict(name, "no", f"text of {size} is sent as it is", margin, tuple(evidence), numbers)
     if any(ratio > _COMPRESSED for ratio in texts):
-        return unknown(name, "text is hardly smaller when it is sent", evidence, numbers, wants=("text",))
+        return unknown_verdict(name, "text is hardly smaller when it is sent", evidence, numbers, wants=("text",))
     if (share := max(sent.shares["text"])) > _COMPRESSED:
         # An encoding that lengthens text less than random bytes (JSON, base64 for anything but text) saves nothing.
         why = f"text costs less than random bytes, but {share:.0%} of its size: random bytes may be encoded or padded"
-        return unknown(name, why, evidence, numbers)
+        return unknown_verdict(name, why, evidence, numbers)
     policy, wants = [], []
     for kind in ("text_in_jpeg", "text_as_jpeg"):
-        ratio = sent.last(kind)
+        ratio = sent.last_ratio(kind)
         if ratio is None:
             wants.append(kind)
         policy.append(None if ratio is None or _COMPRESSED < ratio < _NOT_COMPRESSED else ratio <= _COMPRESSED)
@@ -381,4 +398,4 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
     if in_head is not None and in_name is not None:
         detail = _POLICY[in_head, in_name]
     detail += f"; to {max(texts):.0%} where zlib -6 gets {packed['text']:.0%}"
-    return Verdict(name, "yes", detail, _margin(max(texts), _COMPRESSED), tuple(evidence), numbers, tuple(wants))
+    return Verdict(name, "yes", detail, _confidence(max(texts), _COMPRESSED), tuple(evidence), numbers, tuple(wants))

@@ -1,6 +1,6 @@
-"""What goes into a detector and what comes out: observations and verdicts.
+"""The values that go into a detector and come out of it: observations and verdicts.
 
-What may live here: frozen values, and the few numbers that more than one detector takes from an observation.
+The values are frozen. The few helpers here serve more than one detector.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "delete": "all files with this content are deleted",
     "restore": "the file is put back",
 })  # fmt: skip
-"""What is done in a phase."""
+"""The kinds of phase, each with what is done in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Step:
 
     Attributes:
         kind: one of ``KINDS``.
-        size_bytes: of the new file, of all new files together, or of what is added; 0 if it follows from other steps.
-        files: how many files are written.
-        duration_s: how long to wait, for ``idle``.
-        share: how much of the file stays, for ``version``.
+        size_bytes: of the new file, of all new files together, or of what is added. 0 if it follows from other steps.
+        files: the number of files written.
+        duration_s: the time to wait, for ``idle``.
+        share: the share of the file that stays, for ``version``.
     """
 
     kind: str
@@ -61,37 +61,38 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one phase showed on the wire. Sums are over all flows of the client; ``up`` is what it sent.
+    """The traffic of one phase. Sums are over all flows of the client, and ``up`` is from it.
 
     Attributes:
         kind: one of ``KINDS``.
         size_bytes: of the file that was written, or of all files together.
-        changed_bytes: what the user changed of it.
-        files: how many files were written.
-        zlib_bytes: its size compressed by zlib -6; None if that was not asked for.
-        up_bytes, down_bytes: payload of TCP and UDP; what was sent twice counts once.
-        udp_up_bytes: how much of ``up_bytes`` is UDP, which shows no acknowledgements.
-        wire_bytes: whole frames, both ways; None if the capture does not have them as they were on the wire.
+        changed_bytes: the bytes of it that the user changed.
+        files: the number of files written.
+        zlib_bytes: its size compressed by zlib -6, or None if that was not asked for.
+        up_bytes, down_bytes: payload of TCP and UDP. Bytes that were sent twice count once.
+        udp_up_bytes: the part of ``up_bytes`` that is UDP, which shows no acknowledgements.
+        wire_bytes: whole frames, both ways, or None if the capture does not have them as they were on the wire.
         syns: connections asked for.
         bursts: groups of packets with payload from the client, separated by about a round trip.
-        turns: how often the client spoke and the server then answered.
-        exchanges: how often the client went on only after everything was acknowledged and the server had answered.
+        turns: the number of times that the client spoke and the server then answered.
+        exchanges: the number of times that the client went on only after everything was acknowledged and the server had
+            answered.
         answers: packets with payload from the server.
         late, late_bytes: those that came after the client had sent a quarter of what it sent on that connection, and
             their payload: they include answers to files, but not what was agreed on before. None: not counted.
         asides, aside_bytes: those that came while the client sent something large, and their payload.
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
         rounds_bytes: what the server sent and what the client then sent, alternately, on the connection that carried
-            most; see ``traffic.metrics.rounds``. Empty if there are too many to keep.
+            most, see ``traffic.metrics.rounds``. Empty if there are too many to keep.
         resume_s, resume_spread_s: from the server's last packet until the client went on, after large pieces: the
-            median, and the distance between the quartiles; None: it never went on.
+            median, and the distance between the quartiles, or None if it never went on.
         offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
         duration_s: from the change until the client was in sync and quiet.
-        start_up_s, completion_s: see ``net.traffic.metrics``; None: no payload.
-        cpu_s: CPU time of the client; None: unknown.
-        round_trip_s: to the server; None: not known.
-        nameless_bytes: of flows that may or may not be the client's (``net.traffic.owners``); in no other count.
-        reasons: why it may not be used; empty when valid.
+        start_up_s, completion_s: see ``net.traffic.metrics``. None without payload.
+        cpu_s: CPU time of the client, or None if unknown.
+        round_trip_s: to the server, or None if unknown.
+        nameless_bytes: of flows that may or may not be the client's (``net.traffic.owners``). In no other count.
+        reasons: the reasons why it may not be used, or empty when valid.
     """
 
     kind: str
@@ -127,7 +128,7 @@ class Observation:
 
     @property
     def is_valid(self) -> bool:
-        """Whether it is valid."""
+        """Whether it may be used."""
         return not self.reasons
 
 
@@ -138,11 +139,11 @@ class Verdict:
     Attributes:
         capability: ``chunking``, ``bundling``, ``deduplication``, ``delta`` or ``compression``.
         answer: yes, no or unknown.
-        detail: in which way the client does it; or why that is unknown.
+        detail: the way in which the client does it, or why that is unknown.
         confidence: how far the deciding number is from its bound: 0 at the bound and for unknown, near 1 far from it.
             It is not a probability.
         evidence: what was seen, in sentences.
-        numbers: those that the answer rests on; ratios are of bytes sent to bytes in the file.
+        numbers: those that the answer rests on. Ratios are of bytes sent to bytes in the file.
         wants: kinds of steps that would tell more.
     """
 
@@ -155,25 +156,25 @@ class Verdict:
     wants: tuple[str, ...] = ()
 
 
-def unknown(
+def unknown_verdict(
     capability: str,
     why: str,
     evidence: Sequence[str] = (),
     numbers: Mapping[str, float] | None = None,
     wants: tuple[str, ...] = (),
 ) -> Verdict:
-    """An unknown verdict, with its reason."""
+    """Return an unknown verdict with its reason."""
     return Verdict(capability, "unknown", why, 0.0, tuple(evidence), dict(numbers or {}), wants)
 
 
-def valid_of(observations: Sequence[Observation], *kinds: str) -> list[Observation]:
-    """The valid observations of these kinds, in order."""
-    return [each for each in observations if each.kind in kinds and each.is_valid]
+def select_valid(observations: Sequence[Observation], *kinds: str) -> list[Observation]:
+    """Return the valid observations of these kinds, in order."""
+    return [observation for observation in observations if observation.kind in kinds and observation.is_valid]
 
 
-def size_text(size_bytes: float) -> str:
-    """A human-readable size: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+def format_size(size_bytes: float) -> str:
+    """Return a human-readable size: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
+    for unit, unit_name in ((MIB, "MiB"), (KIB, "KiB")):
         if size_bytes >= 0.95 * unit:
-            return f"{size_bytes / unit:.3g} {name}"
+            return f"{size_bytes / unit:.3g} {unit_name}"
     return f"{size_bytes:.0f} B"

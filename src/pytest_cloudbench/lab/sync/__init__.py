@@ -1,6 +1,3 @@
-"""What tests do to a sync client: a client in its network under a capture, and what it sent.
-
-What may live here: modules of experiments on a sync client.
-"""
+"""Experiments on a sync client: a client in its network under a capture, and what it sent."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is written into a sync client's folder: steps, sets of files, streams of edits.
+"""The contents of a sync client's folder: steps, sets of files, streams of edits.
 
-What may live here: what each of them writes, where, and how it is undone. Nothing here knows of clients or captures.
+Each of them knows what it writes, where, and how it is undone. Nothing here knows of clients or captures.
 
 Every new file has its own folder and an unrelated name, and every change appears at once: it is made elsewhere and
 moved in. Otherwise a client that looks for a similar file in the same folder (rsync's ``--fuzzy``) would appear to
@@ -35,7 +35,7 @@ _COMPRESSIBLE = ("sparse", "text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", 
 _SPARSE = b"0123456789abcdef"
 """Source: thesis 3.4.3, SparseFileGenerator."""
 _OVERWRITE_AT = 0.25
-"""Where ``change`` overwrites, as a share of the file. It avoids the middle, which ``insert`` has changed."""
+"""The offset at which ``change`` overwrites, as a share of the file. It avoids the middle, changed by ``insert``."""
 
 
 class Changes:
@@ -44,9 +44,9 @@ class Changes:
     Args:
         root: the folder that the client mirrors.
         stage: a folder on the same file system, where files are made before they are moved in.
-        seed: all content is derived from it. It is new for each run; otherwise a server might already know the content.
+        seed: all content is derived from it. It is new for each run. Otherwise a server might already know the content.
 
-    ``moved_ns`` is when the last change appeared, in nanoseconds since 1970.
+    ``moved_ns`` is the time when the last change appeared, in nanoseconds since 1970.
     """
 
     def __init__(self, root: Path, stage: Path, seed: str) -> None:
@@ -60,17 +60,17 @@ class Changes:
         stage.mkdir(parents=True, exist_ok=True)
 
     def can_apply(self, step: Step) -> bool:
-        """Returns whether the file exists that the step changes or repeats."""
+        """Return whether the file exists that the step changes or repeats."""
         return self._base is not None or step.kind not in _OF_BASE
 
     def apply(self, step: Step) -> Observation:
-        """Apply the step. Returns what was done, without any counts. Raises UsageError for an impossible step."""
+        """Apply the step. Returns an observation without any counts. Raises UsageError for an impossible step."""
         self._number += 1
         self._undo, self._former = [], self._base
         if step.kind == "idle":
             return Observation("idle")
         if step.kind in ("few", "many"):
-            return self._batch(step)
+            return self._write_batch(step)
         if step.kind == "delete":
             self.moved_ns = time.time_ns()
             self._undo = [*self._related.items()]
@@ -78,25 +78,25 @@ class Changes:
                 shutil.rmtree(path.parent, ignore_errors=True)
             self._related = {}
             return Observation("delete")
-        content = self._content(step)
+        content = self._make_content(step)
         if step.kind in _EDITS:
             path = self._base_path()
-            self._undo = [(path, self._old())]
-            self._replace(path, content)
+            self._undo = [(path, self._base_content())]
+            self._replace_file(path, content)
         else:
-            path = self._base_path() if step.kind == "restore" else self._place(_SUFFIX.get(step.kind, ""))
+            path = self._base_path() if step.kind == "restore" else self._new_path(_SUFFIX.get(step.kind, ""))
             self._undo = [(path, None)]
-            self._move_in([(path, content)])
+            self._move_in_folder([(path, content)])
             if step.kind in _COPIES:
                 self._related[path] = content
         if step.kind in ("new", *_EDITS):
             self._base = (path, content)
             self._related[path] = content
-        changed = step.size_bytes if step.kind in _EDITS else content.size_bytes
+        changed_bytes = step.size_bytes if step.kind in _EDITS else content.size_bytes
         if step.kind == "version":
-            changed = content.size_bytes - int(content.size_bytes * step.share)
-        packed = _zlib_bytes(content) if step.kind in _COMPRESSIBLE else None
-        return Observation(step.kind, content.size_bytes, changed, zlib_bytes=packed)
+            changed_bytes = content.size_bytes - int(content.size_bytes * step.share)
+        zlib_bytes = _count_zlib_bytes(content) if step.kind in _COMPRESSIBLE else None
+        return Observation(step.kind, content.size_bytes, changed_bytes, zlib_bytes=zlib_bytes)
 
     def undo(self) -> None:
         """Undo the last step, because the client did not carry it out."""
@@ -106,74 +106,78 @@ class Changes:
                 self._related.pop(path, None)
             else:
                 path.parent.mkdir(exist_ok=True)
-                self._replace(path, content)
+                self._replace_file(path, content)
                 self._related[path] = content
         self._base, self._undo = self._former, []
 
     # --- what is written ---
 
-    def _key(self, part: str = "") -> str:
+    def _content_key(self, part: str = "") -> str:
         return f"{self._seed}/{self._number}{part}"
 
-    def _content(self, step: Step) -> Content:
+    def _make_content(self, step: Step) -> Content:
         size, kind = step.size_bytes, step.kind
         make: dict[str, Callable[[], Content]] = {
-            "new": lambda: RandomContent(self._key(), size),
-            "big": lambda: RandomContent(self._key(), size),
+            "new": lambda: RandomContent(self._content_key(), size),
+            "big": lambda: RandomContent(self._content_key(), size),
             "sparse": lambda: Repeated(_SPARSE, size),
-            "jpeg": lambda: image(RandomContent(self._key(), size)),
-            "text": lambda: self._words(b"", size),
-            "text_as_jpeg": lambda: self._words(b"", size),
-            "text_in_jpeg": lambda: self._words(head(1024, 768), size),
-            "fake_jpeg": lambda: self._words(head(1024, 768), size),
-            "copy": self._old,
-            "restore": self._old,
-            "append": lambda: self._inserted(size, "back"),
-            "insert": lambda: self._inserted(size, "middle"),
-            "twin_insert": lambda: self._inserted(size, "middle"),
-            "spliced": lambda: self._inserted(size, "random"),
-            "version": lambda: self._version(step.share),
-            "change": lambda: self._changed(size),
-            "twin_change": lambda: self._changed(size),
+            "jpeg": lambda: image(RandomContent(self._content_key(), size)),
+            "text": lambda: self._make_words(b"", size),
+            "text_as_jpeg": lambda: self._make_words(b"", size),
+            "text_in_jpeg": lambda: self._make_words(head(1024, 768), size),
+            "fake_jpeg": lambda: self._make_words(head(1024, 768), size),
+            "copy": self._base_content,
+            "restore": self._base_content,
+            "append": lambda: self._insert_bytes(size, "back"),
+            "insert": lambda: self._insert_bytes(size, "middle"),
+            "twin_insert": lambda: self._insert_bytes(size, "middle"),
+            "spliced": lambda: self._insert_bytes(size, "random"),
+            "version": lambda: self._make_version(step.share),
+            "change": lambda: self._overwrite_and_append(size),
+            "twin_change": lambda: self._overwrite_and_append(size),
         }
         if kind not in make:
             raise UsageError(f"step {kind!r}: unknown; expected one of {', '.join(sorted(KINDS))}")
         return make[kind]()
 
-    def _words(self, start: bytes, size: int) -> Content:
-        words = Text(self._key(), size - len(start))
+    def _make_words(self, start: bytes, size: int) -> Content:
+        words = Text(self._content_key(), size - len(start))
         return Pieces.join([Piece(Literal(start), 0, len(start)), Piece(words, 0, words.size_bytes)])
 
-    def _inserted(self, size: int, where: str) -> Content:
-        return Insert(RandomContent(self._key(), size), where, self._key("/at")).apply(self._old())
+    def _insert_bytes(self, size: int, position: str) -> Content:
+        return Insert(RandomContent(self._content_key(), size), position, self._content_key("/at")).apply(
+            self._base_content()
+        )
 
-    def _version(self, share: float) -> Content:
-        old = self._old()
-        kept = int(old.size_bytes * share)
-        rest = RandomContent(self._key(), old.size_bytes - kept)
-        return Pieces.join([Piece(old, 0, kept), Piece(rest, 0, rest.size_bytes)])
+    def _make_version(self, share: float) -> Content:
+        base = self._base_content()
+        kept_bytes = int(base.size_bytes * share)
+        new_content = RandomContent(self._content_key(), base.size_bytes - kept_bytes)
+        return Pieces.join([Piece(base, 0, kept_bytes), Piece(new_content, 0, new_content.size_bytes)])
 
-    def _changed(self, size: int) -> Content:
-        """Half of the new bytes overwrite old ones; the rest makes the file longer.
+    def _overwrite_and_append(self, size: int) -> Content:
+        """Overwrite old bytes with half of the new ones, and append the others.
 
         Some clients detect an edit by the size alone, and would miss one that only overwrites.
         """
-        old, inside = self._old(), size - size // 2
-        at = int(old.size_bytes * _OVERWRITE_AT)
-        first = Pieces.join([Piece(old, 0, at + inside)])
-        rest = Piece(old, at + inside, old.size_bytes - at - inside)
-        edited = Overwrite(RandomContent(self._key("/in"), inside), "back").apply(first)
-        end = RandomContent(self._key("/end"), size // 2)
-        return Pieces.join([Piece(edited, 0, edited.size_bytes), rest, Piece(end, 0, end.size_bytes)])
+        base, inside = self._base_content(), size - size // 2
+        offset = int(base.size_bytes * _OVERWRITE_AT)
+        beginning = Pieces.join([Piece(base, 0, offset + inside)])
+        remainder = Piece(base, offset + inside, base.size_bytes - offset - inside)
+        edited = Overwrite(RandomContent(self._content_key("/in"), inside), "back").apply(beginning)
+        end = RandomContent(self._content_key("/end"), size // 2)
+        return Pieces.join([Piece(edited, 0, edited.size_bytes), remainder, Piece(end, 0, end.size_bytes)])
 
-    def _batch(self, step: Step) -> Observation:
-        each = step.size_bytes // step.files
-        folder = self._place("").parent
-        files = [(folder / f"{self._name(number)}.bin", RandomContent(self._key(f"/{number}"), each))
-                 for number in range(step.files)]  # fmt: skip
+    def _write_batch(self, step: Step) -> Observation:
+        file_bytes = step.size_bytes // step.files
+        folder = self._new_path("").parent
+        files: list[tuple[Path, Content]] = []
+        for number in range(step.files):
+            content = RandomContent(self._content_key(f"/{number}"), file_bytes)
+            files.append((folder / f"{self._unrelated_name(number)}.bin", content))
         self._undo = [(files[0][0], None)]
-        self._move_in([*files])
-        return Observation(step.kind, each * step.files, each * step.files, step.files)
+        self._move_in_folder(files)
+        return Observation(step.kind, file_bytes * step.files, file_bytes * step.files, step.files)
 
     # --- where it is written ---
 
@@ -182,30 +186,30 @@ class Changes:
             raise UsageError("a step of kind new must come before its edits")
         return self._base[0]
 
-    def _old(self) -> Content:
+    def _base_content(self) -> Content:
         if self._base is None:
             raise UsageError("a step of kind new must come before its edits")
         return self._base[1]
 
-    def _name(self, number: int = 0) -> str:
-        digest = hashlib.sha256(self._key(f"/name/{number}").encode()).hexdigest()
+    def _unrelated_name(self, number: int = 0) -> str:
+        digest = hashlib.sha256(self._content_key(f"/name/{number}").encode()).hexdigest()
         return digest[: 8 + int(digest[-1], 16)]
 
-    def _place(self, suffix: str) -> Path:
-        name = self._name()
+    def _new_path(self, suffix: str) -> Path:
+        name = self._unrelated_name()
         return self._root / name[:8][::-1] / f"{name}{suffix}"
 
-    def _move_in(self, files: list[tuple[Path, Content]]) -> None:
-        """Files of one new folder, all at once."""
+    def _move_in_folder(self, files: list[tuple[Path, Content]]) -> None:
+        """Make the files of one new folder appear at once."""
         folder = files[0][0].parent
-        made = self._stage / folder.name
-        made.mkdir()
+        prepared = self._stage / folder.name
+        prepared.mkdir()
         for path, content in files:
-            write(made / path.name, content)
+            write(prepared / path.name, content)
         self.moved_ns = time.time_ns()
-        os.rename(made, folder)
+        os.rename(prepared, folder)
 
-    def _replace(self, path: Path, content: Content) -> None:
+    def _replace_file(self, path: Path, content: Content) -> None:
         write(self._stage / "edited", content)
         self.moved_ns = time.time_ns()
         os.replace(self._stage / "edited", path)
@@ -217,14 +221,14 @@ def write(path: Path, content: Content, mode: str = "wb") -> None:
         file.writelines(chunks(content))
 
 
-def move_in(made: Path, path: Path) -> int:
+def move_in(prepared: Path, path: Path) -> int:
     """Make a file appear at once by moving it from elsewhere on the same file system. Returns its size in bytes."""
-    size_bytes = made.stat().st_size
-    os.replace(made, path)
+    size_bytes = prepared.stat().st_size
+    os.replace(prepared, path)
     return size_bytes
 
 
-def _zlib_bytes(content: Content) -> int:
+def _count_zlib_bytes(content: Content) -> int:
     packer = zlib.compressobj(_ZLIB_LEVEL)
     return sum(len(packer.compress(piece)) for piece in chunks(content, MIB)) + len(packer.flush())
 
@@ -239,9 +243,9 @@ class Workload:
     """A set of files of one size and kind.
 
     Attributes:
-        files: how many.
+        files: their number.
         size_bytes: of each.
-        kind: ``binary``: random bytes; ``text``: random words of a dictionary.
+        kind: ``binary`` for random bytes, ``text`` for random words of a dictionary.
     """
 
     files: int
@@ -259,25 +263,25 @@ class Workload:
         return self.files * self.size_bytes
 
     def contents(self, seed: str) -> Iterator[tuple[str, Content]]:
-        """Returns the name and content of each file; another ``seed`` gives other content."""
+        """Yield the name and content of each file. Another ``seed`` gives other content."""
         make = RandomContent if self.kind == "binary" else Text
         for number in range(self.files):
             yield f"f{number:05d}{_SUFFIXES[self.kind]}", make(f"{seed}/{number}", self.size_bytes)
 
 
 def put(workload: Workload, folder: Path, stage: Path, seed: str) -> int:
-    """Make the set appear at once as a new folder ``folder``. Returns when it did, in nanoseconds since 1970.
+    """Make the set appear at once as a new folder ``folder``. Returns the time, in nanoseconds since 1970.
 
     It is made in ``stage``, which must be on the same file system, and then moved in. So no client sees half a file,
     and the time to write it is not measured.
     """
-    made = stage / folder.name
-    made.mkdir(parents=True)
+    prepared = stage / folder.name
+    prepared.mkdir(parents=True)
     for name, content in workload.contents(seed):
-        with (made / name).open("wb") as file:
+        with (prepared / name).open("wb") as file:
             file.writelines(chunks(content))
     moved_ns = time.time_ns()
-    os.rename(made, folder)
+    os.rename(prepared, folder)
     return moved_ns
 
 
@@ -291,9 +295,9 @@ class Played:
     """The result of playing a stream.
 
     Attributes:
-        updates: how many were written.
-        changed_bytes: what they wrote.
-        late: how many were late by more than half of the interval since the previous one.
+        updates: the number of updates written.
+        changed_bytes: the bytes that they wrote.
+        late: the number that were late by more than half of the interval since the previous one.
         size_bytes: of the file at the end.
     """
 
@@ -307,11 +311,11 @@ def play(
     stream: Iterable[tuple[float, Edit]], path: Path, *, start: Content | None = None,
     after: Callable[[], None] | None = None,
 ) -> Played:  # fmt: skip
-    """Write a stream of edits into one file, each when it is due; the file is written to in place, as by an editor.
+    """Write a stream of edits into one file, each when it is due, in place as an editor does.
 
     Args:
         stream: (due_s, edit), in order of time.
-        path: the file; it exists already if ``start`` is given.
+        path: the file, which exists already if ``start`` is given.
         start: its content.
         after: called after each update, for a client that does not watch its folder.
     """

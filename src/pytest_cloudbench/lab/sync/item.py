@@ -1,8 +1,8 @@
-"""What the ``lab`` fixture provides: a sync client in its lab, as one test sees it.
+"""The ``lab`` fixture: a sync client in its lab, as one test sees it.
 
-What may live here: which lab a test has and for how long, what happens to a test whose client is not available or does
-not work, what is stored of it, and its entries. One agent runs such a test while the others wait, so nothing here
-depends on the number of agents.
+It decides which lab a test has and for how long, skips or fails a test whose client is not available or does not work,
+stores its results, and makes its entries. One agent runs such a test while the others wait, so nothing here depends on
+the number of agents.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from pytest_cloudbench.support import extras
 _NOT_HERE = (ClientUnavailable, LinkUnavailable, CaptureUnavailable)
 
 
-class _Bench:
-    """A lab and what reads from it. Both are made once, when a test first needs them."""
+class _LabBench:
+    """A lab and its readers. Both are made once, when a test first needs them."""
 
     def __init__(self, spec: str, lab: Lab) -> None:
         self.spec, self.lab = spec, lab
@@ -66,8 +66,8 @@ class _Bench:
             raise self._missing
         if self.session is None:
             try:
-                if lacks := extras.missing("capture"):
-                    raise CaptureUnavailable(lacks)
+                if missing := extras.missing("capture"):
+                    raise CaptureUnavailable(missing)
                 self.lab.__enter__()
             except _NOT_HERE as error:
                 self._missing = error
@@ -77,41 +77,44 @@ class _Bench:
         return self.session
 
     def keep(self, folder: Path | None, *, captures: bool) -> None:
-        """Store what was measured since the last call. Packets hold what was sent: they are stored only on request."""
-        new, self._kept_captures = self.lab.captures[self._kept_captures :], len(self.lab.captures)
-        if folder is not None and new and self.session is not None:
+        """Store what was measured since the last call. Packets hold user content: they are stored only on request."""
+        new_captures, self._kept_captures = self.lab.captures[self._kept_captures :], len(self.lab.captures)
+        if folder is not None and new_captures and self.session is not None:
             make_results_folder(folder)
             _write(folder / "lab.json", self.lab.record())
             rows = self.session.observations[self._kept_observations :]
             self._kept_observations += len(rows)
             if rows:
-                _write(folder / "observations.json", [asdict(each) for each in rows])
-            for each in new:
-                if (metrics := self.lab.metrics.get(each.path.name)) is not None:
-                    _write(folder / f"capture-{each.path.stem}.json", metrics)
+                _write(folder / "observations.json", [asdict(row) for row in rows])
+            for capture in new_captures:
+                if (metrics := self.lab.metrics.get(capture.path.name)) is not None:
+                    _write(folder / f"capture-{capture.path.stem}.json", metrics)
                 if captures:
-                    shutil.move(each.path, folder / each.path.name)
-        for each in new:
-            each.path.unlink(missing_ok=True)
+                    shutil.move(capture.path, folder / capture.path.name)
+        for capture in new_captures:
+            capture.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End everything. Remove the folder: what other programs sent must not stay among pytest's temporary files."""
+        """End everything, and remove the folder.
+
+        The traffic of other programs must not stay among pytest's temporary files.
+        """
         if not self.is_closed:
             self.is_closed = True
             self.lab.__exit__(None, None, None)
             shutil.rmtree(self.lab.workdir, ignore_errors=True)
 
 
-_SHARED = pytest.StashKey[_Bench]()
+_SHARED = pytest.StashKey[_LabBench]()
 """The bench that the tests of a file share."""
 _MADE = pytest.StashKey[Counter[str]]()
-"""How many labs a test file has had, by owner: each lab has contents of its own."""
+"""The number of labs that a test file has had, by owner: each lab has contents of its own."""
 
 
 class LabItem:
     """A sync client, its network and captures of it, in one test.
 
-    Tests of one file share a client, which starts when the first of them needs it; ``rebuild`` gives a test one of its
+    Tests of one file share a client, which starts when the first of them needs it. ``rebuild`` gives a test one of its
     own. If something is not installed or not available, the test is skipped, and the reason says how to get it. If the
     client never brought a change to its server, the test fails.
 
@@ -133,9 +136,9 @@ class LabItem:
         clients.client(spec)
         self.spec, self.nodeid = spec, item.nodeid
         self._item, self._agent, self._run, self._new_folder = item, agent, run, new_folder
-        self._own: _Bench | None = None
-        self._used: list[_Bench] = []
-        self._added: dict[str, str] = {}
+        self._own_bench: _LabBench | None = None
+        self._used_benches: list[_LabBench] = []
+        self._added_options: dict[str, str] = {}
         self._labels, self._entries = Labels(), 0
 
     # --- the lab ---
@@ -146,91 +149,96 @@ class LabItem:
     ) -> None:  # fmt: skip
         """Give this test its own client and network instead of the shared ones. They end with the test.
 
-        ``options`` are used for those of the client's options that the user did not set; the entries' notes name those
+        ``options`` are used for those of the client's options that the user did not set. The entries' notes name those
         that were used. For the other arguments see ``Lab``.
         """
-        said = {pair.partition("=")[0] for pair in self.spec.partition("?")[2].split("&")}
-        self._added = {name: value for name, value in (options or {}).items() if name not in said}
-        client = clients.client(self.spec, **self._added)
-        for bench in (self._own, self._file.stash.get(_SHARED, None)):
-            self._end(bench)  # one client at a time, since two would disturb each other
-        self._own = self._made(
+        set_by_user = {pair.partition("=")[0] for pair in self.spec.partition("?")[2].split("&")}
+        self._added_options = {name: value for name, value in (options or {}).items() if name not in set_by_user}
+        client = clients.client(self.spec, **self._added_options)
+        for bench in (self._own_bench, self._test_file.stash.get(_SHARED, None)):
+            self._end_bench(bench)  # one client at a time, since two would disturb each other
+        self._own_bench = self._make_bench(
             client, self.nodeid, up=up, down=down, stream_s=stream_s, interruptible=interruptible, timeout_s=timeout_s
         )
 
     @property
     def facts(self) -> ClientFacts:
-        """What is known of the client without running it."""
-        return self._bench.lab.client.facts
+        """The facts about the client that are known without running it."""
+        return self._current_bench.lab.client.facts
 
     @property
     def client(self) -> SyncClient:
         """The client, prepared, and started by the first measurement."""
-        return self._open().lab.client
+        return self._open_bench().lab.client
 
     @property
     def workdir(self) -> Path:
-        """A folder on the same file system as the client's folder; removed with the lab."""
-        return self._bench.lab.workdir
+        """A folder on the same file system as the client's folder, removed with the lab."""
+        return self._current_bench.lab.workdir
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What was measured with so far, as plain data. It is part of every entry."""
-        return self._open().lab.record()
+        """The versions, link and captures used so far, as plain data. It is part of every entry."""
+        return self._open_bench().lab.record()
 
     def doubts(self) -> list[str]:
-        """Why times may be wrong although each capture is complete: the link differs from what was requested."""
-        return self._open().lab.doubts()
+        """Return why times may be wrong although each capture is complete: the link differs from the requested one."""
+        return self._open_bench().lab.doubts()
 
     # --- measuring ---
 
     def examine(self) -> dict[str, Verdict]:
-        """A verdict for each capability (``detect.CAPABILITIES``), measured once for tests that share the client."""
-        bench = self._open()
+        """Return a verdict for each capability (``detect.CAPABILITIES``), measured once for tests that share the
+        client.
+        """
+        bench = self._open_bench()
         if bench.verdicts is None:
             bench.verdicts = bench.open().examine()
         self._must_have_synced()
         return bench.verdicts
 
     def measure(self, steps: Sequence[Step]) -> list[Observation]:
-        """Do the steps in order. Returns what each showed. The test is inconclusive if one of them is not valid."""
-        found = self._open().open().measure(steps)
+        """Do the steps in order, and return their observations. Inconclusive if one of them is not valid."""
+        observations = self._open_bench().open().measure(steps)
         self._must_have_synced()
-        bad = [f"{each.kind}: {reason}" for each in found for reason in each.reasons]
-        changed = [each for each in found if each.kind != "idle"]
-        sent = sum(each.up_bytes + each.down_bytes for each in changed)
-        _conclusive([*bad, *nameless_doubt(sum(each.nameless_bytes for each in changed), sent)])
-        return found
+        reasons = [f"{observation.kind}: {reason}" for observation in observations for reason in observation.reasons]
+        changed = [observation for observation in observations if observation.kind != "idle"]
+        sent = sum(observation.up_bytes + observation.down_bytes for observation in changed)
+        _skip_if_doubtful([*reasons, *nameless_doubt(sum(observation.nameless_bytes for observation in changed), sent)])
+        return observations
 
     def watch(self, acts: Sequence[Act]) -> list[Window]:
-        """Returns what each act showed, in order. The test is inconclusive if a number may be wrong."""
-        bench = self._open()
+        """Perform the acts, and return their windows in order. The test is inconclusive if a number may be wrong."""
+        bench = self._open_bench()
         login = bench.activity.login
         windows = bench.activity.watch(acts)
         self._must_have_synced()
-        logins = [each for each in (bench.activity.login,) if each is not None and each is not login]
-        _conclusive([f"{each.label}: {reason}" for each in (*logins, *windows) for reason in each.reasons])
-        if unsized := [each.label for each in (*logins, *windows) if each.wire_bytes is None]:
-            _conclusive([f"{', '.join(unsized)}: the capture does not have sizes as they are on the wire"])
+        logins = [window for window in (bench.activity.login,) if window is not None and window is not login]
+        _skip_if_doubtful([f"{window.label}: {reason}" for window in (*logins, *windows) for reason in window.reasons])
+        if unsized := [window.label for window in (*logins, *windows) if window.wire_bytes is None]:
+            _skip_if_doubtful([f"{', '.join(unsized)}: the capture does not have sizes as they are on the wire"])
         return windows
 
     def login(self) -> Window | None:
-        """What the start of client and server showed; None if the client was running, or another test started it."""
-        if self._open().lab.is_started:
+        """Return the window of the start of client and server.
+
+        None if the client was running, or another test started it.
+        """
+        if self._open_bench().lab.is_started:
             return None
         self.watch([])
-        return self._open().activity.login
+        return self._open_bench().activity.login
 
     def idle(self, duration_s: float) -> Window:
-        """Returns what the client sends by itself during this time."""
+        """Return the window of a client that is left alone for this time."""
         return self.watch([self.rest(duration_s)])[0]
 
     def start_and_idle(self, duration_s: float) -> tuple[Window, Window] | None:
-        """Returns what the start of client and server showed, and this time after it, from one capture.
+        """Return the windows of the start of client and server, and of this time after it, from one capture.
 
         None as for ``login``.
         """
-        bench = self._open()
+        bench = self._open_bench()
         if bench.lab.is_started:
             return None
         (idle,) = self.watch([self.rest(duration_s)])
@@ -238,30 +246,30 @@ class LabItem:
         return bench.activity.login, idle
 
     def rest(self, duration_s: float) -> Act:
-        """An act that does nothing for this long, for use among other acts."""
+        """Return an act that does nothing for this long, for use among other acts."""
         return activity.rest(self.client, duration_s)
 
     def new_file(self, name: str, content: Content, *, label: str = "file") -> tuple[Path, Act]:
-        """Returns a new path in the client's folder, and the act that makes the file appear there at once."""
-        bench = self._open()
+        """Return a new path in the client's folder, and the act that makes the file appear there at once."""
+        bench = self._open_bench()
         bench.files += 1
-        made, path = bench.lab.workdir / f"{name}-{bench.files}", bench.lab.client.folder / f"{name}-{bench.files}"
-        write(made, content)
-        return path, Act(label, lambda: move_in(made, path))
+        prepared, path = bench.lab.workdir / f"{name}-{bench.files}", bench.lab.client.folder / f"{name}-{bench.files}"
+        write(prepared, content)
+        return path, Act(label, lambda: move_in(prepared, path))
 
     def transfer(
         self, workload: Workload, times: int = 1, *, interruption: PlannedInterruption | None = None
     ) -> list[Transfer]:
-        """Transfer a set of new files ``times`` times; see ``Transfers.run``. A failed transfer is a result, too."""
-        return self._open().transfers.run(workload, times, interruption=interruption)
+        """Transfer a set of new files ``times`` times, see ``Transfers.run``. A failed transfer is a result, too."""
+        return self._open_bench().transfers.run(workload, times, interruption=interruption)
 
     def propagate(self, workload: Workload, *, phase_s: float = 0.0) -> Propagation:
-        """Measure the time until the other side has a set of new files; see ``propagation.propagate``.
+        """Measure the time until the other side has a set of new files, see ``propagation.propagate``.
 
         The set appears after a random time of at most ``phase_s``. Otherwise each set would appear at the same point of
         the client's period.
         """
-        bench = self._open()
+        bench = self._open_bench()
         bench.propagations += 1
         name, seed = f"arriving{bench.propagations:04d}", f"{bench.lab.seed}/arriving/{bench.propagations}"
         bench.lab.start()
@@ -276,136 +284,138 @@ class LabItem:
         extra: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
         doubts: Sequence[str] = (), notes: Sequence[str] = (), versions: Mapping[str, str] | None = None,
     ) -> Result:  # fmt: skip
-        """Make one entry and judge it; see ``Experiment.conclude``.
+        """Make one entry and judge it, see ``Experiment.conclude``.
 
         Args:
             metrics: values by name, for expectations and gates; None is "not known".
             rounds_s: durations that pytest-benchmark compares, at least one.
-            stats_of: what the rounds are durations of.
+            stats_of: the thing that the rounds are durations of.
             columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
             label: names the entry if a test makes several: the full name ends in ``#label``, that of the second one
                 with this label in ``#label-2``.
             params: parameters of the entry, instead of the test's.
-            extra: what else the entry should hold (plain data). Readers see it instead of a metric of the same name;
-                expectations see the metric.
+            extra: more plain data for the entry. Readers see it instead of a metric of the same name. Expectations see
+                the metric.
             published: figures to show beside the measured ones, with their ``source``.
-            doubts: why the numbers may be wrong.
-            notes: what readers should know about the numbers.
+            doubts: reasons why the numbers may be wrong.
+            notes: facts that readers should know about the numbers.
             versions: of programs other than the client's.
         """
         self._entries += 1
         label = self._labels.new(label)
         fullname, _ = entry_names(stored_name(self._item), self._item.name, label)
         test = getattr(self._item, "originalname", self._item.name)
-        own = params_of(self._item, "lab", "_client")
+        test_params = params_of(self._item, "lab", "_client")
         ids = self._item.name.partition("[")[2].removesuffix("]")
-        lab = self._bench.lab if self._bench.session is not None else None
-        added = [f"{name}={value} was added to the client's options" for name, value in self._added.items()]
+        lab = self._current_bench.lab if self._current_bench.session is not None else None
+        added = [f"{name}={value} was added to the client's options" for name, value in self._added_options.items()]
         subject = Subject(
             f"{self.nodeid}#lab{self._entries}", self.nodeid, fullname,
-            f"{test}[{'-'.join(filter(None, (label, ids)))}]", test, own if params is None else params, "", self.spec,
-            None, is_kept=False, versions={**(lab.versions if lab else {}), **(versions or {})},
-            suite=declared_by(self._item),
+            f"{test}[{'-'.join(filter(None, (label, ids)))}]", test,
+            test_params if params is None else params, "", self.spec, None, is_kept=False,
+            versions={**(lab.versions if lab else {}), **(versions or {})}, suite=declared_by(self._item),
         )  # fmt: skip
         entry = EntryOptions(
             label, extra={"setting": lab.record()} if lab else {}, published=published or {},
             notes=tuple(dict.fromkeys([*(lab.notes() if lab else ()), *added, *notes])),
             gate=marked_margins(self._item),
         )  # fmt: skip
-        asked = Conclusion(
+        conclusion = Conclusion(
             subject, entry, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
             shown=extra or {},
         )  # fmt: skip
-        made = result_of(self._agent.ask("alone", asked))
-        unmet_gates(self._item).extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))
-        self._item.user_properties.extend(properties(made.info, made.judgements, label))
-        return made
+        result = result_of(self._agent.ask("alone", conclusion))
+        unmet_gates(self._item).extend(
+            f"{label}: {line}" if label else line for line in failing_gates(result.judgements)
+        )
+        self._item.user_properties.extend(properties(result.info, result.judgements, label))
+        return result
 
     def settle(self, results: Sequence[Result], *, must_sync: bool = True) -> None:
         """Assert what is expected of all entries of the test. Call it last.
 
-        Raises like ``Result.check``; a test whose numbers may be wrong is skipped as inconclusive and not passed. If
+        Raises like ``Result.check``. A test whose numbers may be wrong is skipped as inconclusive and not passed. If
         the client never brought a change to its server, the test fails, unless that is a finding (``must_sync``).
         """
         if must_sync:
             self._must_have_synced()
         for result in results:
             result.check()
-        _conclusive([doubt for result in results for doubt in result.doubts])
+        _skip_if_doubtful([doubt for result in results for doubt in result.doubts])
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Wraps the test: skips it if something is not available, but fails it if the client never worked."""
+        """Wrap the test: skip it if something is not available, but fail it if the client never worked."""
         try:
             yield
         except _NOT_HERE as error:
             self._must_have_synced()
             _skip(f"client {self.spec}: {error}")
         except ClientError as error:
-            if any(bench.lab.captures for bench in self._used):
+            if any(bench.lab.captures for bench in self._used_benches):
                 raise
             raise ClientError(f"client {self.spec} did not start: {error}") from error
 
     def close(self) -> None:
         """Store what this test has measured, and end what belongs to it alone. Called by the fixture."""
-        for bench in self._used:
-            self._keep(bench)
-        self._end(self._own)
+        for bench in self._used_benches:
+            self._keep_results(bench)
+        self._end_bench(self._own_bench)
 
     # --- inside ---
 
     @property
-    def _file(self) -> pytest.File:
+    def _test_file(self) -> pytest.File:
         return next(node for node in self._item.listchain() if isinstance(node, pytest.File))
 
     @property
-    def _bench(self) -> _Bench:
-        """This test's own bench; otherwise the one shared by the file's tests of the same client."""
-        if self._own is not None:
-            return self._own
-        shared = self._file.stash.get(_SHARED, None)
+    def _current_bench(self) -> _LabBench:
+        """This test's own bench, or the one shared by the file's tests of the same client."""
+        if self._own_bench is not None:
+            return self._own_bench
+        shared = self._test_file.stash.get(_SHARED, None)
         if shared is None or shared.is_closed or shared.spec != self.spec:
-            self._end(shared)
-            shared = self._made(clients.client(self.spec), f"{self._file.nodeid}/{self.spec}")
-            self._file.stash[_SHARED] = shared
-            self._file.addfinalizer(shared.close)
+            self._end_bench(shared)
+            shared = self._make_bench(clients.client(self.spec), f"{self._test_file.nodeid}/{self.spec}")
+            self._test_file.stash[_SHARED] = shared
+            self._test_file.addfinalizer(shared.close)
         return shared
 
-    def _made(self, client: SyncClient, whose: str, **options: Any) -> _Bench:
-        made = self._file.stash.setdefault(_MADE, Counter())
-        made[whose] += 1
-        seed = f"{self._run.seed}/{whose}/{made[whose]}"
-        return _Bench(self.spec, Lab(client, self._new_folder(), seed=seed, **options))
+    def _make_bench(self, client: SyncClient, owner: str, **options: Any) -> _LabBench:
+        counts = self._test_file.stash.setdefault(_MADE, Counter())
+        counts[owner] += 1
+        seed = f"{self._run.seed}/{owner}/{counts[owner]}"
+        return _LabBench(self.spec, Lab(client, self._new_folder(), seed=seed, **options))
 
-    def _open(self) -> _Bench:
-        bench = self._bench
+    def _open_bench(self) -> _LabBench:
+        bench = self._current_bench
         bench.open()
-        if bench not in self._used:
-            self._used.append(bench)
+        if bench not in self._used_benches:
+            self._used_benches.append(bench)
         return bench
 
-    def _keep(self, bench: _Bench) -> None:
-        number = self._used.index(bench) + 1
-        again = f"-again{self._agent.again}" if self._agent.again else ""
-        folder = Path(self._run.results) / (slug(self.nodeid) + (f"-{number}" if number > 1 else "") + again)
+    def _keep_results(self, bench: _LabBench) -> None:
+        number = self._used_benches.index(bench) + 1
+        suffix = f"-again{self._agent.again}" if self._agent.again else ""
+        folder = Path(self._run.results) / (slug(self.nodeid) + (f"-{number}" if number > 1 else "") + suffix)
         # The results of a run over ssh are on another host, where these files cannot be stored.
-        keeps = bool(self._item.config.option.cloudbench_keep_captures)
-        bench.keep(folder if self._agent.same_clock else None, captures=keeps)
+        keeps_captures = bool(self._item.config.option.cloudbench_keep_captures)
+        bench.keep(folder if self._agent.same_clock else None, captures=keeps_captures)
 
-    def _end(self, bench: _Bench | None) -> None:
+    def _end_bench(self, bench: _LabBench | None) -> None:
         if bench is not None:
-            if bench in self._used:
-                self._keep(bench)
+            if bench in self._used_benches:
+                self._keep_results(bench)
             bench.close()
 
     def _must_have_synced(self) -> None:
         """Fail the test if the client never brought a change to its server: that is a failure, not "unknown"."""
-        for why in (bench.lab.never_synced for bench in self._used):
+        for why in (bench.lab.never_synced for bench in self._used_benches):
             if why:
                 pytest.fail(f"client {self.spec} never synced: {why}", pytrace=False)
 
 
-def _conclusive(doubts: Sequence[str]) -> None:
+def _skip_if_doubtful(doubts: Sequence[str]) -> None:
     if doubts:
         _skip(f"inconclusive: {'; '.join(dict.fromkeys(doubts))}")
 

@@ -1,8 +1,7 @@
 """One sync client in its lab: the client, the network that it is in, and captures of what it sends.
 
-What may live here: the order in which network, capture and client start and end, whether the client works at all, and
-what is recorded of all three. What is done to the client's folder, and what its packets mean, is up to the modules that
-use a lab.
+A lab sets the order in which network, capture and client start and end, knows whether the client works at all, and
+records all three. The modules that use a lab change the client's folder and interpret its packets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WAY = Way(delay_ms=10)
 _POLL_S, _QUIET_POLLS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
 _LAST_LINES, _MOST_CHARACTERS = 3, 400
 
-_Seen = TypeVar("_Seen")
+_Result = TypeVar("_Result")
 
 
 class Lab:
@@ -38,24 +37,24 @@ class Lab:
     Args:
         client: one that is not prepared yet.
         workdir: a folder for everything that is written; captures are in ``captures`` below it.
-        seed: contents are derived from it. It is new for each run; otherwise a server might already know them.
+        seed: contents are derived from it. It is new for each run. Otherwise a server might already know them.
         up: the link towards the server. If it is given, a client on the user's own network is refused. If omitted, the
             link has a delay of 10 ms, so that waiting for an answer is visible, and the user's own network is accepted
             too.
-        down: the way back; the same as ``up`` if omitted.
-        stream_s: how long one TCP stream runs in each direction when the link is measured, to see its rate; 0: only
-            delay and loss are measured; None: nothing.
+        down: the way back, the same as ``up`` if omitted.
+        stream_s: the time that one TCP stream runs in each direction to measure the link's rate. With 0, only delay and
+            loss are measured. With None, nothing is.
         interruptible: whether the link will be interrupted, which needs our forwarder.
-        timeout_s: how long the client may take to bring one change to its server.
+        timeout_s: the time that the client may take to bring one change to its server.
         rights: see ``link.Link``.
 
     Attributes:
         captures: those that have ended.
-        metrics: what each capture showed, as plain data, by file name.
+        metrics: the findings of each capture, as plain data, by file name.
         versions: of the client's programs.
         proofs: the ways in which the server was known to have each change.
-        out_of_sync: why nothing counts any more: the client did not carry out a change, and the change could not be
-            undone. Empty while the lab is usable.
+        out_of_sync: the reason why nothing counts any more: the client did not carry out a change, and the change could
+            not be undone. Empty while the lab is usable.
     """
 
     def __init__(
@@ -63,11 +62,13 @@ class Lab:
         stream_s: float | None = 0.3, interruptible: bool = False, timeout_s: float = 120.0, rights: str = "auto",
     ) -> None:  # fmt: skip
         self.client, self.workdir, self.seed, self.timeout_s = client, workdir, seed, timeout_s
-        drawn = zlib.crc32(seed.encode())
+        network_seed = zlib.crc32(seed.encode())
         self.network: Network = (
-            network_of(client, _WAY, stream_s=stream_s, seed=drawn, rights=rights)
+            network_of(client, _WAY, stream_s=stream_s, seed=network_seed, rights=rights)
             if up is None and not interruptible
-            else OwnLink(up or _WAY, down, stream_s=stream_s, interruptible=interruptible, seed=drawn, rights=rights)
+            else OwnLink(
+                up or _WAY, down, stream_s=stream_s, interruptible=interruptible, seed=network_seed, rights=rights
+            )
         )
         self.captures: list[CaptureResult] = []
         self.metrics: dict[str, dict[str, Any]] = {}
@@ -129,7 +130,8 @@ class Lab:
 
     @contextmanager
     def capture(self, **about: Any) -> Iterator[None]:
-        """Capture what the client sends and receives while the context is open; ``look`` reads it afterwards.
+        """Capture what the client sends and receives while the context is open, for ``read_capture`` to read
+        afterwards.
 
         One capture covers a series of measurements, which are cut out of it by time, so there is one place only where
         packets may be dropped. ``about`` goes into the file's comment. Raises CaptureUnavailable.
@@ -151,87 +153,90 @@ class Lab:
 
         wait_for(is_quiet, _QUIET_MOST_S, poll_s=_POLL_S)
 
-    def look(self, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
-        """Returns what ``see`` returns for the client's packets in the last capture; or None and the reasons."""
+    def read_capture(self, read: Callable[[Analysis], _Result]) -> tuple[_Result | None, tuple[str, ...]]:
+        """Return what ``read`` returns for the client's packets in the last capture, or None and the reasons."""
 
-        def noted(analysis: Analysis) -> _Seen:
+        def note_and_read(analysis: Analysis) -> _Result:
             self.metrics[self.captures[-1].path.name] = analysis.as_dict()
-            return see(analysis)
+            return read(analysis)
 
-        return self.network.look(self.captures[-1], noted)
+        return self.network.read_capture(self.captures[-1], note_and_read)
 
     # --- changes, and whether the client carries them out ---
 
-    def bring(self) -> str:
+    def bring_change(self) -> str:
         """Let the client bring the change to its server. Returns why it did not, in one line, or an empty string.
 
         Raises ClientUnavailable when nothing can tell.
         """
         try:
             self.client.after_change()
-            self.has_synced(self.client.wait_synced(self.timeout_s))
+            self.note_synced(self.client.wait_synced(self.timeout_s))
         except ClientError as error:
-            return self.has_failed(error)
+            return self.note_failed(error)
         return ""
 
-    def bring_back(self) -> str:
-        """Like ``bring``, for an undone change. It counts neither as a change nor as a failure."""
+    def bring_undo(self) -> str:
+        """Let the client bring an undone change, which counts neither as a change nor as a failure."""
         try:
             self.client.after_change()
             self.client.wait_synced(self.timeout_s)
         except ClientError as error:
-            return _briefly(error)
+            return _summarize_error(error)
         return ""
 
-    def has_synced(self, proof: Proof) -> None:
+    def note_synced(self, proof: Proof) -> None:
         """Record that a change reached the server, and how that is known."""
         self._synced += 1
         self.proofs.add(proof)
 
-    def has_failed(self, error: ClientError) -> str:
+    def note_failed(self, error: ClientError) -> str:
         """Record that a change did not reach the server. Returns why, in one line."""
-        why = _briefly(error)
+        why = _summarize_error(error)
         self._failed, self._failure = self._failed + 1, self._failure or why
         return why
 
     @property
     def never_synced(self) -> str:
-        """Why no change ever reached the server. Empty if one did, or if there was none to bring."""
+        """The reason why no change ever reached the server. Empty if one did, or if there was none to bring."""
         return "" if self._synced else self._failure
 
     # --- results ---
 
     def record(self) -> dict[str, Any]:
-        """What was used for measuring, as plain data to store beside results."""
+        """Return what was used for measuring, as plain data to store beside results."""
         return {
             "client": self.client.facts.name,
             "versions": dict(self.versions),
             "link": self.network.record(),
             "congestion_control": self._congestion_control,
-            "proofs": sorted(each.value for each in self.proofs),
+            "proofs": sorted(proof.value for proof in self.proofs),
             "captures": [
-                {"file": each.path.name, "packets": each.packets, "dropped": each.dropped, "is_valid": each.is_valid,
-                 "reasons": list(each.reasons)}
-                for each in self.captures
+                {"file": capture.path.name, "packets": capture.packets, "dropped": capture.dropped,
+                 "is_valid": capture.is_valid, "reasons": list(capture.reasons)}
+                for capture in self.captures
             ],
         }  # fmt: skip
 
     def doubts(self) -> list[str]:
-        """Why times may be wrong although each capture is complete: the link differs from what was requested."""
+        """Return why times may be wrong although each capture is complete: the link differs from the requested one."""
         return self.network.doubts()
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know."""
+        """Return what a reader of the numbers should know."""
         failed = (
             [f"changes that were not carried out: {self._failed}; the first: {self._failure}"] if self._failed else []
         )
         return [*failed, *self.network.notes(), *proof_notes(self.proofs)]
 
 
-def _briefly(error: Exception) -> str:
-    """The first and the last lines of an error's message: clients append a log, whose last lines say most."""
-    first, *more = str(error).strip().splitlines() or [""]
-    last = " | ".join(line.strip() for line in more[-_LAST_LINES:])
+def _summarize_error(error: Exception) -> str:
+    """Return the first and the last lines of an error's message.
+
+    Clients append a log, whose last lines say most.
+    """
+    first, *log_lines = str(error).strip().splitlines() or [""]
+    last = " | ".join(line.strip() for line in log_lines[-_LAST_LINES:])
     if len(last) > _MOST_CHARACTERS:
         last = f"...{last[-_MOST_CHARACTERS:]}"
     return f"{first[:_MOST_CHARACTERS]} ({last})" if last else first[:_MOST_CHARACTERS]

@@ -1,7 +1,7 @@
-"""The network that a client runs in, and which packets are the client's: a link of its own, or the user's interface.
+"""The network that a client runs in, which tells the client's packets: a link of its own, or the user's interface.
 
-What may live here: what sessions, activities and transfers need from a network: to run a client in it, to capture
-there, and to describe it. What was sent, and what follows from it, does not belong here.
+Sessions, activities and transfers need a network to run a client in it, to capture there, and to describe it. What was
+sent, and what follows from it, does not belong here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_cloudbench.net.traffic.replies import measure_round_trips
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import owner_text
 
-_Seen = TypeVar("_Seen")
+_Result = TypeVar("_Result")
 
 _CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 _NAMES_SHOWN = 4
@@ -37,12 +37,12 @@ class Network(Protocol):
 
     @property
     def link(self) -> Link | None:
-        """The link, which can be shaped and interrupted; None on the user's own network."""
+        """The link, which can be shaped and interrupted, or None on the user's own network."""
         ...
 
     @property
     def round_trip_s(self) -> float | None:
-        """Between the client and its server: as requested, or as seen so far; None if not known."""
+        """The time between the client and its server, as requested or as seen so far, or None if unknown."""
         ...
 
     def open(self, client: SyncClient, workdir: Path) -> None:
@@ -54,34 +54,39 @@ class Network(Protocol):
         ...
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
-        """Returns a capture, not yet open, of what the client sends and receives."""
+        """Return a capture, not yet open, of what the client sends and receives."""
         ...
 
-    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
-        """Returns what ``see`` returns for the client's packets in a capture; or None and the reasons.
+    def read_capture(
+        self, capture: CaptureResult, read: Callable[[Analysis], _Result]
+    ) -> tuple[_Result | None, tuple[str, ...]]:
+        """Return what ``read`` returns for the client's packets in a capture, or None and the reasons.
 
-        ``see`` must keep no columns of the analysis, which are valid only while the file is mapped.
+        ``read`` must keep no columns of the analysis, which are valid only while the file is mapped.
         """
         ...
 
     def congestion_control(self) -> str:
-        """The kernel's name for the client's congestion control. It decides results with loss or long round trips."""
+        """Return the kernel's name for the client's congestion control.
+
+        It decides results with loss or long round trips.
+        """
         ...
 
     def record(self) -> dict[str, Any]:
-        """The network as plain data, to store beside results."""
+        """Return the network as plain data, to store beside results."""
         ...
 
     def notes(self) -> list[str]:
-        """What a reader of numbers from this network should know."""
+        """Return what a reader of numbers from this network should know."""
         ...
 
     def doubts(self) -> list[str]:
-        """Why numbers may be wrong although each capture is complete."""
+        """Return why numbers may be wrong although each capture is complete."""
         ...
 
     def others_text(self, least_bytes: int) -> str:
-        """Other servers in the last capture, as text to append to a message; empty if there were none."""
+        """Return other servers in the last capture, as text to append to a message, or nothing if there were none."""
         ...
 
 
@@ -89,7 +94,7 @@ def network_of(
     client: SyncClient, up: Way, down: Way | None = None, *, stream_s: float | None = None, seed: int = 0,
     rights: str = "auto",
 ) -> Network:  # fmt: skip
-    """Returns the user's interface for a client outside the lab, and otherwise a link of its own; see ``OwnLink``."""
+    """Return the user's interface for a client outside the lab, and otherwise a link of its own, see ``OwnLink``."""
     if client.facts.outside is not None:
         return UsersInterface(client.facts.outside)
     return OwnLink(up, down, stream_s=stream_s, seed=seed, rights=rights)
@@ -99,9 +104,9 @@ class OwnLink:
     """Two network namespaces with a link between them: the client in one, its server in the other, and nobody else.
 
     Args:
-        up, down: the link; ``down`` is the same as ``up`` if omitted.
-        stream_s: how long one TCP stream runs in each direction when the link is measured, to see its rate; 0: only
-            delay and loss are measured; None: nothing.
+        up, down: the link. ``down`` is the same as ``up`` if omitted.
+        stream_s: the time that one TCP stream runs in each direction to measure the link's rate. With 0, only delay and
+            loss are measured. With None, nothing is.
         interruptible, seed, rights: see ``link.Link``.
     """
 
@@ -115,7 +120,7 @@ class OwnLink:
 
     @property
     def round_trip_s(self) -> float | None:
-        """As requested."""
+        """The round trip as requested."""
         return (self.link.up.delay_ms + self.link.down.delay_ms) / 1e3
 
     def open(self, client: SyncClient, workdir: Path) -> None:
@@ -138,37 +143,42 @@ class OwnLink:
         self._stack.close()
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
-        """On the client's side."""
+        """Capture on the client's side."""
         return Capture(self.link.interface, path, netns=self.link.enter("client", as_root=True), comment=about)
 
-    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
-        """Every packet there is the client's."""
-        return _looked(capture, see, client=(self.link.address("client"),))
+    def read_capture(
+        self, capture: CaptureResult, read: Callable[[Analysis], _Result]
+    ) -> tuple[_Result | None, tuple[str, ...]]:
+        """Read every packet there: all are the client's."""
+        return _analyze_capture(capture, read, client=(self.link.address("client"),))
 
     def congestion_control(self) -> str:
-        """In the link's namespaces."""
-        done = self.link.run("client", ["cat", _CONGESTION_CONTROL], capture_output=True, text=True)
-        return str(done.stdout).strip() or "unknown"
+        """Return it from the link's namespaces."""
+        cat = self.link.run("client", ["cat", _CONGESTION_CONTROL], capture_output=True, text=True)
+        return str(cat.stdout).strip() or "unknown"
 
     def record(self) -> dict[str, Any]:
-        """The link as requested and as delivered."""
+        """Return the link as requested and as delivered."""
         return self.link.record()
 
     def notes(self) -> list[str]:
-        """Where client and server run. Bytes and waits do not depend on how exactly the link keeps its delay."""
+        """Return where client and server run.
+
+        Bytes and waits do not depend on how exactly the link keeps its delay.
+        """
         ways = dict.fromkeys(f"{way.delay_ms:g} ms" for way in (self.link.up, self.link.down))
-        off = self.link.delivered.off if self.link.delivered is not None else ()
+        deviations = self.link.delivered.off if self.link.delivered is not None else ()
         return [
             f"client and server are on this machine, with a link of {' and '.join(ways)} each way between them",
-            *(f"the link did not deliver what was asked: {each}" for each in off),
+            *(f"the link did not deliver what was asked: {deviation}" for deviation in deviations),
         ]
 
     def doubts(self) -> list[str]:
-        """The figures in which the link differs from what was requested."""
+        """Return the figures in which the link differs from what was requested."""
         return link_doubts(self.link)
 
     def others_text(self, least_bytes: int) -> str:
-        """Nobody: the client is alone."""
+        """Return nothing: the client is alone."""
         del least_bytes
         return ""
 
@@ -184,7 +194,7 @@ class UsersInterface:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._whose = Whose(outside.names, tuple(ip_network(each) for each in outside.servers))
+        self._whose = Whose(outside.names, tuple(ip_network(server) for server in outside.servers))
         self._addresses: tuple[str, ...] = ()
         self._client: SyncClient | None = None
         self._known_by: dict[object, str] = {}
@@ -198,19 +208,19 @@ class UsersInterface:
 
     @property
     def round_trip_s(self) -> float | None:
-        """The median over servers of the quickest handshake; without handshakes, of the quickest acknowledgement.
+        """The median over servers of the quickest handshake, or without handshakes of the quickest acknowledgement.
 
         A busy machine makes a handshake slower and never quicker, so slower ones say nothing about the network.
         """
-        seen = self._handshakes_s or self._answers_s
-        return statistics.median(seen.values()) if seen else None
+        times_s = self._handshakes_s or self._answers_s
+        return statistics.median(times_s.values()) if times_s else None
 
     def open(self, client: SyncClient, workdir: Path) -> None:
         """Find out what to capture. Raises ClientUnavailable if that is not specified."""
         name, outside = client.facts.name, self._outside
         if not outside.interface:
-            there = ", ".join(each for _, each in socket.if_nameindex())
-            raise ClientUnavailable(f"{name}: give interface, the one that the client uses; there are: {there}")
+            interfaces = ", ".join(interface for _, interface in socket.if_nameindex())
+            raise ClientUnavailable(f"{name}: give interface, the one that the client uses; there are: {interfaces}")
         if not outside.names and not outside.servers:
             raise ClientUnavailable(
                 f"{name}: whose traffic on {outside.interface} is the client's? Give names, product or servers"
@@ -219,7 +229,7 @@ class UsersInterface:
         if not self._addresses:
             raise ClientUnavailable(f"{name}: no address of {outside.interface} is known; give address")
         self._client = client
-        journal.note(*_journaled(client), owner_text())
+        journal.note(*_journal_key(client), owner_text())
         try:
             client.prepare(workdir)
         except BaseException:
@@ -227,36 +237,40 @@ class UsersInterface:
             raise
 
     def close(self) -> None:
-        """Remove the client's new folder; the client itself runs on."""
+        """Remove the client's new folder. The client itself runs on."""
         client, self._client = self._client, None
         if client is not None:
             client.stop()
             if not client.folder.exists():
-                journal.forget(*_journaled(client))
+                journal.forget(*_journal_key(client))
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
-        """On the interface. If addresses alone identify the client's flows, nothing else is written to the file."""
-        only = None if self._outside.names else " or ".join(f"net {each}" for each in self._whose.servers)
-        return Capture(self._outside.interface, path, comment=about, filter=only)
+        """Capture on the interface. If addresses alone identify the client's flows, nothing else is written to the
+        file.
+        """
+        packet_filter = None if self._outside.names else " or ".join(f"net {server}" for server in self._whose.servers)
+        return Capture(self._outside.interface, path, comment=about, filter=packet_filter)
 
-    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
-        """Only what is known to be the client's."""
+    def read_capture(
+        self, capture: CaptureResult, read: Callable[[Analysis], _Result]
+    ) -> tuple[_Result | None, tuple[str, ...]]:
+        """Read only the packets that are known to be the client's."""
 
-        def count_and_see(analysis: Analysis) -> _Seen:
-            self._count(analysis)
-            return see(analysis)
+        def count_and_see(analysis: Analysis) -> _Result:
+            self._count_flows(analysis)
+            return read(analysis)
 
-        return _looked(capture, count_and_see, client=self._addresses, whose=self._whose)
+        return _analyze_capture(capture, count_and_see, client=self._addresses, whose=self._whose)
 
     def congestion_control(self) -> str:
-        """Of this machine."""
+        """Return that of this machine."""
         try:
             return Path(_CONGESTION_CONTROL).read_text("ascii").strip()
         except OSError:
             return "unknown"
 
     def record(self) -> dict[str, Any]:
-        """What was captured, how flows were told apart, and the round trip that was seen."""
+        """Return what was captured, how flows were told apart, and the round trip that was seen."""
         return {
             "asked": None, "delivered": None, "mode": "the user's own network, not shaped",
             "interface": self._outside.interface, "addresses": list(self._addresses),
@@ -268,85 +282,85 @@ class UsersInterface:
         }  # fmt: skip
 
     def notes(self) -> list[str]:
-        """Where it was measured, how the client's flows were identified, and what had no known owner and was not
-        counted.
-        """
+        """Return where it was measured, how flows were identified, and how many without an owner were not counted."""
         outside, trip_s = self._outside, self.round_trip_s
-        seen = "handshakes" if self._handshakes_s else "acknowledgements"
-        trip = "not known" if trip_s is None else f"{_ms(trip_s)}, measured from {seen}"
-        told = [("name", outside.names), ("server address", outside.servers)]
-        by = " and ".join(f"{what} ({_some(values)})" for what, values in told if values)
-        how = (
+        source = "handshakes" if self._handshakes_s else "acknowledgements"
+        trip_text = "not known" if trip_s is None else f"{_format_ms(trip_s)}, measured from {source}"
+        signs = [("name", outside.names), ("server address", outside.servers)]
+        recognised = " and ".join(f"{noun} ({_join_some(values)})" for noun, values in signs if values)
+        counts = (
             ", ".join(f"{count} by {name}" for name, count in Counter(self._known_by.values()).items())
             or "none was seen"
         )
         notes = [
             f"the user's own client on interface {outside.interface}, over a network that is not shaped: round trip "
-            f"{trip}",
-            f"flows are recognised by {by}: {how}; name resolution is not counted",
+            f"{trip_text}",
+            f"flows are recognised by {recognised}: {counts}; name resolution is not counted",
             "times until the network was quiet may be up to 4 s longer than the client took: others send there, too",
         ]
         if self._nameless:
             flows, size = len(self._nameless), self._nameless.total()
-            what = "flow" if flows == 1 else "flows"
-            notes.append(f"{flows} {what} / {size:,} bytes on this interface had no name, and are not counted")
+            noun = "flow" if flows == 1 else "flows"
+            notes.append(f"{flows} {noun} / {size:,} bytes on this interface had no name, and are not counted")
         return notes
 
     def doubts(self) -> list[str]:
-        """None. Traffic without a name is a doubt about the time in which it was seen."""
+        """Return none. Traffic without a name is a doubt about the time in which it was seen."""
         return []
 
     def others_text(self, least_bytes: int) -> str:
-        """Other programs use these servers, so their names go into a message for the user, but never into a result."""
-        found = [f"{name} ({size:,} bytes)" for name, size in self._sent_to_others.most_common() if size >= least_bytes]
-        return f"; in that time most went to {', '.join(found[:_NAMES_SHOWN])}" if found else ""
+        """Return the names of servers used by other programs, for a message to the user, but never for a result."""
+        others = [
+            f"{name} ({size:,} bytes)" for name, size in self._sent_to_others.most_common() if size >= least_bytes
+        ]
+        return f"; in that time most went to {', '.join(others[:_NAMES_SHOWN])}" if others else ""
 
-    def _count(self, analysis: Analysis) -> None:
-        found = analysis.sorted
-        assert found is not None
+    def _count_flows(self, analysis: Analysis) -> None:
+        owners = analysis.sorted
+        assert owners is not None
         # A connection that several captures show counts once.
-        self._known_by |= {_ends(each): found.by[each.number] for each in found.own}
-        self._others |= {_ends(each) for each in found.others}
+        self._known_by |= {_flow_key(flow): owners.by[flow.number] for flow in owners.own}
+        self._others |= {_flow_key(flow) for flow in owners.others}
         self._sent_to_others = Counter()
-        for each in found.others:
-            self._sent_to_others[found.names.get(each.number, str(each.server))] += each.up.unique_bytes
-        for each in found.nameless:
-            self._nameless[_ends(each)] += each.up.wire_bytes + each.down.wire_bytes
+        for flow in owners.others:
+            self._sent_to_others[owners.names.get(flow.number, str(flow.server))] += flow.up.unique_bytes
+        for flow in owners.nameless:
+            self._nameless[_flow_key(flow)] += flow.up.wire_bytes + flow.down.wire_bytes
         for facts in analysis.facts:
-            server, never_s = found.names.get(facts.flow.number, facts.names[0]), float("inf")
+            server, never_s = owners.names.get(facts.flow.number, facts.names[0]), float("inf")
             self._servers[server] = None
             if facts.flow.initial_rtt_ns is not None:
                 self._handshakes += 1
                 quickest_s = min(self._handshakes_s.get(server, never_s), facts.flow.initial_rtt_ns / 1e9)
                 self._handshakes_s[server] = quickest_s
-            elif (seen := measure_round_trips(analysis.table, facts.flow, up=True)) is not None:
-                self._answers_s[server] = min(self._answers_s.get(server, never_s), seen["min"])
+            elif (trips := measure_round_trips(analysis.table, facts.flow, up=True)) is not None:
+                self._answers_s[server] = min(self._answers_s.get(server, never_s), trips["min"])
 
 
-def _journaled(client: SyncClient) -> tuple[str, str]:
-    """Provider and path of the client's new folder, by which ``cloudbench clean`` finds it if this run is killed."""
+def _journal_key(client: SyncClient) -> tuple[str, str]:
+    """Return provider and path of the client's new folder, by which ``cloudbench clean`` finds it after a kill."""
     return f"folder:{client.folder.parent.resolve()}", f"/{client.folder.name}"
 
 
-def _ms(time_s: float) -> str:
-    """A time with few digits, so that the entries of one run say the same."""
+def _format_ms(time_s: float) -> str:
+    """Format a time with few digits, so that the entries of one run say the same."""
     return f"{1e3 * time_s:.0f} ms" if time_s >= 0.01 else f"{1e3 * time_s:.2g} ms"
 
 
-def _ends(flow: Flow) -> tuple[object, ...]:
+def _flow_key(flow: Flow) -> tuple[object, ...]:
     return flow.protocol, flow.client, flow.client_port, flow.server, flow.server_port
 
 
-def _looked(
-    capture: CaptureResult, see: Callable[[Analysis], _Seen], *, client: Sequence[str], whose: Whose | None = None
-) -> tuple[_Seen | None, tuple[str, ...]]:  # fmt: skip
-    """Returns what ``see`` returns for a capture's packets; or None and the reasons.
+def _analyze_capture(
+    capture: CaptureResult, read: Callable[[Analysis], _Result], *, client: Sequence[str], whose: Whose | None = None
+) -> tuple[_Result | None, tuple[str, ...]]:  # fmt: skip
+    """Return what ``read`` returns for a capture's packets, or None and the reasons.
 
     Args:
         capture: one that has ended.
-        see: called with the analysis. It must keep no columns, which are valid only while the file is mapped.
+        read: called with the analysis. It must keep no columns, which are valid only while the file is mapped.
         client: the client's addresses.
-        whose: which flows are the client's, if other programs use the same addresses.
+        whose: tells the client's flows, if other programs use the same addresses.
     """
     if capture.reasons:
         return None, tuple(f"capture: {reason}" for reason in capture.reasons)
@@ -355,13 +369,13 @@ def _looked(
             analysis: Analysis = analyze(data, source=capture.path.name, client=client, whose=whose)
         except UsageError as error:  # there are packets, but none of the client's
             return None, (str(error),)
-        found = see(analysis)
+        result = read(analysis)
         del analysis
-    return found, ()
+    return result, ()
 
 
 def proof_notes(proofs: Collection[Proof]) -> list[str]:
-    """Notes on how it was known that the server had everything."""
+    """Return notes on how it was known that the server had everything."""
     if Proof.QUIET not in proofs:
         return []
     return [
@@ -370,20 +384,23 @@ def proof_notes(proofs: Collection[Proof]) -> list[str]:
     ]
 
 
-def _some(values: tuple[str, ...]) -> str:
+def _join_some(values: tuple[str, ...]) -> str:
     return ", ".join(values[:_NAMES_SHOWN]) + (", ..." if len(values) > _NAMES_SHOWN else "")
 
 
 def measure_link(link: Link, stream_s: float) -> None:
-    """Measure what the link delivers; again if that is not as requested, since the machine may have been busy."""
+    """Measure what the link delivers.
+
+    Measure it again if that is not as requested, since the machine may have been busy.
+    """
     if not link.measure(stream_s=stream_s).is_as_asked:
         link.measure(stream_s=stream_s)
 
 
 def link_doubts(link: Link) -> list[str]:
-    """The figures in which a link differs from what was requested."""
-    off = link.delivered.off if link.delivered is not None else ("it was not measured",)
-    return [f"link: {text}" for text in off]
+    """Return the figures in which a link differs from what was requested."""
+    deviations = link.delivered.off if link.delivered is not None else ("it was not measured",)
+    return [f"link: {text}" for text in deviations]
 
 
 # --- addresses of an interface ---
@@ -393,11 +410,11 @@ _ADDRESS, _LOCAL = 1, 2
 
 
 def interface_addresses(interface: str) -> tuple[str, ...]:
-    """Returns all addresses of an interface, from the kernel (rtnetlink(7)); always empty outside Linux."""
+    """Return all addresses of an interface from the kernel (rtnetlink(7)), or none outside Linux."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None or interface not in [name for _, name in socket.if_nameindex()]:
         return ()
-    index, found = socket.if_nametoindex(interface), list[str]()
+    index, addresses = socket.if_nametoindex(interface), list[str]()
     with socket.socket(family, socket.SOCK_RAW, 0) as kernel:
         kernel.send(struct.pack("=IHHIIBBBBi", 24, _GET, _DUMP, 1, 0, socket.AF_UNSPEC, 0, 0, 0, 0))
         while True:
@@ -405,18 +422,18 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
             while data:
                 length, kind = struct.unpack_from("=IH", data)
                 if kind == _NEW and struct.unpack_from("=i", data, 20)[0] == index:
-                    attributes = dict(_attributes(data[24:length]))
+                    attributes = dict(_read_attributes(data[24:length]))
                     address = attributes.get(_LOCAL, attributes.get(_ADDRESS, b""))  # of two ends, the first is ours
-                    found.append(str(ip_address(address)))
+                    addresses.append(str(ip_address(address)))
                 elif kind != _NEW:  # the end of the list, or an error
-                    return tuple(dict.fromkeys(found))
+                    return tuple(dict.fromkeys(addresses))
                 data = data[(length + 3) & ~3 :]
 
 
-def _attributes(data: bytes) -> list[tuple[int, bytes]]:
-    found = []
+def _read_attributes(data: bytes) -> list[tuple[int, bytes]]:
+    attributes = []
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
-        found.append((kind, data[4:length]))
+        attributes.append((kind, data[4:length]))
         data = data[(max(length, 4) + 3) & ~3 :]
-    return found
+    return attributes

@@ -1,7 +1,7 @@
-"""Measures how long it takes until the other side has new files, intact, and what that costs on both sides.
+"""The time until the other side has new files, intact, and its cost on both sides.
 
-What may live here: looking at the receiving folder while a client works. Both folders are on this machine, even if
-there is a link between client and server, so there is one clock, and looking sends no byte over the link.
+Both folders are on this machine, even if there is a link between client and server. So there is one clock, and looking
+at the receiving folder sends no byte over the link.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _SIDES: tuple[Side, ...] = ("client", "server", "device")
 
 @dataclass(frozen=True, slots=True)
 class Propagation:
-    """A set of files on its way to the other side. None is "not known".
+    """A set of files on its way to the other side. None means "not known".
 
     Attributes:
         files, content_bytes: of the set.
         high_s: from the change until the end of the first look that found all of it intact.
-        low_s: from the change until the start of the last look that did not; the true time is between the two.
+        low_s: from the change until the start of the last look that did not. The true time is between the two.
         up_bytes, down_bytes: what the client's network device sent and received (IP packets and, except for TUN, link
             headers) until the link was quiet.
-        other_down_bytes, other_up_bytes: what the receiver received and sent, at its end of the link; only payload if
+        other_down_bytes, other_up_bytes: what the receiver received and sent, at its end of the link. Only payload if
             its traffic does not cross the link.
-        cpu_s, memory_bytes: by side; memory is resident, the sum of each process's peak so far.
-        error: why it did not arrive; empty when it did.
+        cpu_s, memory_bytes: by side. Memory is resident, the sum of each process's peak so far.
+        error: the reason why it did not arrive, or empty when it did.
     """
 
     files: int
@@ -60,22 +60,22 @@ class Propagation:
     error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         return {**asdict(self), "cpu_s": dict(self.cpu_s), "memory_bytes": dict(self.memory_bytes)}
 
 
-class _Watch(threading.Thread):
-    """Looks at a folder until it holds the wanted files.
+class _ReceiverWatch(threading.Thread):
+    """Looks at a folder until it holds the expected files.
 
     Attributes:
-        missing_ns: when the last look that found it incomplete or wrong started.
-        intact_ns: when the first look that found it complete ended.
+        missing_ns: the start of the last look that found it incomplete or wrong.
+        intact_ns: the end of the first look that found it complete.
     """
 
-    def __init__(self, folder: Path, wanted: Mapping[str, tuple[int, str]]) -> None:
+    def __init__(self, folder: Path, expected: Mapping[str, tuple[int, str]]) -> None:
         super().__init__(name="watch-receiver", daemon=True)
-        self._folder, self._wanted = folder, wanted
-        self._sizes = {name: size for name, (size, _) in wanted.items()}
+        self._folder, self._expected = folder, expected
+        self._sizes = {name: size for name, (size, _) in expected.items()}
         self.missing_ns, self.intact_ns = time.time_ns(), 0
         self.done, self.stop = threading.Event(), threading.Event()
 
@@ -93,10 +93,10 @@ class _Watch(threading.Thread):
 
     def _is_intact(self) -> bool:
         try:
-            entries = {one.name: one for one in os.scandir(self._folder) if one.name in self._wanted}
-            if {name: one.stat().st_size for name, one in entries.items()} != self._sizes:
+            entries = {entry.name: entry for entry in os.scandir(self._folder) if entry.name in self._expected}
+            if {name: entry.stat().st_size for name, entry in entries.items()} != self._sizes:
                 return False
-            return all(_digest(Path(entries[name].path)) == digest for name, (_, digest) in self._wanted.items())
+            return all(_hash_file(Path(entries[name].path)) == digest for name, (_, digest) in self._expected.items())
         except OSError:  # not there yet, or replaced while it was read
             return False
 
@@ -108,8 +108,8 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
         lab: one with a link, whose devices count bytes. The other side must be on this machine and keep plain files.
         workload: the set.
         name: a new one for each call.
-        seed: what contents are made from.
-        timeout_s: how long to wait for the set; by default the lab's timeout.
+        seed: the contents are made from it.
+        timeout_s: the time to wait for the set, by default the lab's timeout.
 
     Raises UsageError if the client has no link, or no other side on this machine.
     """
@@ -117,23 +117,23 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
     if receiver is None:
         raise UsageError(f"client {client.facts.name} has no other side on this machine to look at")
     lab.start()
-    wanted = {file: (content.size_bytes, _sha256(content)) for file, content in workload.contents(seed)}
+    expected = {file: (content.size_bytes, _hash_content(content)) for file, content in workload.contents(seed)}
     client.before_change()
-    before, other_before = _device(link, "client"), _moved(link, receiver)
+    before, other_before = _read_device_counters(link, "client"), _count_receiver_bytes(link, receiver)
     cpu_before = {side: client.cpu_s(side) for side in _SIDES}
-    watch = _Watch(receiver.folder / name, wanted)
+    watch = _ReceiverWatch(receiver.folder / name, expected)
     watch.start()
-    first_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
-    error = _wait(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
+    appeared_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
+    error = _wait_for_arrival(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
     watch.stop.set()
     watch.join()
-    after, other_after = _quiet(link), _moved(link, receiver)
+    after, other_after = _wait_for_quiet_link(link), _count_receiver_bytes(link, receiver)
     cpu_after = {side: client.cpu_s(side) for side in _SIDES}
     return Propagation(
         workload.files,
         workload.total_bytes,
-        high_s=(watch.intact_ns - first_ns) / 1e9 if watch.intact_ns else None,
-        low_s=max(0.0, (watch.missing_ns - first_ns) / 1e9),
+        high_s=(watch.intact_ns - appeared_ns) / 1e9 if watch.intact_ns else None,
+        low_s=max(0.0, (watch.missing_ns - appeared_ns) / 1e9),
         up_bytes=after["sent_bytes"] - before["sent_bytes"],
         down_bytes=after["received_bytes"] - before["received_bytes"],
         other_down_bytes=other_after[0] - other_before[0] if other_after and other_before else None,
@@ -144,7 +144,7 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
     )
 
 
-def _wait(lab: Lab, watch: _Watch, timeout_s: float) -> str:
+def _wait_for_arrival(lab: Lab, watch: _ReceiverWatch, timeout_s: float) -> str:
     """Wait until the set is there. Returns why it will not come, or an empty string."""
     client, until_s = lab.client, time.monotonic() + timeout_s
     try:
@@ -154,46 +154,46 @@ def _wait(lab: Lab, watch: _Watch, timeout_s: float) -> str:
             if time.monotonic() >= until_s:
                 raise ClientError(f"not there, or not intact, after {timeout_s:g} s")
     except ClientError as error:
-        return lab.has_failed(error)
-    lab.has_synced(Proof.CONTENT)
+        return lab.note_failed(error)
+    lab.note_synced(Proof.CONTENT)
     return ""
 
 
-def _quiet(link: Link) -> dict[str, int]:
+def _wait_for_quiet_link(link: Link) -> dict[str, int]:
     """Wait until the link is nearly quiet, but only some seconds, since it may never be. Returns the counters."""
-    seen: list[dict[str, int]] = []
+    readings: list[dict[str, int]] = []
 
     def is_quiet() -> bool:
-        seen.append(_device(link, "client"))
-        return len(seen) > 1 and sum(seen[-1].values()) - sum(seen[-2].values()) < _QUIET_BYTES
+        readings.append(_read_device_counters(link, "client"))
+        return len(readings) > 1 and sum(readings[-1].values()) - sum(readings[-2].values()) < _QUIET_BYTES
 
     wait_for(is_quiet, _QUIET_MOST_S, poll_s=_QUIET_S)
-    return seen[-1]
+    return readings[-1]
 
 
-def _device(link: Link, end: End) -> dict[str, int]:
-    seen = link.stats()["devices"][end]
-    return {key: int(seen[key]) for key in ("sent_bytes", "received_bytes")}
+def _read_device_counters(link: Link, end: End) -> dict[str, int]:
+    counters = link.stats()["devices"][end]
+    return {key: int(counters[key]) for key in ("sent_bytes", "received_bytes")}
 
 
-def _moved(link: Link, receiver: Receiver) -> tuple[int, int] | None:
-    """What the other side has received and sent; None if the process that counts it has ended."""
+def _count_receiver_bytes(link: Link, receiver: Receiver) -> tuple[int, int] | None:
+    """Return the bytes that the other side has received and sent, or None if the counting process has ended."""
     if receiver.bytes_moved is not None:
         try:
             return receiver.bytes_moved()
         except ClientError:
             return None
-    seen = _device(link, "server")
-    return seen["received_bytes"], seen["sent_bytes"]
+    counters = _read_device_counters(link, "server")
+    return counters["received_bytes"], counters["sent_bytes"]
 
 
-def _sha256(content: Any) -> str:
+def _hash_content(content: Any) -> str:
     digest = hashlib.sha256()
     for piece in chunks(content):
         digest.update(piece)
     return digest.hexdigest()
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

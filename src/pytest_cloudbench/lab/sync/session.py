@@ -1,7 +1,7 @@
 """A sync client, step by step: steps in, observations out.
 
-What may live here: doing steps in one capture, and undoing what the client does not carry out. Nothing is concluded
-here; what a step writes is in ``changes``.
+The steps are done in one capture, and undone where the client does not carry them out. Nothing is concluded here, and
+``changes`` has what a step writes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class SyncSession:
         self.observations: list[Observation] = []
         self._changes = Changes(lab.client.folder, lab.workdir / "stage", lab.seed)
         self._lost_base = ""
-        self._lacks: str | None = None
+        self._trial_problem: str | None = None
         self._offers_h2 = False
 
     def measure(self, steps: Sequence[Step]) -> list[Observation]:
-        """Do the steps one after another in one capture. Returns what each of them showed, in order.
+        """Do the steps one after another in one capture. Returns their observations, in order.
 
         If the client does not carry out a step, the step is undone, and its observation is not valid. If the client
         does not carry out the undo either, all later observations are not valid. Raises ClientError when the client
         does not start, and what ``try_out`` raises.
         """
         self.try_out()
-        found = self._measure(steps)
-        self.observations += found
-        return found
+        observations = self._run_steps(steps)
+        self.observations += observations
+        return observations
 
     def try_out(self) -> None:
         """Make a client outside the lab send random bytes, once, to see whether all its servers are specified.
@@ -54,17 +54,16 @@ class SyncSession:
         """
         if self.lab.client.facts.outside is None:
             return
-        if self._lacks is None:
-            (seen,) = self._measure([_TRIAL])
-            size = seen.size_bytes
-            lacks, is_seen = list(seen.reasons), seen.up_bytes >= _SEEN_SHARE * size
-            if not is_seen and not lacks:
-                lacks.append(
-                    f"only {seen.up_bytes:,} of {size:,} new random bytes were seen: names or servers are incomplete"
-                )
-            self._lacks = "; ".join(lacks) + ("" if is_seen else self.lab.network.others_text(size))
-        if self._lacks:
-            raise ClientUnavailable(f"inconclusive: {self._lacks}")
+        if self._trial_problem is None:
+            (observation,) = self._run_steps([_TRIAL])
+            size = observation.size_bytes
+            problems, is_seen = list(observation.reasons), observation.up_bytes >= _SEEN_SHARE * size
+            if not is_seen and not problems:
+                share = f"only {observation.up_bytes:,} of {size:,} new random bytes were seen"
+                problems.append(f"{share}: names or servers are incomplete")
+            self._trial_problem = "; ".join(problems) + ("" if is_seen else self.lab.network.others_text(size))
+        if self._trial_problem:
+            raise ClientUnavailable(f"inconclusive: {self._trial_problem}")
 
     def examine(self) -> dict[str, Verdict]:
         """Measure until everything is known or repeating does not help. Returns a verdict for each capability."""
@@ -74,17 +73,17 @@ class SyncSession:
             steps = more_steps(self.observations)
         return judge(self.observations)
 
-    def _measure(self, steps: Sequence[Step]) -> list[Observation]:
+    def _run_steps(self, steps: Sequence[Step]) -> list[Observation]:
         with self.lab.capture(steps=[step.kind for step in steps]):
             self.lab.start()
             self.lab.wait_quiet()
-            phases = [self._phase(step) for step in steps]
-        return self._analyzed(phases)
+            phases = [self._run_phase(step) for step in steps]
+        return self._read_observations(phases)
 
     # --- one phase ---
 
-    def _phase(self, step: Step) -> tuple[Observation, int, int]:
-        """Make a change, and wait until in sync and quiet. Returns what was done, and its start and end."""
+    def _run_phase(self, step: Step) -> tuple[Observation, int, int]:
+        """Make a change, and wait until in sync and quiet. Returns an observation, and its start and end."""
         lab, now_ns = self.lab, time.time_ns()
         if lab.out_of_sync:
             return Observation(step.kind, reasons=(lab.out_of_sync,)), now_ns, now_ns
@@ -93,43 +92,48 @@ class SyncSession:
             return Observation(step.kind, reasons=(missing,)), now_ns, now_ns
         before_s = lab.client.cpu_s("client")
         lab.client.before_change()
-        done = self._changes.apply(step)
+        observation = self._changes.apply(step)
         first_ns = time.time_ns() if step.kind == "idle" else self._changes.moved_ns
         if step.kind == "idle":
             sleep_until_ns(due_ns(step.duration_s))
         else:
-            if error := lab.bring():
+            if error := lab.bring_change():
                 why = f"the client did not carry it out: {error}"
-                done = replace(done, reasons=(why,))
+                observation = replace(observation, reasons=(why,))
                 self._lost_base = why if step.kind == "new" else self._lost_base
-                self._take_back()
+                self._undo_step()
             lab.wait_quiet()
-        return replace(done, cpu_s=difference(lab.client.cpu_s("client"), before_s)), first_ns, time.time_ns()
+        return replace(observation, cpu_s=difference(lab.client.cpu_s("client"), before_s)), first_ns, time.time_ns()
 
-    def _take_back(self) -> None:
+    def _undo_step(self) -> None:
         self.lab.client.before_change()
         self._changes.undo()
-        if error := self.lab.bring_back():
+        if error := self.lab.bring_undo():
             self.lab.out_of_sync = f"the client has been out of sync since an earlier step: {error}"
 
     # --- what was seen ---
 
-    def _analyzed(self, phases: Sequence[tuple[Observation, int, int]]) -> list[Observation]:
-        def see(analysis: Analysis) -> list[Observation]:
+    def _read_observations(self, phases: Sequence[tuple[Observation, int, int]]) -> list[Observation]:
+        def observe_all(analysis: Analysis) -> list[Observation]:
             self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
             return [
                 observe(analysis, about, first_ns, last_ns, round_trip_s=self.lab.network.round_trip_s)
                 for about, first_ns, last_ns in phases
             ]
 
-        found, bad = self.lab.look(see)
-        if found is None:
-            return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
-        found = [replace(each, reasons=(*each.reasons, *_unseen(each))) for each in found]
-        return [replace(each, offers_h2=each.offers_h2 or self._offers_h2) for each in found]
+        observations, reasons = self.lab.read_capture(observe_all)
+        if observations is None:
+            return [replace(about, reasons=(*about.reasons, *reasons)) for about, _, _ in phases]
+        observations = [
+            replace(observation, reasons=(*observation.reasons, *_explain_unseen(observation)))
+            for observation in observations
+        ]
+        return [
+            replace(observation, offers_h2=observation.offers_h2 or self._offers_h2) for observation in observations
+        ]
 
 
-def _unseen(seen: Observation) -> list[str]:
-    """A reason against a change that reached the server although no packet was seen: packets were missed."""
-    is_unseen = seen.kind != "idle" and not seen.up_bytes and seen.is_valid
+def _explain_unseen(observation: Observation) -> list[str]:
+    """Return a reason against a change that reached the server although no packet was seen: packets were missed."""
+    is_unseen = observation.kind != "idle" and not observation.up_bytes and observation.is_valid
     return ["the server has it, but nothing from the client was captured"] if is_unseen else []

@@ -1,8 +1,7 @@
-"""Runs a sync client's transfers of sets of files, measures what each one cost, and summarizes repeated ones.
+"""Transfers of sets of files by a sync client: their costs, and summaries of repeated ones.
 
-What may live here: windows of time within one capture, and the quantities of one window. ``net.traffic.metrics``
-    defines
-what a number means; nothing is concluded here.
+Each transfer is a window of time within one capture. ``net.traffic.metrics`` defines what a number means. Nothing is
+concluded here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from pytest_cloudbench.lab.detect.observe import observe, window
+from pytest_cloudbench.lab.detect.observe import cut_window, observe
 from pytest_cloudbench.lab.detect.values import Observation
 from pytest_cloudbench.lab.sync.changes import Workload, put
 from pytest_cloudbench.lab.sync.lab import Lab
@@ -27,12 +26,12 @@ _NEVER = 1 << 60
 _SEEN_SHARE = 0.9
 """Random bytes cannot be compressed, so what is missing was not seen."""
 _STORAGE_SHARE = 0.1
-"""A server that receives a smaller share of what the client sends does not get the content."""
+"""A server that receives a smaller share of the upload does not get the content."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedInterruption:
-    """What happens to the link in the middle of a transfer; see ``Link.interrupt``."""
+    """An interruption of the link in the middle of a transfer, see ``Link.interrupt``."""
 
     how: Literal["reset", "drop", "black_hole"]
     at_byte: int
@@ -41,27 +40,27 @@ class PlannedInterruption:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What one set of files cost. None is "not known". Sums are over all flows, including control flows.
+    """The cost of one set of files. None is "not known". Sums are over all flows, including control flows.
 
     Attributes:
         files, content_bytes: of the set.
         start_up_s, completion_s, overhead, tue: see ``net.traffic.metrics`` (paper 001, section 5; 002: TUE).
         synced_s: from the change until the other side was seen to hold the content, looking every 20 ms.
         wire_bytes: whole frames, both ways.
-        up_bytes, down_bytes: payload; what TCP sent twice counts once.
+        up_bytes, down_bytes: payload. Bytes that TCP sent twice count once.
         connections: attempts to open one.
         cpu_s, server_cpu_s: CPU time of the two sides.
         peak_bytes: resident memory of the client's processes, the sum of each one's peak so far.
         energy_j: of the whole machine.
-        interrupted: empty without an interruption; otherwise ``how``, ``at_byte``, ``duration_s``, ``happened`` and
+        interrupted: empty without an interruption, otherwise ``how``, ``at_byte``, ``duration_s``, ``happened`` and
             ``run_again`` (a client that is run for each change failed, and was run once more). If it happened, also
             ``passed_bytes`` to the server, ``sent_after_bytes`` by the client on connections that it opened then, and
             ``recovery_s`` until the last payload of the content.
         is_synced: whether the other side got the content.
-        error: what the client reported if it did not.
-        nameless_bytes: bytes of flows that may or may not be the client's (``net.traffic.owners``); not in any other
+        error: the client's report if it did not.
+        nameless_bytes: bytes of flows that may or may not be the client's (``net.traffic.owners``). Not in any other
             count.
-        reasons: why the numbers may be wrong; empty if they may be used.
+        reasons: the reasons why the numbers may be wrong, or empty if they may be used.
     """
 
     files: int
@@ -95,14 +94,14 @@ class Transfer:
         return None if self.tue is None else self.tue - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         plain = {**asdict(self), "tue": self.tue, "overhead": self.overhead}
         return {**plain, "interrupted": dict(self.interrupted), "reasons": list(self.reasons)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """One transfer whose packets have not been looked at yet."""
+class _TransferWindow:
+    """One transfer whose packets have not been read yet."""
 
     about: Transfer
     first_ns: int
@@ -127,7 +126,7 @@ class Transfers:
         After a transfer that fails there are no further ones, so the list may be shorter. Raises
         CaptureUnavailable, and ClientError when the client does not start.
         """
-        windows: list[_Window] = []
+        windows: list[_TransferWindow] = []
         with self.lab.capture(files=workload.files, size_bytes=workload.size_bytes):
             self.lab.start()
             self.lab.wait_quiet()
@@ -135,12 +134,14 @@ class Transfers:
                 windows.append(self._transfer(workload, interruption))
                 if not windows[-1].about.is_synced:
                     break
-        found, bad = self.lab.look(lambda analysis: [_measured(analysis, each) for each in windows])
-        return [replace(each.about, reasons=bad) for each in windows] if found is None else found
+        transfers, reasons = self.lab.read_capture(
+            lambda analysis: [_fill_transfer(analysis, window) for window in windows]
+        )
+        return [replace(window.about, reasons=reasons) for window in windows] if transfers is None else transfers
 
     # --- one transfer ---
 
-    def _transfer(self, workload: Workload, interruption: PlannedInterruption | None) -> _Window:
+    def _transfer(self, workload: Workload, interruption: PlannedInterruption | None) -> _TransferWindow:
         lab, client, self._count = self.lab, self.lab.client, self._count + 1
         before = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         if interruption is not None:
@@ -148,82 +149,86 @@ class Transfers:
         folder = client.folder / f"set{self._count:04d}"
         client.before_change()
         first_ns = put(workload, folder, lab.workdir / "stage", f"{lab.seed}/{self._count}")
-        error, is_run_again = lab.bring(), False
+        error, is_run_again = lab.bring_change(), False
         if error and interruption is not None and not client.facts.watches_folder:
-            error, is_run_again = lab.bring(), True
+            error, is_run_again = lab.bring_change(), True
         synced_ns = time.time_ns()
         after = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         peak_bytes = rss_bytes(client.pids("client"), peak=True)
         lab.wait_quiet()
-        done = Transfer(
+        transfer = Transfer(
             workload.files, workload.total_bytes, synced_s=None if error else (synced_ns - first_ns) / 1e9,
             cpu_s=difference(after[0], before[0]), server_cpu_s=difference(after[1], before[1]), peak_bytes=peak_bytes,
             energy_j=energy_j(before[2], after[2]), is_synced=not error, error=error,
         )  # fmt: skip
-        interrupted_ns, told = self._happened(interruption)
-        done = replace(done, interrupted={**told, "run_again": is_run_again} if told else {})
-        return _Window(done, first_ns, synced_ns, time.time_ns(), workload.kind == "binary", interrupted_ns)
+        interrupted_ns, interruption_facts = self._read_interruption(interruption)
+        transfer = replace(
+            transfer, interrupted={**interruption_facts, "run_again": is_run_again} if interruption_facts else {}
+        )
+        return _TransferWindow(transfer, first_ns, synced_ns, time.time_ns(), workload.kind == "binary", interrupted_ns)
 
-    def _happened(self, asked: PlannedInterruption | None) -> tuple[int | None, dict[str, Any]]:
-        """Returns when the interruption happened, in nanoseconds since 1970, and what is known of it."""
-        if asked is None:
+    def _read_interruption(self, planned: PlannedInterruption | None) -> tuple[int | None, dict[str, Any]]:
+        """Return when the interruption happened, in nanoseconds since 1970, and the facts about it."""
+        if planned is None:
             return None, {}
-        told: dict[str, Any] = {**asdict(asked), "happened": False}
-        seen = self.lab.link.interruptions()[-1]
-        if not seen["happened_ns"]:
+        facts: dict[str, Any] = {**asdict(planned), "happened": False}
+        happened = self.lab.link.interruptions()[-1]
+        if not happened["happened_ns"]:
             self.lab.link.interrupt("reset", at_byte=_NEVER)  # else the next transfer would be hit
-            return None, told
+            return None, facts
         offset_ns = time.time_ns() - time.monotonic_ns()
-        told |= {"happened": True, "passed_bytes": seen["passed_bytes"]}
-        return seen["happened_ns"] + offset_ns, told
+        facts |= {"happened": True, "passed_bytes": happened["passed_bytes"]}
+        return happened["happened_ns"] + offset_ns, facts
 
 
 # --- what was seen ---
 
 
-def _measured(analysis: Analysis, one: _Window) -> Transfer:
-    """Returns the transfer with the quantities computed from its window's packets."""
-    seen = observe(analysis, Observation("new"), one.first_ns, one.last_ns, round_trip_s=None)
-    # What comes after the content has arrived (news, tear-down) is not part of the completion time.
-    table = window(analysis.table, one.first_ns, one.synced_ns)
-    storage = _storage(table)
-    interrupted = dict(one.about.interrupted)
-    start_up_s = metrics.start_up_s(table, storage, one.first_ns)
-    completion_s = metrics.completion_s(table, storage, one.first_ns) if one.about.is_synced else None
-    wire_bytes = seen.wire_bytes if seen.up_bytes else None
-    doubt = nameless_doubt(seen.nameless_bytes, wire_bytes if wire_bytes is not None else seen.up_bytes)
-    if not seen.up_bytes:
+def _fill_transfer(analysis: Analysis, window: _TransferWindow) -> Transfer:
+    """Return the transfer with the quantities computed from its window's packets."""
+    observation = observe(analysis, Observation("new"), window.first_ns, window.last_ns, round_trip_s=None)
+    # Traffic after the content has arrived (news, tear-down) is not part of the completion time.
+    table = cut_window(analysis.table, window.first_ns, window.synced_ns)
+    storage = _storage_flows(table)
+    interrupted = dict(window.about.interrupted)
+    start_up_s = metrics.start_up_s(table, storage, window.first_ns)
+    completion_s = metrics.completion_s(table, storage, window.first_ns) if window.about.is_synced else None
+    wire_bytes = observation.wire_bytes if observation.up_bytes else None
+    doubt = nameless_doubt(observation.nameless_bytes, wire_bytes if wire_bytes is not None else observation.up_bytes)
+    if not observation.up_bytes:
         doubt.append("nothing from the client was captured")
-    elif one.is_random and one.about.is_synced and seen.up_bytes < _SEEN_SHARE * one.about.content_bytes:
-        what = f"only {seen.up_bytes:,} of {one.about.content_bytes:,} new random bytes were seen"
-        doubt.append(f"{what}: some of the client's servers are not known")
-    if one.interrupted_ns is not None:
-        interrupted["sent_after_bytes"] = _sent_on_new_flows(analysis, one.interrupted_ns, one.last_ns)
+    elif (
+        window.is_random and window.about.is_synced and observation.up_bytes < _SEEN_SHARE * window.about.content_bytes
+    ):
+        counts = f"only {observation.up_bytes:,} of {window.about.content_bytes:,} new random bytes were seen"
+        doubt.append(f"{counts}: some of the client's servers are not known")
+    if window.interrupted_ns is not None:
+        interrupted["sent_after_bytes"] = _sent_on_new_flows(analysis, window.interrupted_ns, window.last_ns)
         if start_up_s is not None and completion_s is not None:
-            interrupted["recovery_s"] = start_up_s + completion_s - (one.interrupted_ns - one.first_ns) / 1e9
+            interrupted["recovery_s"] = start_up_s + completion_s - (window.interrupted_ns - window.first_ns) / 1e9
     return replace(
-        one.about,
+        window.about,
         start_up_s=start_up_s,
         completion_s=completion_s,
         wire_bytes=wire_bytes,
-        up_bytes=seen.up_bytes,
-        down_bytes=seen.down_bytes,
-        connections=seen.syns,
-        turns=seen.turns,
+        up_bytes=observation.up_bytes,
+        down_bytes=observation.down_bytes,
+        connections=observation.syns,
+        turns=observation.turns,
         interrupted=interrupted,
-        nameless_bytes=seen.nameless_bytes,
-        reasons=tuple(dict.fromkeys((*seen.reasons, *doubt))),
+        nameless_bytes=observation.nameless_bytes,
+        reasons=tuple(dict.fromkeys((*observation.reasons, *doubt))),
     )
 
 
 def _sent_on_new_flows(analysis: Analysis, first_ns: int, last_ns: int) -> int:
-    """Payload in bytes that the client sent on connections whose first packet is in this time."""
-    new = [flow for flow in analysis.table.flows if first_ns <= flow.first_ns < last_ns]
-    return sum(flow.up.unique_bytes for flow in new)
+    """Return the payload that the client sent on connections whose first packet is in this time."""
+    new_flows = [flow for flow in analysis.table.flows if first_ns <= flow.first_ns < last_ns]
+    return sum(flow.up.unique_bytes for flow in new_flows)
 
 
-def _storage(table: FlowTable) -> list[Flow]:
-    """The flows to servers that receive a large part of what the client sends in this window."""
+def _storage_flows(table: FlowTable) -> list[Flow]:
+    """Return the flows to servers that receive a large part of what the client sends in this window."""
     sent: dict[tuple[Any, int], int] = defaultdict(int)
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
     for flow in flows:
@@ -247,34 +252,36 @@ _ALL, _NOTHING = 0.9, 0.1
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean; None if one of the values is not known, or if there are none."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+    """Return the mean, or None if one of the values is unknown, or if there are none."""
+    known_values = [value for value in values if value is not None]
+    return statistics.fmean(known_values) if known_values and len(known_values) == len(values) else None
 
 
 def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean of each quantity over the completed transfers, and the range of single ones."""
-    ended = [each for each in transfers if each["is_synced"]]
-    found: dict[str, Any] = {name: mean_of([each[key] for each in ended]) for name, key in _MEANS.items()}
+    """Return the mean of each quantity over the completed transfers, and the range of single ones."""
+    completed = [transfer for transfer in transfers if transfer["is_synced"]]
+    summary: dict[str, Any] = {name: mean_of([transfer[key] for transfer in completed]) for name, key in _MEANS.items()}
     for name in ("start_up", "completion", "overhead"):
-        values = [each[_MEANS[name]] for each in ended]
+        values = [transfer[_MEANS[name]] for transfer in completed]
         if values and None not in values:
-            found |= {f"{name}_min": min(values), f"{name}_max": max(values)}
-    rate = [each["content_bytes"] * 8 / each["completion_s"] for each in ended if each["completion_s"]]
-    found["upload_rate_bit_per_s"] = statistics.fmean(rate) if len(rate) == len(ended) and rate else None
-    return found
+            summary |= {f"{name}_min": min(values), f"{name}_max": max(values)}
+    rate = [
+        transfer["content_bytes"] * 8 / transfer["completion_s"] for transfer in completed if transfer["completion_s"]
+    ]
+    summary["upload_rate_bit_per_s"] = statistics.fmean(rate) if len(rate) == len(completed) and rate else None
+    return summary
 
 
 def doubts_of(transfers: Sequence[Mapping[str, Any]], repeats: int) -> list[str]:
-    """Why the numbers of repeated transfers may be wrong."""
-    ended = sum(1 for each in transfers if each["is_synced"])
-    doubts = [f"{repeats - ended} of {repeats} transfers did not finish"] if ended < repeats else []
-    doubts += [each["error"] for each in transfers if each["error"]]
-    return list(dict.fromkeys([*doubts, *(reason for each in transfers for reason in each["reasons"])]))
+    """Return the reasons why the numbers of repeated transfers may be wrong."""
+    completed = sum(1 for transfer in transfers if transfer["is_synced"])
+    doubts = [f"{repeats - completed} of {repeats} transfers did not finish"] if completed < repeats else []
+    doubts += [transfer["error"] for transfer in transfers if transfer["error"]]
+    return list(dict.fromkeys([*doubts, *(reason for transfer in transfers for reason in transfer["reasons"])]))
 
 
 def recovery(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> dict[str, Any]:
-    """What an interruption cost: the difference between two transfers of equally large sets.
+    """Return the cost of an interruption: the difference between two transfers of equally large sets.
 
     ``recovery_bytes``: wire bytes beyond those of the undisturbed one (paper 004, Figure 4: total traffic).
     ``recovery_overhead``: the same as a share of the content. ``again_bytes``: the same for payload that the client
@@ -284,26 +291,26 @@ def recovery(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> 
     """
     if undisturbed["content_bytes"] != interrupted["content_bytes"]:
         raise UsageError("a transfer is compared with one of an equally large set")
-    told, size = interrupted["interrupted"], interrupted["content_bytes"]
-    found: dict[str, Any] = dict.fromkeys(
+    interruption, content_bytes = interrupted["interrupted"], interrupted["content_bytes"]
+    costs: dict[str, Any] = dict.fromkeys(
         ("recovery", "recovery_overhead", "recovery_bytes", "again_bytes", "repeated_share"), None
     )  # fmt: skip
-    found |= {"interrupted_at_byte": told.get("at_byte"), "passed_bytes": told.get("passed_bytes")}
+    costs |= {"interrupted_at_byte": interruption.get("at_byte"), "passed_bytes": interruption.get("passed_bytes")}
     if interrupted["reasons"] or undisturbed["reasons"] or not undisturbed["is_synced"]:
-        return found | {"how_recovered": "unknown"}
+        return costs | {"how_recovered": "unknown"}
     if not interrupted["is_synced"]:
-        return found | {"how_recovered": "never"}
+        return costs | {"how_recovered": "never"}
     if interrupted["wire_bytes"] is not None and undisturbed["wire_bytes"] is not None:
-        found["recovery_bytes"] = interrupted["wire_bytes"] - undisturbed["wire_bytes"]
-        found["recovery_overhead"] = found["recovery_bytes"] / size
-    found["again_bytes"] = interrupted["up_bytes"] - undisturbed["up_bytes"]
-    if not told.get("happened"):
-        return found | {"how_recovered": "not interrupted"}
-    found["recovery"] = told.get("recovery_s")
-    if not told["sent_after_bytes"]:
-        return found | {"how_recovered": "connection lived on"}
-    lacking = undisturbed["up_bytes"] - told["passed_bytes"]
-    found["repeated_share"] = share = (told["sent_after_bytes"] - lacking) / told["passed_bytes"]
-    return found | {
+        costs["recovery_bytes"] = interrupted["wire_bytes"] - undisturbed["wire_bytes"]
+        costs["recovery_overhead"] = costs["recovery_bytes"] / content_bytes
+    costs["again_bytes"] = interrupted["up_bytes"] - undisturbed["up_bytes"]
+    if not interruption.get("happened"):
+        return costs | {"how_recovered": "not interrupted"}
+    costs["recovery"] = interruption.get("recovery_s")
+    if not interruption["sent_after_bytes"]:
+        return costs | {"how_recovered": "connection lived on"}
+    missing_bytes = undisturbed["up_bytes"] - interruption["passed_bytes"]
+    costs["repeated_share"] = share = (interruption["sent_after_bytes"] - missing_bytes) / interruption["passed_bytes"]
+    return costs | {
         "how_recovered": "starts over" if share >= _ALL else "resumes" if share <= _NOTHING else "sends a part again"
     }  # fmt: skip

@@ -1,6 +1,6 @@
-"""What a transfer costs besides traffic: memory of processes, energy of the machine.
+"""The cost of a transfer besides traffic: memory of processes, energy of the machine.
 
-What may live here: reading the kernel's counters. None means "not known", never zero.
+It is read from the kernel's counters. None means "not known", never zero.
 """
 
 from __future__ import annotations
@@ -13,53 +13,55 @@ _PAGE_UNIT_BYTES = 1024
 
 
 def rss_bytes(pids: Iterable[int], *, peak: bool = False) -> int | None:
-    """Resident memory of processes now, or the sum of each one's peak so far; None if nothing can be read.
+    """Return the resident memory of processes, or the sum of their peaks so far, or None if nothing can be read.
 
     Pages that processes share count once for each of them, so this is an upper bound.
     """
-    wanted, total, seen = "VmHWM:" if peak else "VmRSS:", 0, False
+    field, total_bytes, is_any_read = "VmHWM:" if peak else "VmRSS:", 0, False
     for pid in pids:
         try:
             text = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
         except OSError:
             continue  # it has ended
         for line in text.splitlines():
-            if line.startswith(wanted):
-                total, seen = total + int(line.split()[1]) * _PAGE_UNIT_BYTES, True
-    return total if seen else None
+            if line.startswith(field):
+                total_bytes, is_any_read = total_bytes + int(line.split()[1]) * _PAGE_UNIT_BYTES, True
+    return total_bytes if is_any_read else None
 
 
 def read_energy_uj(root: Path = _POWERCAP) -> dict[str, tuple[int, int]]:
-    """RAPL's counters by package: microjoules, and the value at which they wrap to zero; empty if not readable.
+    """Return RAPL's counters by package, or nothing if they are not readable.
+
+    Each has its microjoules, and the value at which they wrap to zero.
 
     Only whole packages (``intel-rapl:0``), which include their parts. The energy is that of the whole machine.
     """
-    found = {}
+    counters_uj = {}
     for package in sorted(root.glob("intel-rapl:*")):
         if package.name.count(":") != 1:
             continue
         try:
-            value, most = (int((package / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
+            value, wrap = (int((package / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
         except (OSError, ValueError):
             return {}  # since Linux 5.10 only root may read them; a sum over part of the machine would be wrong
-        found[package.name] = (value, most)
-    return found
+        counters_uj[package.name] = (value, wrap)
+    return counters_uj
 
 
 def energy_j(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float | None:
-    """Joules of the whole machine between two readings; None if not known.
+    """Return the joules of the whole machine between two readings, or None if unknown.
 
     A counter that is lower than before has wrapped once. Several wraps cannot be detected (one takes minutes).
     """
     if not before or before.keys() != after.keys():
         return None
     used_uj = 0
-    for name, (first, most) in before.items():
+    for name, (first, wrap) in before.items():
         last = after[name][0]
-        used_uj += last - first if last >= first else last - first + most
+        used_uj += last - first if last >= first else last - first + wrap
     return used_uj / 1e6
 
 
 def difference(after: float | None, before: float | None) -> float | None:
-    """What was used in between; None if one of the two is not known."""
+    """Return the use in between, or None if one of the two is unknown."""
     return None if after is None or before is None else after - before

@@ -1,7 +1,7 @@
 """The reference client: a small sync client of our own whose capabilities are switched on and off one by one.
 
-What may live here: nothing. ``settings`` says what each switch means, ``adapter`` is the client that the registry
-knows, and ``__main__`` is what its processes run.
+``settings`` gives each switch its meaning, ``adapter`` is the client that the registry knows, and ``__main__`` is what
+its processes run.
 """
 
 from __future__ import annotations

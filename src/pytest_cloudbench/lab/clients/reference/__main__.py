@@ -1,7 +1,7 @@
-"""What all processes of the reference client run: ``python -I -S __main__.py server|client|device CONFIG.json``.
+"""The program of all processes of the reference client: ``python -I -S __main__.py server|client|device CONFIG.json``.
 
-What may live here: finding the package, and starting the right process. It is run by its path, isolated from whatever
-else is installed, since it needs only the standard library and must start fast.
+It finds the package, and starts the right process. It is run by its path, isolated from whatever else is installed,
+since it needs only the standard library and must start fast.
 """
 
 from __future__ import annotations

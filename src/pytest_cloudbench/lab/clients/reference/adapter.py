@@ -1,7 +1,4 @@
-"""The reference client as the registry knows it: client, server and perhaps a second device, over TLS.
-
-What may live here: configuration of the processes, their start, and asking the server's counters.
-"""
+"""The reference client as the registry knows it: client, server and perhaps a second device, over TLS."""
 
 from __future__ import annotations
 
@@ -46,23 +43,24 @@ class ReferenceClient(LocalClient):
         )
 
     def versions(self) -> Mapping[str, str]:
-        """This package and the Python that runs all of it: nothing else takes part."""
+        """Return this package and the Python that runs all of it: nothing else takes part."""
         return {"reference": __version__, "python": platform.python_version()}
 
     def counters(self) -> dict[str, Any]:
-        """What the server has received since its start, see ``server.Server.counters``; asking sends no byte over the
-        link.
+        """Return what the server has received since its start, see ``server.Server.counters``.
+
+        Asking sends no byte over the link.
 
         Raises ClientError when the server does not answer.
         """
-        # A socket's path has at most 108 bytes; through /proc, the folder's own path may be of any length.
+        # A socket's path has at most 108 bytes. Through /proc, the folder's own path may be of any length.
         try:
-            folder = os.open(self._private("server"), os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(self._private_folder("server"), os.O_RDONLY | os.O_DIRECTORY)
             try:
-                with socket.socket(socket.AF_UNIX) as asked:
-                    asked.settimeout(_STATS_S)
-                    asked.connect(f"/proc/self/fd/{folder}/{server.STATS}")
-                    with asked.makefile("rb") as answer:
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.settimeout(_STATS_S)
+                    connection.connect(f"/proc/self/fd/{folder}/{server.STATS}")
+                    with connection.makefile("rb") as answer:
                         return dict(json.loads(answer.read()))
             finally:
                 os.close(folder)
@@ -70,20 +68,20 @@ class ReferenceClient(LocalClient):
             raise ClientError(f"the reference server's counters cannot be read: {error}") from error
 
     def receiver(self) -> Receiver:
-        """The second device if there is one, otherwise the server."""
+        """Return the second device if there is one, otherwise the server."""
         if not self.settings.pull_s:
             return super().receiver()
 
         def bytes_moved() -> tuple[int, int]:
-            seen = self.counters()["device"]
-            return seen["sent_bytes"], seen["received_bytes"]  # as the server counts them
+            counters = self.counters()["device"]
+            return counters["sent_bytes"], counters["received_bytes"]  # as the server counts them
 
         return Receiver(self.workdir / "device", "device", bytes_moved)
 
     def _configure(self) -> None:
         sides: tuple[Side, ...] = ("server", "client", "device")
         for side in sides:
-            self._private(side).mkdir(mode=0o700, exist_ok=True)
+            self._private_folder(side).mkdir(mode=0o700, exist_ok=True)
         certificate, authority = self._make_certificate()
         shared = {
             "address": self.server_address,
@@ -112,40 +110,43 @@ class ReferenceClient(LocalClient):
             },
         }
         for side in sides:
-            config = {**shared, **own[side], "private": str(self._private(side))}
-            self._config(side).write_text(json.dumps(config), "utf-8")
+            config = {**shared, **own[side], "private": str(self._private_folder(side))}
+            self._config_path(side).write_text(json.dumps(config), "utf-8")
 
     def _start_server(self) -> None:
-        self.processes.wait_listening(self._start("server"), self.server_port, self.start_s)
+        self.processes.wait_listening(self._start_process("server"), self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        self.processes.wait_logged(self._start("client"), READY, self.start_s)
+        self.processes.wait_logged(self._start_process("client"), READY, self.start_s)
         if self.settings.pull_s:
-            self.processes.wait_logged(self._start("device"), READY, self.start_s)
+            self.processes.wait_logged(self._start_process("device"), READY, self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the client also has its last answer."""
-        return not (self._private("client") / client.BUSY).exists()
+        """Return whether the client also has its last answer."""
+        return not (self._private_folder("client") / client.BUSY).exists()
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _private(self, side: Side) -> Path:
+    def _private_folder(self, side: Side) -> Path:
         return self.workdir / f"reference-{side}"
 
-    def _config(self, side: Side) -> Path:
-        return self._private(side) / "config.json"
+    def _config_path(self, side: Side) -> Path:
+        return self._private_folder(side) / "config.json"
 
-    def _start(self, side: Side) -> Process:
-        argv = [sys.executable, "-I", "-S", str(_MAIN), side, str(self._config(side))]
-        return self.processes.start(side, f"reference-{side}", argv, cwd=self._private(side))
+    def _start_process(self, side: Side) -> Process:
+        argv = [sys.executable, "-I", "-S", str(_MAIN), side, str(self._config_path(side))]
+        return self.processes.start(side, f"reference-{side}", argv, cwd=self._private_folder(side))
 
     def _make_certificate(self) -> tuple[str, str]:
-        """Paths of the server's key and chain, and of the authority that the client trusts."""
+        """Return the paths of the server's key and chain, and of the authority that the client trusts."""
         import trustme
 
         authority = trustme.CA(organization_name="pytest-cloudbench reference", key_type=trustme.KeyType.ECDSA)
-        made = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
-        certificate, trusted = self._private("server") / "server.pem", self._private("client") / "authority.pem"
-        made.private_key_and_cert_chain_pem.write_to_path(certificate)
+        issued = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
+        certificate, trusted = (
+            self._private_folder("server") / "server.pem",
+            self._private_folder("client") / "authority.pem",
+        )
+        issued.private_key_and_cert_chain_pem.write_to_path(certificate)
         authority.cert_pem.write_to_path(trusted)
         return str(certificate), str(trusted)

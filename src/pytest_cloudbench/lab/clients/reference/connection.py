@@ -1,6 +1,6 @@
 """The client's connection to the reference server: HTTPS that stays open.
 
-What may live here: the socket, sending requests and reading their answers. Other modules decide what to ask.
+It sends requests and reads their answers. Other modules decide what to ask.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """Connects when it is first used. Errors are not retried unless ``retries`` says how often.
+    """A connection that is made when it is first used. Errors are retried only ``retries`` times.
 
     Args:
         config: ``address``, ``port``, ``client_address``, ``authority`` (path of a certificate), ``token``, and
             ``server_name`` among ``settings``.
-        retries: how often a request is repeated, on a new connection and a second later, after an error of the
-            connection or of the server.
+        retries: the number of times that a request is repeated, on a new connection and a second later, after an error
+            of the connection or of the server.
     """
 
     def __init__(self, config: dict[str, Any], retries: int) -> None:
@@ -49,65 +49,68 @@ class Connection:
         self._file: IO[bytes] | None = None
 
     def ask(self, method: str, target: str, body: Sequence[Part] = ()) -> bytes:
-        """The answer to one request. Raises OSError or WireError."""
+        """Return the answer to one request. Raises OSError or WireError."""
         return self.ask_all([Request(method, target, body)])[0]
 
     def ask_all(self, requests: Sequence[Request]) -> list[bytes]:
-        """The answers to requests that are sent without waiting for each other's. Raises OSError or WireError."""
+        """Return the answers to requests that are sent without waiting for each other's.
+
+        Raises OSError or WireError.
+        """
         answers: list[bytes] = []
         for begin in range(0, len(requests), _UNANSWERED):
-            answers += self._ask_some(requests[begin : begin + _UNANSWERED])
+            answers += self._ask_with_retries(requests[begin : begin + _UNANSWERED])
         return answers
 
     def close(self) -> None:
-        """End the connection; the next request makes a new one."""
+        """End the connection. The next request makes a new one."""
         if self._file is not None:
             self._file.close()
         if self._socket is not None:
             self._socket.close()
         self._file = self._socket = None
 
-    def _ask_some(self, requests: Sequence[Request]) -> list[bytes]:
-        for left in range(self._retries, -1, -1):
+    def _ask_with_retries(self, requests: Sequence[Request]) -> list[bytes]:
+        for attempts_left in range(self._retries, -1, -1):
             try:
-                return self._exchange(requests)
+                return self._exchange_once(requests)
             except (OSError, WireError):
                 self.close()
-                if not left:
+                if not attempts_left:
                     raise
                 sleep_until_ns(due_ns(_PAUSE_S))
         raise AssertionError("the last attempt returns or raises")
 
-    def _exchange(self, requests: Sequence[Request]) -> list[bytes]:
+    def _exchange_once(self, requests: Sequence[Request]) -> list[bytes]:
         if self._socket is None or self._file is None:
             raw = socket.create_connection(self._address, timeout=_TIMEOUT_S, source_address=self._source)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = self._tls.wrap_socket(raw, server_hostname=self._name)
             self._file = self._socket.makefile("rb")
-        for data in self._sent(requests):
+        for data in self._wire_pieces(requests):
             self._socket.sendall(data)
         answers = []
         for request in requests:
             status, body = read_answer(self._file)
             if status != HTTPStatus.OK:
-                said = body.decode(errors="replace")
-                raise WireError(f"{request.method} {request.target}: status {status}: {said}")
+                reason = body.decode(errors="replace")
+                raise WireError(f"{request.method} {request.target}: status {status}: {reason}")
             answers.append(body)
         return answers
 
-    def _sent(self, requests: Sequence[Request]) -> Iterator[bytes]:
-        """Heads and bodies in pieces large enough to be worth a call; a small request is one packet."""
-        waiting: list[bytes] = []
-        waiting_bytes = 0
+    def _wire_pieces(self, requests: Sequence[Request]) -> Iterator[bytes]:
+        """Yield heads and bodies in pieces large enough to be worth a call. A small request is one packet."""
+        buffer: list[bytes] = []
+        buffer_bytes = 0
         for request in requests:
             body_bytes = sum(part.length_bytes for part in request.body)
-            first = Part.of(head(request.method, request.target, self._host, self._token, body_bytes))
+            first = Part.from_bytes(head(request.method, request.target, self._host, self._token, body_bytes))
             for part in (first, *request.body):
                 for piece in part.pieces():
-                    waiting.append(piece)
-                    waiting_bytes += len(piece)
-                    if waiting_bytes >= PIECE_BYTES:
-                        yield b"".join(waiting)
-                        waiting, waiting_bytes = [], 0
-        if waiting:
-            yield b"".join(waiting)
+                    buffer.append(piece)
+                    buffer_bytes += len(piece)
+                    if buffer_bytes >= PIECE_BYTES:
+                        yield b"".join(buffer)
+                        buffer, buffer_bytes = [], 0
+        if buffer:
+            yield b"".join(buffer)

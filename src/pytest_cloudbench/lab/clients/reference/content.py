@@ -1,6 +1,6 @@
-"""What both halves of the reference client compute from the content of files.
+"""The computations of both halves of the reference client on the content of files.
 
-What may live here: digests of files and blocks, and whether a file is worth deflating. No network.
+Digests of files and blocks, and whether a file is worth deflating. No network.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Digester:
     """Digests of a stream in one pass.
 
     Args:
-        block_bytes: the length of all blocks but the last; 0: the whole is one block; None: there are no blocks.
+        block_bytes: the length of all blocks but the last. With 0, the whole is one block. With None, there are none.
     """
 
     def __init__(self, block_bytes: int | None) -> None:
@@ -58,7 +58,7 @@ class Digester:
         self._blocks: list[Block] = []
 
     def update(self, data: bytes) -> None:
-        """The next bytes of the stream."""
+        """Add the next bytes of the stream."""
         self._whole.update(data)
         self._size_bytes += len(data)
         if not self._block_bytes:
@@ -73,7 +73,7 @@ class Digester:
                 self._end_block()
 
     def digests(self) -> Digests:
-        """The digests of everything that came. To be called once."""
+        """Return the digests of everything that came. To be called once."""
         if self._block_bytes == 0 and self._size_bytes:
             self._blocks = [Block(self._whole.digest(), self._size_bytes)]
         elif self._in_block_bytes:
@@ -86,7 +86,7 @@ class Digester:
 
 
 def is_worth_deflating(policy: str, name: str, first_bytes: bytes) -> bool:
-    """Whether a file is deflated, by ``compression`` of the settings, its name and how its content begins.
+    """Return whether a file is deflated, by ``compression`` of the settings, its name and how its content begins.
 
     IMC 2013, section 4.5: a client that judges by content does not compress a text that begins like a JPEG.
     """

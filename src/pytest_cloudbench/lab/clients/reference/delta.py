@@ -1,10 +1,8 @@
-"""What a file has in common with its older version on the server.
-
-What may live here: signatures of a version, and the two ways to match a file with one. No network, no folder.
+"""The difference between a file and its older version on the server. No network, no folder.
 
 A signature has, for each block of the older version, its first and last eight bytes and a strong digest. ``fixed``
-compares blocks at their own places. ``rolling`` finds them at any place, as rsync does; its weak checksum is these
-bytes, which, unlike a sum, can be searched for in a whole file without a step of Python for each place.
+compares blocks at their own places. ``rolling`` finds them at any place, as rsync does. Its weak checksum is these
+bytes, which, unlike a sum, can be searched for in a whole file without a step of Python for each offset.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _WINDOW_BYTES = 1 << 20
 _STEP_BYTES = 1 << 13
 
 _Read = Callable[[int, int], bytes]
-"""Maps (offset, length) to bytes of the new file; fewer only at its end."""
+"""Maps (offset, length) to bytes of the new file, or fewer at its end."""
 
 
 class DeltaSegment(NamedTuple):
@@ -38,7 +36,7 @@ class DeltaSegment(NamedTuple):
 
 
 class Signature:
-    """What a client learns about the server's version of a file."""
+    """The facts that a client learns about the server's version of a file."""
 
     def __init__(
         self, size_bytes: int, block_bytes: int, sha256: bytes, blocks: list[tuple[bytes, bytes, bytes]]
@@ -53,25 +51,25 @@ class Signature:
         # A block that occurs more than once is found at its first place, unless its neighbour was found just before.
         self._index = {strong: index for index, strong in reversed(list(enumerate(self.strong[:whole])))}
 
-    def index_of(self, data: bytes, likely: int) -> int | None:
-        """The number of the whole block with this content; ``likely`` if that block has it."""
-        strong = _strong(data)
-        if likely < len(self.strong) - bool(self.tail_bytes) and self.strong[likely] == strong:
-            return likely
+    def index_of(self, data: bytes, likely_index: int) -> int | None:
+        """Return the number of the whole block with this content, preferably ``likely_index``."""
+        strong = _hash_block(data)
+        if likely_index < len(self.strong) - bool(self.tail_bytes) and self.strong[likely_index] == strong:
+            return likely_index
         return self._index.get(strong)
 
     def is_tail(self, data: bytes) -> bool:
-        """Whether this is the last block, which is shorter than the others."""
-        return bool(self.tail_bytes) and len(data) == self.tail_bytes and _strong(data) == self.strong[-1]
+        """Return whether this is the last block, which is shorter than the others."""
+        return bool(self.tail_bytes) and len(data) == self.tail_bytes and _hash_block(data) == self.strong[-1]
 
     def pack(self) -> bytes:
-        """As it goes over the wire: 32 bytes for each block."""
+        """Return it as it goes over the wire: 32 bytes for each block."""
         head = _HEAD.pack(self.size_bytes, self.block_bytes, self.sha256)
         return head + b"".join(b"".join(block) for block in self._blocks)
 
     @classmethod
     def unpack(cls, packed: memoryview) -> tuple[Signature, memoryview]:
-        """The signature at the start, and what follows it. Raises ValueError."""
+        """Return the signature at the start, and the bytes after it. Raises ValueError."""
         try:
             size_bytes, block_bytes, sha256 = _HEAD.unpack_from(packed)
         except struct.error as error:
@@ -86,18 +84,20 @@ class Signature:
 
 
 def make_signature(file: IO[bytes], block_bytes: int, sha256: str) -> Signature:
-    """The signature of an open file whose SHA-256 is known."""
+    """Return the signature of an open file whose SHA-256 is known."""
     blocks = []
     size_bytes = 0
     while data := file.read(block_bytes):
         begin, end = data[:_WORD_BYTES].ljust(_WORD_BYTES, b"\0"), data[-_WORD_BYTES:].ljust(_WORD_BYTES, b"\0")
-        blocks.append((begin, end, _strong(data)))
+        blocks.append((begin, end, _hash_block(data)))
         size_bytes += len(data)
     return Signature(size_bytes, block_bytes, bytes.fromhex(sha256), blocks)
 
 
-def match(method: str, read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
-    """The new file's bytes from ``start`` to ``stop`` as segments of kind ``data`` and ``base``.
+def match_segments(
+    method: str, read: _Read, start: int, stop: int, end: int, signature: Signature
+) -> Iterator[DeltaSegment]:
+    """Yield the new file's bytes from ``start`` to ``stop`` as segments of kind ``data`` and ``base``.
 
     Args:
         method: ``fixed`` or ``rolling``.
@@ -107,16 +107,16 @@ def match(method: str, read: _Read, start: int, stop: int, end: int, signature: 
         end: the new file's size in bytes.
         signature: that of the older version.
 
-    Neighbours are not joined; ``join`` does that.
+    Neighbours are not joined, which ``join_segments`` does.
     """
     if method == "fixed":
-        yield from _fixed(read, start, stop, signature)
+        yield from _match_fixed(read, start, stop, signature)
     else:
-        yield from _rolling(read, start, stop, end, signature)
+        yield from _match_rolling(read, start, stop, end, signature)
 
 
-def join(segments: Iterator[DeltaSegment]) -> list[DeltaSegment]:
-    """The same bytes in as few segments as possible; empty ones are left out."""
+def join_segments(segments: Iterator[DeltaSegment]) -> list[DeltaSegment]:
+    """Return the same bytes in as few segments as possible, without empty ones."""
     joined: list[DeltaSegment] = []
     for segment in segments:
         last = joined[-1] if joined else None
@@ -133,73 +133,73 @@ def join(segments: Iterator[DeltaSegment]) -> list[DeltaSegment]:
     return joined
 
 
-def _strong(data: bytes) -> bytes:
+def _hash_block(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_STRONG_BYTES).digest()
 
 
-def _fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator[DeltaSegment]:
-    at = start
-    while at < stop:
-        index, inside = divmod(at, signature.block_bytes)
-        until = min((index + 1) * signature.block_bytes, stop)
-        same = False
-        if not inside and index < len(signature.strong) and until <= signature.size_bytes:
-            same = _strong(read(at, until - at)) == signature.strong[index]
-        yield DeltaSegment("base" if same else "data", at, until - at)
-        at = until
+def _match_fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator[DeltaSegment]:
+    offset = start
+    while offset < stop:
+        index, offset_in_block = divmod(offset, signature.block_bytes)
+        end = min((index + 1) * signature.block_bytes, stop)
+        is_same = False
+        if not offset_in_block and index < len(signature.strong) and end <= signature.size_bytes:
+            is_same = _hash_block(read(offset, end - offset)) == signature.strong[index]
+        yield DeltaSegment("base" if is_same else "data", offset, end - offset)
+        offset = end
 
 
-def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
-    size = signature.block_bytes
-    at, likely = start, 0
-    while signature.begins and stop - at >= size:
-        window = read(at, min(_WINDOW_BYTES + size, stop - at))
-        done = 0
-        while (found := _next_match(window, done, signature, likely)) is not None:
-            offset, index = found
-            yield DeltaSegment("data", at + done, offset - done)
-            yield DeltaSegment("base", index * size, size)
-            done, likely = offset + size, index + 1
+def _match_rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
+    block_bytes = signature.block_bytes
+    offset, likely_index = start, 0
+    while signature.begins and stop - offset >= block_bytes:
+        window = read(offset, min(_WINDOW_BYTES + block_bytes, stop - offset))
+        done_bytes = 0
+        while (block_match := _next_match(window, done_bytes, signature, likely_index)) is not None:
+            match_offset, index = block_match
+            yield DeltaSegment("data", offset + done_bytes, match_offset - done_bytes)
+            yield DeltaSegment("base", index * block_bytes, block_bytes)
+            done_bytes, likely_index = match_offset + block_bytes, index + 1
         # No block begins in what is left, except perhaps at the window's last places, which were too short for one.
-        searched = max(done, len(window) - size + 1)
-        yield DeltaSegment("data", at + done, searched - done)
-        if len(window) < size:
+        searched = max(done_bytes, len(window) - block_bytes + 1)
+        yield DeltaSegment("data", offset + done_bytes, searched - done_bytes)
+        if len(window) < block_bytes:
             break  # the file became shorter meanwhile
-        at += searched
+        offset += searched
     tail = signature.tail_bytes
-    if stop == end and tail and stop - at >= tail and signature.is_tail(read(stop - tail, tail)):
-        yield DeltaSegment("data", at, stop - tail - at)
+    if stop == end and tail and stop - offset >= tail and signature.is_tail(read(stop - tail, tail)):
+        yield DeltaSegment("data", offset, stop - tail - offset)
         yield DeltaSegment("base", signature.size_bytes - tail, tail)
     else:
-        yield DeltaSegment("data", at, stop - at)
+        yield DeltaSegment("data", offset, stop - offset)
 
 
-def _next_match(window: bytes, first: int, signature: Signature, likely: int) -> tuple[int, int] | None:
-    """The first place from ``first`` on that holds a block of the older version, and the number of that block."""
-    size = signature.block_bytes
-    places = len(window) - size + 1
+def _next_match(window: bytes, first: int, signature: Signature, likely_index: int) -> tuple[int, int] | None:
+    """Return the first offset from ``first`` on that holds a block of the older version, and that block's number."""
+    block_bytes = signature.block_bytes
+    candidates = len(window) - block_bytes + 1
     begin = first
-    while begin < places:
+    while begin < candidates:
         # A block is usually followed by its neighbour: look at that one place before many.
-        until = min(begin + (_STEP_BYTES if begin > first else 1), places)
-        for place in _begun(window, begin, until, signature.begins):
-            if window[place + size - _WORD_BYTES : place + size] not in signature.ends:
+        end = min(begin + (_STEP_BYTES if begin > first else 1), candidates)
+        for offset in _find_beginnings(window, begin, end, signature.begins):
+            if window[offset + block_bytes - _WORD_BYTES : offset + block_bytes] not in signature.ends:
                 continue
-            index = signature.index_of(window[place : place + size], likely)
+            index = signature.index_of(window[offset : offset + block_bytes], likely_index)
             if index is not None:
-                return place, index
-        begin = until
+                return offset, index
+        begin = end
     return None
 
 
-def _begun(window: bytes, begin: int, until: int, begins: set[int]) -> list[int]:
-    """Places from ``begin`` to before ``until`` that hold the first eight bytes of a block."""
+def _find_beginnings(window: bytes, start: int, end: int, begins: set[int]) -> list[int]:
+    """Return the offsets from ``start`` to before ``end`` that hold the first eight bytes of a block."""
     view = memoryview(window)
-    found = []
-    for shift in range(min(_WORD_BYTES, until - begin)):
-        first = begin + shift
-        count = -(-(until - first) // _WORD_BYTES)
-        words = view[first : first + count * _WORD_BYTES].cast("Q")
+    offsets = []
+    for shift in range(min(_WORD_BYTES, end - start)):
+        first_word = start + shift
+        count = -(-(end - first_word) // _WORD_BYTES)
+        words = view[first_word : first_word + count * _WORD_BYTES].cast("Q")
         if not begins.isdisjoint(words):
-            found += [first + _WORD_BYTES * i for i, word in enumerate(words) if word in begins]
-    return sorted(found)
+            offsets += [first_word + _WORD_BYTES * i for i, word in enumerate(words) if word in begins]
+    return sorted(offsets)

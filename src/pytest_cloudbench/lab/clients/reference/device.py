@@ -1,6 +1,6 @@
 """The second device of the reference client: polls the server for news, and mirrors it.
 
-What may live here: when the server is polled, and how files arrive and disappear. Local changes go unnoticed.
+Local changes go unnoticed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.lab.clients.reference.connection import Connection
-from pytest_cloudbench.lab.clients.reference.process import READY, say, until_it_fails
+from pytest_cloudbench.lab.clients.reference.process import READY, log_line, run_until_failure
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
 
 class Device:
-    """One device; its folder is empty when it starts.
+    """One device, whose folder is empty when it starts.
 
     Args:
         config: ``folder``, ``private`` (paths), ``settings``, and what ``Connection`` takes.
@@ -40,40 +40,40 @@ class Device:
         self._folder.mkdir(parents=True)
         is_ready = False
         while True:
-            if self._pull() and not is_ready:
+            if self._fetch_news() and not is_ready:
                 is_ready = True
-                say(READY)
+                log_line(READY)
             sleep_until_ns(due_ns(self._settings.pull_s))
 
-    def _pull(self) -> bool:
-        """Fetch what is new; returns whether all of it has arrived. What has not is part of the next news."""
+    def _fetch_news(self) -> bool:
+        """Fetch what is new. Returns whether all of it has arrived. The rest is part of the next news."""
         news = json.loads(self._connection.ask("GET", f"/news?since={self._changes}"))
         files: dict[str, str | None] = news["files"]
         # Deletions first: a file may have become a folder, or a folder a file.
         for path in [path for path in self._has if path in files and files[path] is None]:
             self._delete(path)
-        new = [(path, sha256) for path, sha256 in files.items() if sha256 and self._has.get(path) != sha256]
-        lacking = [path for path, sha256 in new if not self._bring(path, sha256)]
-        if not lacking:
+        changed = [(path, sha256) for path, sha256 in files.items() if sha256 and self._has.get(path) != sha256]
+        failed = [path for path, sha256 in changed if not self._fetch_file(path, sha256)]
+        if not failed:
             self._changes = news["changes"]
         if self._settings.connections == "per-file":
             self._connection.close()
-        return not lacking
+        return not failed
 
-    def _bring(self, path: str, sha256: str) -> bool:
-        """Fetch a file and move it into place; returns False if its content is not what was announced."""
-        digest, at_bytes = hashlib.sha256(), 0
+    def _fetch_file(self, path: str, sha256: str) -> bool:
+        """Fetch a file and move it into place. Returns False if its content is not what was announced."""
+        digest, received_bytes = hashlib.sha256(), 0
         with self._arriving.open("wb") as file:
             while True:
-                asked = Part.of(json.dumps([path, sha256, at_bytes]).encode())
-                piece = self._connection.ask("POST", "/content", [asked])
+                request = Part.from_bytes(json.dumps([path, sha256, received_bytes]).encode())
+                piece = self._connection.ask("POST", "/content", [request])
                 digest.update(piece)
                 file.write(piece)
-                at_bytes += len(piece)
+                received_bytes += len(piece)
                 if len(piece) < PIECE_BYTES:
                     break
         if digest.hexdigest() != sha256:
-            say(f"{path!r} differs from what was announced, or has changed since")
+            log_line(f"{path!r} differs from what was announced, or has changed since")
             return False
         target = self._folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,5 +94,5 @@ class Device:
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run until the process is ended; ends by itself, with a message, when something goes wrong."""
-    until_it_fails(Device(config).run)
+    """Run until the process is ended, or end with a message when something goes wrong."""
+    run_until_failure(Device(config).run)

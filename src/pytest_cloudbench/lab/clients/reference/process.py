@@ -1,6 +1,6 @@
-"""What the client and its second device have in common as processes: what they log, and how they end.
+"""The common parts of the client and its second device as processes: log lines, and how they end.
 
-What may live here: lines of a process's log that the adapter knows.
+The adapter knows some lines of the log.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ READY = "in sync for the first time"
 """Logged once the folder and the server have been equal for the first time."""
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line into the log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-def until_it_fails(run: Callable[[], None]) -> None:
-    """Run something that never returns; if it fails, the process ends with a message."""
+def run_until_failure(run: Callable[[], None]) -> None:
+    """Run something that never returns. If it fails, the process ends with a message."""
     try:
         run()
     except (OSError, WireError) as error:
-        say(f"{type(error).__name__}: {error}")
+        log_line(f"{type(error).__name__}: {error}")
         sys.exit(1)

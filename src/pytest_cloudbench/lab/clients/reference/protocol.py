@@ -1,6 +1,6 @@
-"""What the two halves of the reference client say to each other: HTTP/1.1 with small bodies of our own.
+"""The protocol between the two halves of the reference client: HTTP/1.1 with small bodies of our own.
 
-What may live here: the shapes of messages, and reading and writing them, for both halves. Nothing is decided here.
+Both halves read and write messages here. Nothing is decided here.
 
 ====================  =====================================  ====================================================
 request               body                                   answer
@@ -9,11 +9,11 @@ request               body                                   answer
 ``GET /poll``                                                JSON: how many changes the server has seen
 ``GET /news``                                                JSON: the same, and path to SHA-256 (null: deleted) of
                                                              what changed after the first ``since`` changes
-``POST /content``     JSON: path, SHA-256, where             content from there on, at most ``PIECE_BYTES``; nothing
-                                                             where the file is another one now
+``POST /content``     JSON: path, SHA-256, where             content from there on, at most ``PIECE_BYTES``, or
+                                                             nothing where the file is another one now
 ``POST /have``        SHA-256 digests, 32 bytes each         a byte for each: 1 where the server has the content
 ``POST /signatures``  JSON: paths                            one ``delta.Signature`` after another
-``POST /chunk``       content, maybe deflated                JSON: null; ``session``, ``at``, ``encoding`` in the URL
+``POST /chunk``       content, maybe deflated                JSON: null. ``session``, ``at``, ``encoding`` in the URL
 ``POST /files``       an ``UploadEntry`` for each file, and  JSON: for each file null, or why it was not taken
                       the content that it announces
 ====================  =====================================  ====================================================
@@ -45,7 +45,7 @@ class Part:
     """Some bytes of a body that can be produced more than once.
 
     Args:
-        length_bytes: how many there are.
+        length_bytes: their number.
         pieces: yields them, piece by piece.
     """
 
@@ -53,8 +53,8 @@ class Part:
         self.length_bytes, self.pieces = length_bytes, pieces
 
     @classmethod
-    def of(cls, data: bytes) -> Part:
-        """Bytes that are in memory."""
+    def from_bytes(cls, data: bytes) -> Part:
+        """Return a part of bytes that are in memory."""
         return cls(len(data), lambda: (data,))
 
 
@@ -65,16 +65,16 @@ class Limited:
         self._file, self.left_bytes = file, length_bytes
 
     def read(self, length_bytes: int) -> bytes:
-        """Exactly that many bytes, fewer only at the limit. Raises WireError if the stream ends earlier."""
-        wanted = min(length_bytes, self.left_bytes)
-        data = self._file.read(wanted) if wanted else b""
-        if len(data) < wanted:
+        """Return exactly that many bytes, fewer only at the limit. Raises WireError if the stream ends earlier."""
+        allowed_bytes = min(length_bytes, self.left_bytes)
+        data = self._file.read(allowed_bytes) if allowed_bytes else b""
+        if len(data) < allowed_bytes:
             raise WireError("the other side ended in the middle of a body")
-        self.left_bytes -= wanted
+        self.left_bytes -= allowed_bytes
         return data
 
     def pieces(self, length_bytes: int) -> Iterator[bytes]:
-        """Exactly that many bytes, in pieces."""
+        """Yield exactly that many bytes, in pieces."""
         while length_bytes > 0:
             data = self.read(min(length_bytes, PIECE_BYTES))
             if not data:
@@ -83,24 +83,24 @@ class Limited:
             yield data
 
     def drain(self) -> None:
-        """Read what is left."""
+        """Read the remaining bytes."""
         for _ in self.pieces(self.left_bytes):
             pass
 
 
 @dataclass(frozen=True, slots=True)
 class UploadEntry:
-    """One file of a ``/files`` request, or that it was deleted.
+    """One file of a ``/files`` request, or its deletion.
 
     Attributes:
         path: below the folder, with ``/``.
-        sha256: of the whole new content, which the server checks; empty for a deleted file.
+        sha256: of the whole new content, which the server checks. Empty for a deleted file.
         size_bytes: of the new content.
-        segments: what the new content is assembled from.
-        base: SHA-256 of the version that ``base`` segments refer to; empty if there are none.
-        session: where earlier chunks are kept; empty if there are none.
-        at_bytes: how many bytes of content came in these chunks.
-        wire_bytes: how many bytes follow the entry.
+        segments: the parts that the new content is assembled from.
+        base: SHA-256 of the version that ``base`` segments refer to, or empty if there are none.
+        session: names the earlier chunks, or empty if there are none.
+        at_bytes: the bytes of content that came in these chunks.
+        wire_bytes: the number of bytes that follow the entry.
         encoding: of these bytes: ``deflate``, or empty.
     """
 
@@ -115,13 +115,13 @@ class UploadEntry:
     encoding: str = ""
 
     def pack(self) -> bytes:
-        """The entry as it goes over the wire, without the content; what is empty is left out."""
+        """Return the entry as it goes over the wire, without the content and without empty values."""
         text = json.dumps({key: value for key, value in asdict(self).items() if value}, separators=(",", ":"))
         return _LENGTH.pack(len(text)) + text.encode("ascii")
 
     @classmethod
     def read(cls, body: Limited) -> UploadEntry:
-        """The next entry. Raises WireError."""
+        """Return the next entry. Raises WireError."""
         try:
             (length,) = _LENGTH.unpack(body.read(_LENGTH.size))
             values = json.loads(body.read(length))
@@ -132,7 +132,7 @@ class UploadEntry:
 
 
 def head(method: str, target: str, host: str, token: str, body_bytes: int) -> bytes:
-    """The head of a request."""
+    """Return the head of a request."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", f"Authorization: Bearer {token}"]
     if method != "GET":
         lines.append(f"Content-Length: {body_bytes}")
@@ -140,20 +140,20 @@ def head(method: str, target: str, host: str, token: str, body_bytes: int) -> by
 
 
 def answer(status: HTTPStatus, body: bytes) -> bytes:
-    """A whole answer."""
+    """Return a whole answer."""
     return f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def read_head(file: IO[bytes]) -> tuple[str, dict[str, str], int] | None:
-    """First line, headers by lower-case name, and length of the body; None if the stream has ended.
+    """Return the first line, headers by lower-case name, and length of the body, or None if the stream has ended.
 
     Raises WireError.
     """
-    first = _line(file)
+    first = _read_line(file)
     if first is None:
         return None
     headers: dict[str, str] = {}
-    while line := _line(file):
+    while line := _read_line(file):
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
         if len(headers) > _HEADERS:
@@ -169,17 +169,17 @@ def read_head(file: IO[bytes]) -> tuple[str, dict[str, str], int] | None:
 
 
 def read_answer(file: IO[bytes]) -> tuple[int, bytes]:
-    """Status and body of an answer. Raises WireError."""
-    found = read_head(file)
-    if found is None:
+    """Return status and body of an answer. Raises WireError."""
+    head = read_head(file)
+    if head is None:
         raise WireError("the server closed the connection")
-    words = found[0].split(" ", 2)
+    words = head[0].split(" ", 2)
     if len(words) < 2 or not words[1].isdecimal():
-        raise WireError(f"an answer that begins {found[0][:40]!r}")
-    return int(words[1]), Limited(file, found[2]).read(found[2])
+        raise WireError(f"an answer that begins {head[0][:40]!r}")
+    return int(words[1]), Limited(file, head[2]).read(head[2])
 
 
-def _line(file: IO[bytes]) -> str | None:
+def _read_line(file: IO[bytes]) -> str | None:
     line = file.readline(_LINE_BYTES + 2)
     if not line:
         return None

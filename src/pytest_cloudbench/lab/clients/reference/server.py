@@ -1,6 +1,6 @@
 """The server half of the reference client: a small HTTPS server in a process of its own.
 
-What may live here: connections, requests and their counters. What is kept is in ``store``.
+It has connections, requests and their counters. ``store`` keeps the content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TCP_INFO_BYTES = 136
 _BYTES_ACKED_AT = 120
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The request is answered with a status other than 200."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
@@ -42,7 +42,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _Tally:
-    """What was received from the client, or from its second device, and what was sent there."""
+    """The traffic with the client, or with its second device."""
 
     connections: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class _Tally:
         self.open.remove(connection)
 
     def as_dict(self) -> dict[str, Any]:
-        open_bytes = [_payload_bytes(one) for one in self.open]
+        open_bytes = [_payload_bytes(connection) for connection in self.open]
         sent_bytes, received_bytes = (sum(column) for column in zip((0, 0), *open_bytes, strict=True))
         return {
             "connections": self.connections,
@@ -79,7 +79,7 @@ class _Tally:
 
 
 class Server:
-    """One server; every connection has a thread.
+    """One server, in which every connection has a thread.
 
     Args:
         config: ``address``, ``port``, ``certificate`` (path of key and chain), ``token``, ``device_token``,
@@ -101,20 +101,20 @@ class Server:
         """Accept connections until the process ends."""
         with suppress(FileNotFoundError):
             os.unlink(STATS)
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.bind(STATS)
-            asked.listen()
-            threading.Thread(target=self._tell, args=(asked,), daemon=True).start()
+        with socket.socket(socket.AF_UNIX) as counters_socket:
+            counters_socket.bind(STATS)
+            counters_socket.listen()
+            threading.Thread(target=self._serve_counters, args=(counters_socket,), daemon=True).start()
             while True:
                 connection, _ = self._listener.accept()
-                threading.Thread(target=self._connection, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
 
     def counters(self) -> dict[str, Any]:
-        """What was received so far.
+        """Return what was received so far.
 
-        ``connections`` accepted; ``requests`` by path; ``body_bytes`` of them; ``received_bytes``: TCP payload
-        with TLS and heads, each byte once, as the kernel counts it. All of it excludes the second device, whose numbers
-        are in ``device``, with the acknowledged ``sent_bytes`` to it.
+        ``connections`` were accepted, ``requests`` are by path, and ``body_bytes`` are theirs. ``received_bytes`` is
+        TCP payload with TLS and heads, each byte once, as the kernel counts it. All of it excludes the second device,
+        whose numbers are in ``device``, with the acknowledged ``sent_bytes`` to it.
         """
         with self._counting:
             client, device = self._client.as_dict(), self._device.as_dict()
@@ -123,13 +123,13 @@ class Server:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _tell(self, asked: socket.socket) -> None:
+    def _serve_counters(self, counters_socket: socket.socket) -> None:
         while True:
-            one, _ = asked.accept()
-            with one, suppress(OSError):
-                one.sendall(json.dumps(self.counters()).encode())
+            connection, _ = counters_socket.accept()
+            with connection, suppress(OSError):
+                connection.sendall(json.dumps(self.counters()).encode())
 
-    def _connection(self, raw: socket.socket) -> None:
+    def _serve_connection(self, raw: socket.socket) -> None:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A duplicate, since TLS takes the socket itself away.
         counted = raw.dup()
@@ -137,23 +137,23 @@ class Server:
             self._client.begin(counted)
         try:
             with self._tls.wrap_socket(raw, server_side=True) as connection, connection.makefile("rb") as file:
-                while self._request(connection, file, counted):
+                while self._serve_request(connection, file, counted):
                     pass
         except (OSError, WireError) as error:
-            _log(f"a connection ended: {error}")
+            _log_text(f"a connection ended: {error}")
         finally:
             with self._counting:
                 next(tally for tally in self._tallies.values() if counted in tally.open).end(counted)
             counted.close()
 
-    def _request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
-        """Answer one request; returns False if there are no more."""
-        found = read_head(file)
-        if found is None:
+    def _serve_request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
+        """Answer one request. Returns False if there are no more."""
+        head = read_head(file)
+        if head is None:
             return False
-        line, headers, length_bytes = found
-        method, _, rest = line.partition(" ")
-        path, _, query = rest.partition(" ")[0].partition("?")
+        line, headers, length_bytes = head
+        method, _, target = line.partition(" ")
+        path, _, query = target.partition(" ")[0].partition("?")
         token = headers.get("authorization", "")
         with self._counting:
             tally = self._tallies.get(token, self._client)
@@ -164,55 +164,55 @@ class Server:
         body = Limited(file, length_bytes)
         try:
             if token not in self._tallies:
-                raise _Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong")
-            status, said = HTTPStatus.OK, self._answer(f"{method} {path}", dict(parse_qsl(query)), body)
-        except _Refused as refused:
-            status, said = refused.status, str(refused).encode()
+                raise _RefusedError(HTTPStatus.UNAUTHORIZED, "the token is wrong")
+            status, answer_body = HTTPStatus.OK, self._answer_request(f"{method} {path}", dict(parse_qsl(query)), body)
+        except _RefusedError as refused:
+            status, answer_body = refused.status, str(refused).encode()
         except ConflictError as error:
-            status, said = HTTPStatus.CONFLICT, str(error).encode()
+            status, answer_body = HTTPStatus.CONFLICT, str(error).encode()
         except (OSError, ValueError) as error:
             if isinstance(error, (ConnectionError, ssl.SSLError)):
                 raise
-            _log(traceback.format_exc())
-            status, said = HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}".encode()
+            _log_text(traceback.format_exc())
+            status, answer_body = HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}".encode()
         body.drain()
-        connection.sendall(answer(status, said))
+        connection.sendall(answer(status, answer_body))
         return True
 
-    def _answer(self, what: str, query: dict[str, str], body: Limited) -> bytes:
-        if what == "GET /list":
+    def _answer_request(self, request: str, query: dict[str, str], body: Limited) -> bytes:
+        if request == "GET /list":
             return json.dumps(self._store.files()).encode()
-        if what == "GET /poll":
+        if request == "GET /poll":
             return json.dumps({"changes": self._store.changes}).encode()
-        if what == "GET /news":
+        if request == "GET /news":
             changes, files = self._store.news(int(query.get("since", "0")))
             return json.dumps({"changes": changes, "files": files}).encode()
-        if what == "POST /content":
-            return self._store.piece(*json.loads(body.read(body.left_bytes)))
-        if what == "POST /have":
-            asked = body.read(body.left_bytes)
-            return self._store.have([asked[at : at + 32] for at in range(0, len(asked), 32)])
-        if what == "POST /signatures":
-            return b"".join(self._store.signature(path) for path in json.loads(body.read(body.left_bytes)))
-        if what == "POST /chunk":
+        if request == "POST /content":
+            return self._store.read_piece(*json.loads(body.read(body.left_bytes)))
+        if request == "POST /have":
+            digests = body.read(body.left_bytes)
+            return self._store.check_digests([digests[offset : offset + 32] for offset in range(0, len(digests), 32)])
+        if request == "POST /signatures":
+            return b"".join(self._store.pack_signature(path) for path in json.loads(body.read(body.left_bytes)))
+        if request == "POST /chunk":
             self._store.add_chunk(query.get("session", ""), int(query.get("at", "0")), body, query.get("encoding", ""))
             return b"null"
-        if what == "POST /files":
-            said = []
+        if request == "POST /files":
+            reasons = []
             while body.left_bytes:
-                said.append(self._store.take(UploadEntry.read(body), body))
-            return json.dumps(said).encode()
-        raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {what}")
+                reasons.append(self._store.apply_entry(UploadEntry.read(body), body))
+            return json.dumps(reasons).encode()
+        raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {request}")
 
 
 def _payload_bytes(connection: socket.socket) -> tuple[int, int]:
-    """Payload of a connection that was sent and acknowledged, and that the kernel has received (linux/tcp.h)."""
+    """Return a connection's payload that was sent and acknowledged, and that the kernel has received (linux/tcp.h)."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     acked_bytes, received_bytes = struct.unpack_from("QQ", info, _BYTES_ACKED_AT)
     return acked_bytes, received_bytes
 
 
-def _log(text: str) -> None:
+def _log_text(text: str) -> None:
     sys.stderr.write(f"{text.rstrip()}\n")
     sys.stderr.flush()
 

@@ -1,7 +1,6 @@
-"""What the reference client is configured to do, and what is therefore true about it.
+"""The options of the reference client, and the capabilities that follow from them.
 
-What may live here: the options, their values, and the answers that detectors are checked against. Nothing is
-measured: the answers follow from the options alone.
+Detectors are checked against these answers. Nothing is measured: the answers follow from the options alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from pytest_cloudbench.model import UsageError
 
 _SWITCHES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    # option: (what 1 means, all values beside "no")
+    # option: (the value that 1 stands for, all values besides "no")
     "chunking": ("yes", ("yes",)),
     "bundling": ("request", ("request", "pipelined")),
     "deduplication": ("file", ("file", "block")),
@@ -21,7 +20,7 @@ _SWITCHES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "compression": ("always", ("always", "smart", "by-name")),
 }
 _NUMBERS: Mapping[str, tuple[float, float, float]] = {
-    # option: (default, least, most); whole numbers, except periods (``polling`` and names in _s)
+    # option: (default, least, most), in whole numbers, except periods (``polling`` and names in _s)
     "chunk_bytes": (1 << 20, 1 << 10, 1 << 28),
     "delta_bytes": (1 << 12, 1 << 6, 1 << 20),
     "polling": (0, 0, 86_400),
@@ -35,25 +34,25 @@ OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All options with their values; what they do on the wire is in docs/reference-client.md.
+    """All options with their values. docs/reference-client.md explains them on the wire.
 
     Attributes:
         chunking: content goes in pieces of ``chunk_bytes``, each acknowledged before the next one begins.
-        bundling: files of one batch in one request, or one request each without waiting for answers; or ``no``.
-        deduplication: content that the server has is not sent: whole files, or blocks of ``chunk_bytes``; or ``no``.
+        bundling: files of one batch in one request, or one request each without waiting for answers, or ``no``.
+        deduplication: content that the server has is not sent: whole files, or blocks of ``chunk_bytes``, or ``no``.
         delta: only what differs from the server's version of the same file is sent, in blocks of ``delta_bytes`` at
-            their old places (``fixed``) or anywhere (``rolling``); or ``no``.
+            their old places (``fixed``) or anywhere (``rolling``), or ``no``.
         compression: what is sent is deflated: never, always, unless the content is known as compressed
             (``smart``), or unless the name says so (``by-name``).
         chunk_bytes: bytes of content per chunk, and per block of deduplication.
         delta_bytes: bytes of content per block of delta.
         deduplicate_deleted: whether content that no file contains any longer counts as known to the server.
-        polling_s: seconds between two polls of the server for news; 0: it never asks.
-        pull_s: seconds that a second device waits between two polls for news; 0: there is no second device.
+        polling_s: seconds between two polls of the server for news, or 0 if it never asks.
+        pull_s: seconds that a second device waits between two polls for news, or 0 if there is no second device.
         connections: ``one`` that stays open, or one ``per-file``.
-        retries: how often a request is repeated on a new connection after an error.
+        retries: the number of times that a request is repeated on a new connection after an error.
         settle_s: seconds without a change after which changes are sent as one batch.
-        server_name: the server's name in the TLS hello; empty: it has only an address.
+        server_name: the server's name in the TLS hello, or empty if it has only an address.
     """
 
     chunking: bool = False
@@ -75,27 +74,27 @@ class Settings:
     def from_options(cls, options: Mapping[str, str]) -> Settings:
         """Read options as a spec has them. Raises UsageError that names the option and what was expected."""
         if unknown := sorted(options.keys() - OPTIONS):
-            raise _wrong(unknown[0], f"one of {', '.join(sorted(OPTIONS))}", "")
-        numbers = {name: _number(options, name) for name in _NUMBERS}
-        made = cls(
-            chunking=_switch(options, "chunking") == "yes",
-            bundling=_switch(options, "bundling"),
-            deduplication=_switch(options, "deduplication"),
-            delta=_switch(options, "delta"),
-            compression=_switch(options, "compression"),
+            raise _option_error(unknown[0], f"one of {', '.join(sorted(OPTIONS))}", "")
+        numbers = {name: _read_number(options, name) for name in _NUMBERS}
+        settings = cls(
+            chunking=_read_switch(options, "chunking") == "yes",
+            bundling=_read_switch(options, "bundling"),
+            deduplication=_read_switch(options, "deduplication"),
+            delta=_read_switch(options, "delta"),
+            compression=_read_switch(options, "compression"),
             chunk_bytes=int(numbers["chunk_bytes"]),
             delta_bytes=int(numbers["delta_bytes"]),
-            deduplicate_deleted=_one_of(options, "deduplicate_deleted", ("1", "0")) == "1",
+            deduplicate_deleted=_read_choice(options, "deduplicate_deleted", ("1", "0")) == "1",
             polling_s=numbers["polling"],
             pull_s=numbers["pull_s"],
-            connections=_one_of(options, "connections", ("one", "per-file")),
+            connections=_read_choice(options, "connections", ("one", "per-file")),
             retries=int(numbers["retry"]),
             settle_s=numbers["settle_s"],
             server_name=options.get("server_name", ""),
         )
-        if made.connections == "per-file" and made.bundling != "no":
-            raise _wrong("connections", "one, because bundling puts many files on one connection", "per-file")
-        return made
+        if settings.connections == "per-file" and settings.bundling != "no":
+            raise _option_error("connections", "one, because bundling puts many files on one connection", "per-file")
+        return settings
 
     @property
     def block_bytes(self) -> int | None:
@@ -103,7 +102,7 @@ class Settings:
         return {"no": None, "file": 0}.get(self.deduplication, self.chunk_bytes)
 
     def truth(self) -> dict[str, tuple[bool, str]]:
-        """For each of the five capabilities, whether the client has it and in which way."""
+        """Return, for each of the five capabilities, whether the client has it and in which way."""
         deleted = "also" if self.deduplicate_deleted else "not"
         return {
             "chunking": (self.chunking, f"{self.chunk_bytes} bytes" if self.chunking else "one body per file"),
@@ -133,24 +132,24 @@ _COMPRESSION = {
 }
 
 
-def _switch(options: Mapping[str, str], name: str) -> str:
-    """The value of a switch, with 0 and 1 replaced by what they mean."""
-    means_one, values = _SWITCHES[name]
+def _read_switch(options: Mapping[str, str], name: str) -> str:
+    """Return the value of a switch, with 0 and 1 replaced by their meanings."""
+    value_of_1, values = _SWITCHES[name]
     value = options.get(name, "0")
-    value = {"0": "no", "1": means_one}.get(value, value)
+    value = {"0": "no", "1": value_of_1}.get(value, value)
     if value != "no" and value not in values:
-        raise _wrong(name, f"0, 1, no or {', '.join(values)}", value)
+        raise _option_error(name, f"0, 1, no or {', '.join(values)}", value)
     return value
 
 
-def _one_of(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+def _read_choice(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     value = options.get(name, values[0])
     if value not in values:
-        raise _wrong(name, " or ".join(values), value)
+        raise _option_error(name, " or ".join(values), value)
     return value
 
 
-def _number(options: Mapping[str, str], name: str) -> float:
+def _read_number(options: Mapping[str, str], name: str) -> float:
     default, least, most = _NUMBERS[name]
     text = options.get(name, str(default))
     is_whole = name not in {"polling", "pull_s", "settle_s"}
@@ -158,12 +157,12 @@ def _number(options: Mapping[str, str], name: str) -> float:
     try:
         value: Any = int(text) if is_whole else float(text)
     except ValueError as error:
-        raise _wrong(name, expected, text) from error
+        raise _option_error(name, expected, text) from error
     if not least <= value <= most:
-        raise _wrong(name, expected, text)
+        raise _option_error(name, expected, text)
     return float(value)
 
 
-def _wrong(name: str, expected: str, value: str) -> UsageError:
-    given = f"; not {value!r}" if value else ""
-    return UsageError(f"client 'reference': {name} must be {expected}{given}")
+def _option_error(name: str, expected: str, value: str) -> UsageError:
+    suffix = f"; not {value!r}" if value else ""
+    return UsageError(f"client 'reference': {name} must be {expected}{suffix}")

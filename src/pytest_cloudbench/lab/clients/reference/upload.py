@@ -1,6 +1,6 @@
-"""How the reference client sends changed files: deduplication, delta, compression, chunks and bundles, in this order.
+"""The upload of changed files: deduplication, delta, compression, chunks and bundles, in this order.
 
-What may live here: requests for a batch of changes. Another module watches the folder.
+These are the requests for a batch of changes. Another module watches the folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 
 from pytest_cloudbench.lab.clients.reference.connection import Connection, Request
 from pytest_cloudbench.lab.clients.reference.content import Digester, Digests, is_worth_deflating
-from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment, Signature, join, match
+from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment, Signature, join_segments, match_segments
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part, UploadEntry, WireError
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
@@ -27,7 +27,7 @@ _IN_MEMORY_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the server has of a file, and the mark that the file had then; None if the file must be looked at again."""
+    """The server's version of a file, and the mark that the file had then, or None if it must be examined again."""
 
     mark: FileMark | None
     sha256: str
@@ -38,7 +38,7 @@ class _ChangingError(Exception):
 
 
 @dataclass(slots=True)
-class _File:
+class _ChangedFile:
     """One changed file of a batch."""
 
     path: str
@@ -51,24 +51,24 @@ class _File:
     is_deflated: bool = False
 
     def sent_bytes(self) -> int:
-        """Bytes of content that the server does not get from elsewhere."""
+        """Return the bytes of content that the server does not get from elsewhere."""
         return sum(segment.length_bytes for segment in self.segments if segment.kind == "data")
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        """Of these bytes, those from ``start`` to ``stop``; zeros for what the file has lost meanwhile.
+        """Yield the sent bytes from ``start`` to ``stop``, with zeros for what the file has lost meanwhile.
 
         So the body has the announced length, and the server refuses the content.
         """
         try:
             file = open(self.absolute, "rb")  # noqa: SIM115  # only an error of this line is meant; closed below
         except OSError:
-            yield from _stretch(None, 0, stop - start)
+            yield from _read_padded(None, 0, stop - start)
             return
         with file:
             for segment in self.segments:
                 if segment.kind == "data":
                     first, last = max(start, 0), min(stop, segment.length_bytes)
-                    yield from _stretch(file, int(segment.where) + first, last - first)
+                    yield from _read_padded(file, int(segment.where) + first, last - first)
                     start, stop = start - segment.length_bytes, stop - segment.length_bytes
 
 
@@ -76,7 +76,7 @@ class Uploader:
     """Brings batches of changes to the server.
 
     Attributes:
-        known: relative path to what the server has. ``sync`` keeps it up to date.
+        known: relative path to the server's version. ``sync`` keeps it up to date.
         is_incomplete: whether a file changed while it was sent, so that its folder must be looked at again.
     """
 
@@ -86,26 +86,26 @@ class Uploader:
         self.is_incomplete = False
 
     def sync(self, changed: Sequence[tuple[str, FileMark]], deleted: Sequence[str]) -> None:
-        """Send changes, then deletions. Raises OSError or WireError; nothing is retried here."""
+        """Send changes, then deletions. Raises OSError or WireError, and retries nothing."""
         self.is_incomplete = False
         if self._settings.bundling != "no":
-            self._send(changed, deleted)
+            self._send_changes(changed, deleted)
             return
-        for one in changed:
-            self._send([one], [])
-            self._end_of_file()
+        for change in changed:
+            self._send_changes([change], [])
+            self._finish_file()
         for path in deleted:
-            self._send([], [path])
-            self._end_of_file()
+            self._send_changes([], [path])
+            self._finish_file()
 
-    def _end_of_file(self) -> None:
+    def _finish_file(self) -> None:
         if self._settings.connections == "per-file":
             self._connection.close()
 
-    def _send(self, changed: Sequence[tuple[str, FileMark]], deleted: Sequence[str]) -> None:
-        files = [file for path, mark in changed if (file := self._read(path, mark)) is not None]
+    def _send_changes(self, changed: Sequence[tuple[str, FileMark]], deleted: Sequence[str]) -> None:
+        files = [file for path, mark in changed if (file := self._read_file(path, mark)) is not None]
         self._deduplicate(files)
-        self._take_deltas(files)
+        self._apply_deltas(files)
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
             batch = _Batch(self._connection, self._settings, spool)
             for file in files:
@@ -113,9 +113,9 @@ class Uploader:
             for path in deleted:
                 batch.add_deleted(path)
             refused = batch.end()
-        self._learn(files, deleted, refused)
+        self._note_result(files, deleted, refused)
 
-    def _learn(self, files: Sequence[_File], deleted: Sequence[str], refused: dict[str, str]) -> None:
+    def _note_result(self, files: Sequence[_ChangedFile], deleted: Sequence[str], refused: dict[str, str]) -> None:
         """Note what the server has now. Raises WireError if it refused a file that did not change meanwhile."""
         for file in files:
             if file.path not in refused:
@@ -125,14 +125,14 @@ class Uploader:
                 del self.known[path]
         if refused:
             # A refused file may cause the refusal of others that were to be assembled from its blocks.
-            if all(_mark(file.absolute) == file.mark for file in files if file.path in refused):
+            if all(_read_mark(file.absolute) == file.mark for file in files if file.path in refused):
                 raise WireError(f"the server refused {json.dumps(refused)}")
             self.is_incomplete = True
 
     # --- what a file is put together from ---------------------------------------------------------
 
-    def _read(self, path: str, mark: FileMark) -> _File | None:
-        """The file with its digests; None if nothing is to be sent (now)."""
+    def _read_file(self, path: str, mark: FileMark) -> _ChangedFile | None:
+        """Return the file with its digests, or None if nothing is to be sent (now)."""
         absolute = os.path.join(self._root, path)
         digester = Digester(self._settings.block_bytes)
         reliable = mark if mark.is_reliable() else None  # asked before anything is read
@@ -149,39 +149,39 @@ class Uploader:
         except (*GONE, _ChangingError):
             self.is_incomplete = True
             return None
-        known = self.known.get(path)
-        if known is not None and known.sha256 == digests.sha256:
+        known_file = self.known.get(path)
+        if known_file is not None and known_file.sha256 == digests.sha256:
             self.known[path] = Known(reliable, digests.sha256)
             return None
         is_deflated = is_worth_deflating(self._settings.compression, path, first)
-        segments = join(iter([DeltaSegment("data", 0, digests.size_bytes)]))
-        return _File(path, absolute, mark, reliable, digests, segments, is_deflated=is_deflated)
+        segments = join_segments(iter([DeltaSegment("data", 0, digests.size_bytes)]))
+        return _ChangedFile(path, absolute, mark, reliable, digests, segments, is_deflated=is_deflated)
 
-    def _deduplicate(self, files: Sequence[_File]) -> None:
+    def _deduplicate(self, files: Sequence[_ChangedFile]) -> None:
         """Ask which blocks the server has, and refer to these instead of sending them."""
-        asked = list(dict.fromkeys(block.digest for file in files for block in file.digests.blocks))
-        if not asked:
+        digests = list(dict.fromkeys(block.digest for file in files for block in file.digests.blocks))
+        if not digests:
             return
-        said = self._connection.ask("POST", "/have", [Part.of(b"".join(asked))])
-        if len(said) != len(asked):
+        answer = self._connection.ask("POST", "/have", [Part.from_bytes(b"".join(digests))])
+        if len(answer) != len(digests):
             raise WireError("the server did not say for each block whether it has it")
-        there = {digest for digest, has in zip(asked, said, strict=True) if has}
+        known_digests = {digest for digest, has in zip(digests, answer, strict=True) if has}
         for file in files:
             own: dict[bytes, int] = {}
-            segments, at = [], 0
+            segments, offset = [], 0
             for digest, length in file.digests.blocks:
-                if digest in there:
+                if digest in known_digests:
                     segments.append(DeltaSegment("block", digest.hex(), length))
                 elif digest in own:
                     segments.append(DeltaSegment("own", own[digest], length))
                 else:
-                    segments.append(DeltaSegment("data", at, length))
-                    own[digest] = at
-                at += length
-            file.segments = join(iter(segments))
-            there |= own.keys()  # the server takes files in this order
+                    segments.append(DeltaSegment("data", offset, length))
+                    own[digest] = offset
+                offset += length
+            file.segments = join_segments(iter(segments))
+            known_digests |= own.keys()  # the server takes files in this order
 
-    def _take_deltas(self, files: Sequence[_File]) -> None:
+    def _apply_deltas(self, files: Sequence[_ChangedFile]) -> None:
         """Ask for the signatures of older versions, and send only what differs from them."""
         if self._settings.delta == "no":
             return
@@ -189,7 +189,7 @@ class Uploader:
         if not older:
             return
         paths = json.dumps([file.path for file in older]).encode()
-        packed = memoryview(self._connection.ask("POST", "/signatures", [Part.of(paths)]))
+        packed = memoryview(self._connection.ask("POST", "/signatures", [Part.from_bytes(paths)]))
         for file in older:
             try:
                 signature, packed = Signature.unpack(packed)
@@ -197,11 +197,11 @@ class Uploader:
                 raise WireError(str(error)) from error
             file.base = signature.sha256.hex()
             try:
-                file.segments = self._delta(file, signature)
+                file.segments = self._compute_delta(file, signature)
             except GONE:
                 continue  # it will be sent as zeros, and refused
 
-    def _delta(self, file: _File, signature: Signature) -> list[DeltaSegment]:
+    def _compute_delta(self, file: _ChangedFile, signature: Signature) -> list[DeltaSegment]:
         with open(file.absolute, "rb") as data:
 
             def read(offset: int, length: int) -> bytes:
@@ -213,20 +213,22 @@ class Uploader:
                     if segment.kind == "data":
                         start = int(segment.where)
                         stop = start + segment.length_bytes
-                        yield from match(self._settings.delta, read, start, stop, file.digests.size_bytes, signature)
+                        yield from match_segments(
+                            self._settings.delta, read, start, stop, file.digests.size_bytes, signature
+                        )
                     else:
                         yield segment
 
-            return join(all_segments())
+            return join_segments(all_segments())
 
 
 class _Batch:
     """The ``/files`` requests of one batch, and the chunks that go before them.
 
     Args:
-        connection: where they go.
-        settings: how to bundle and to chunk.
-        spool: where deflated content waits until its length is known.
+        connection: carries them.
+        settings: tell how to bundle and to chunk.
+        spool: holds deflated content until its length is known.
     """
 
     def __init__(self, connection: Connection, settings: Settings, spool: IO[bytes]) -> None:
@@ -235,18 +237,18 @@ class _Batch:
         self._open_bytes = 0
         self._refused: dict[str, str] = {}
 
-    def add(self, file: _File) -> None:
+    def add(self, file: _ChangedFile) -> None:
         """Send all chunks of a file except the last, and put the rest into a request."""
-        left, at, session = file.sent_bytes(), 0, ""
-        if self._settings.chunking and left > self._settings.chunk_bytes:
+        remaining_bytes, offset, session = file.sent_bytes(), 0, ""
+        if self._settings.chunking and remaining_bytes > self._settings.chunk_bytes:
             self.send()  # an acknowledged chunk must not wait behind requests whose answers are still outstanding
             session = secrets.token_hex(4)
-            while left > self._settings.chunk_bytes:
-                self._send_chunk(file, session, at)
-                at += self._settings.chunk_bytes
-                left -= self._settings.chunk_bytes
-        self._make_room(left)
-        content = self._content(file, at, at + left)
+            while remaining_bytes > self._settings.chunk_bytes:
+                self._send_chunk(file, session, offset)
+                offset += self._settings.chunk_bytes
+                remaining_bytes -= self._settings.chunk_bytes
+        self._make_room(remaining_bytes)
+        content = self._make_part(file, offset, offset + remaining_bytes)
         entry = UploadEntry(
             path=file.path,
             sha256=file.digests.sha256,
@@ -254,87 +256,90 @@ class _Batch:
             segments=file.segments,
             base=file.base,
             session=session,
-            at_bytes=at,
+            at_bytes=offset,
             wire_bytes=content.length_bytes,
-            encoding="deflate" if file.is_deflated and left else "",
+            encoding="deflate" if file.is_deflated and remaining_bytes else "",
         )
-        self._put(entry, content, left)
+        self._add_to_request(entry, content, remaining_bytes)
 
     def add_deleted(self, path: str) -> None:
         """Put the deletion of a file into a request."""
-        self._put(UploadEntry(path), Part.of(b""), 0)
+        self._add_to_request(UploadEntry(path), Part.from_bytes(b""), 0)
 
     def end(self) -> dict[str, str]:
-        """Send what is left; returns path to reason for everything that the server refused."""
+        """Send the remaining requests. Returns path to reason for everything that the server refused."""
         self.send()
         return self._refused
 
     def send(self) -> None:
         """Send the waiting requests."""
         requests = [Request("POST", "/files", parts) for _, parts in self._requests]
-        for (paths, _), said in zip(self._requests, self._connection.ask_all(requests), strict=True):
-            reasons = json.loads(said)
+        for (paths, _), answer in zip(self._requests, self._connection.ask_all(requests), strict=True):
+            reasons = json.loads(answer)
             if len(reasons) != len(paths):
                 raise WireError("the server did not answer for each file")
-            self._refused |= {path: why for path, why in zip(paths, reasons, strict=True) if why}
+            self._refused |= {path: reason for path, reason in zip(paths, reasons, strict=True) if reason}
         self._requests, self._open_bytes = [], 0
         self._empty_spool()
 
     def _make_room(self, content_bytes: int) -> None:
-        """With chunks, a bundle holds the content of one chunk."""
+        """Send the open bundle if it cannot hold this content, too.
+
+        With chunks, a bundle holds the content of one chunk.
+        """
         is_limited = self._settings.bundling == "request" and self._settings.chunking
         if is_limited and self._open_bytes and self._open_bytes + content_bytes > self._settings.chunk_bytes:
             self.send()
 
-    def _put(self, entry: UploadEntry, content: Part, content_bytes: int) -> None:
+    def _add_to_request(self, entry: UploadEntry, content: Part, content_bytes: int) -> None:
         if not self._requests or self._settings.bundling != "request":
             self._requests.append(([], []))
         paths, parts = self._requests[-1]
         paths.append(entry.path)
-        parts += [Part.of(entry.pack()), content]
+        parts += [Part.from_bytes(entry.pack()), content]
         self._open_bytes += content_bytes
 
-    def _send_chunk(self, file: _File, session: str, at: int) -> None:
-        content = self._content(file, at, at + self._settings.chunk_bytes)
+    def _send_chunk(self, file: _ChangedFile, session: str, offset: int) -> None:
+        content = self._make_part(file, offset, offset + self._settings.chunk_bytes)
         encoding = "&encoding=deflate" if file.is_deflated else ""
-        self._connection.ask("POST", f"/chunk?session={session}&at={at}{encoding}", [content])
+        self._connection.ask("POST", f"/chunk?session={session}&at={offset}{encoding}", [content])
         self._empty_spool()
 
     def _empty_spool(self) -> None:
         self._spool.seek(0)
         self._spool.truncate()
 
-    def _content(self, file: _File, start: int, stop: int) -> Part:
+    def _make_part(self, file: _ChangedFile, start: int, stop: int) -> Part:
         if not file.is_deflated or start == stop:
             return Part(stop - start, lambda: file.pieces(start, stop))
         begin = self._spool.seek(0, os.SEEK_END)
-        for piece in _deflated(file.pieces(start, stop)):
+        for piece in _deflate_pieces(file.pieces(start, stop)):
             self._spool.write(piece)
         length = self._spool.tell() - begin
-        return Part(length, lambda: _stretch(self._spool, begin, length))
+        return Part(length, lambda: _read_padded(self._spool, begin, length))
 
 
-def _deflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _deflate_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     deflate = zlib.compressobj()
     for piece in pieces:
         yield deflate.compress(piece)
     yield deflate.flush()
 
 
-def _stretch(file: IO[bytes] | None, offset: int, length_bytes: int) -> Iterator[bytes]:
-    """Exactly that many bytes of a file from ``offset`` on, padded with zeros."""
+def _read_padded(file: IO[bytes] | None, offset: int, length_bytes: int) -> Iterator[bytes]:
+    """Yield exactly that many bytes of a file from ``offset`` on, padded with zeros."""
     while length_bytes > 0:
-        wanted = min(length_bytes, PIECE_BYTES)
+        piece_bytes = min(length_bytes, PIECE_BYTES)
         data = b""
         if file is not None:
             file.seek(offset)
-            data = file.read(wanted)
-        yield data.ljust(wanted, b"\0")
-        offset += wanted
-        length_bytes -= wanted
+            data = file.read(piece_bytes)
+        yield data.ljust(piece_bytes, b"\0")
+        offset += piece_bytes
+        length_bytes -= piece_bytes
 
 
-def _mark(path: str) -> FileMark | None:
+def _read_mark(path: str) -> FileMark | None:
     try:
         return mark_of(os.stat(path, follow_symlinks=False))
     except OSError:

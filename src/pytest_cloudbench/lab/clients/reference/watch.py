@@ -1,6 +1,6 @@
-"""What is in the client's folder, and a sign that it may have changed.
+"""The files of the client's folder, and a sign that they may have changed.
 
-What may live here: walking the folder while it is watched. Linux only.
+Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Watch:
         self._inotify = Inotify()
 
     def files(self) -> dict[str, FileMark]:
-        """Maps relative paths to marks of all regular files. From now on, changes in any folder are noticed."""
+        """Return relative paths and marks of all regular files. From now on, changes in any folder are noticed."""
         return dict(self._walk(self._root, ""))
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -40,7 +40,7 @@ class Watch:
             pass
 
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, FileMark]]:
-        # Watched first and listed afterwards, so that nothing can come in between unseen.
+        # Watch first and list afterwards, so that nothing can come in between unseen.
         try:
             self._inotify.add(folder)
         except GONE:

@@ -31,7 +31,7 @@ _START = """\
 cloudbench measures and gates cloud storage. What people do with it:
 
   measure a service  pytest --pyargs pytest_cloudbench.suites.iot -n 50
-  check a provider   cloudbench doctor local:s3
+  check a provider   cloudbench doctor emulated:ideal
   test of your own   cloudbench new; pytest experiment.bench.toml
   gate a build       pytest experiment.bench.toml --cloudbench-gate
   look at results    cloudbench show last; cloudbench report last -o report.html

@@ -49,7 +49,7 @@ _OPTIONS: tuple[Option, ...] = (
         "action": "append", "metavar": "SPEC", "default": [],
         "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), local:NAME or "
                 "served:RECIPE.toml (a real server that the run starts), folder:PATH, raid:FILE.toml (several as one), "
-                f"or the name of a real one such as s3://BUCKET (default: {DEFAULT_PROVIDER})",
+                f"or the name of a real one (default: {DEFAULT_PROVIDER})",
     }),
     Option("--client", {
         "action": "append", "metavar": "NAME|FILE.toml", "default": [],

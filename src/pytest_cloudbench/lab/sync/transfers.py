@@ -168,17 +168,17 @@ class Transfers:
         return _TransferWindow(transfer, first_ns, synced_ns, time.time_ns(), workload.kind == "binary", interrupted_ns)
 
     def _read_interruption(self, planned: PlannedInterruption | None) -> tuple[int | None, dict[str, Any]]:
-        """Return when the interruption happened, in nanoseconds since 1970, and the facts about it."""
+        """Return when the interruption happened, in nanoseconds since 1970, and a description of it."""
         if planned is None:
             return None, {}
-        facts: dict[str, Any] = {**asdict(planned), "happened": False}
+        description: dict[str, Any] = {**asdict(planned), "happened": False}
         happened = self.lab.link.interruptions()[-1]
         if not happened["happened_ns"]:
             self.lab.link.interrupt("reset", at_byte=_NEVER)  # else the next transfer would be hit
-            return None, facts
+            return None, description
         offset_ns = time.time_ns() - time.monotonic_ns()
-        facts |= {"happened": True, "passed_bytes": happened["passed_bytes"]}
-        return happened["happened_ns"] + offset_ns, facts
+        description |= {"happened": True, "passed_bytes": happened["passed_bytes"]}
+        return happened["happened_ns"] + offset_ns, description
 
 
 # --- what was seen ---

@@ -334,7 +334,7 @@ def blocks(document: str, kind: str) -> list[str]:
     [
         ("README.md", 1, 2),
         ("docs/tutorial.md", 1, 2),
-        ("docs/arrivals.md", 1, 2),
+        ("docs/reference/arrivals.md", 1, 2),
         ("docs/experiments.md", 5, 100),
         pytest.param("docs/experiments.md", 6, 100, marks=pytest.mark.slow),  # with one that may take 50,000 uploads
     ],
@@ -392,9 +392,9 @@ def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
 
 
 def test_the_profile_in_the_documents_is_one() -> None:
-    profile = parse_profile(block("docs/emulator.md", "toml"), "docs/emulator.md")
+    profile = parse_profile(block("docs/reference/emulator.md", "toml"), "docs/reference/emulator.md")
     assert profile.throttle.rate_per_s == 20
-    assert settings(profile).keys() <= {key for key, _ in keys_of(block("docs/emulator.md", "toml"))} | {
+    assert settings(profile).keys() <= {key for key, _ in keys_of(block("docs/reference/emulator.md", "toml"))} | {
         "account.type",
         "account.token_lifetime_s",
     }, "a key of the profile is not documented"
@@ -409,7 +409,7 @@ def test_the_recipes_in_the_documents_are_recipes(tmp_path: Path) -> None:
 
 
 def test_the_arrivals_in_the_documents_are_those_there_are() -> None:
-    text = (ROOT / "docs/arrivals.md").read_text("utf-8")
+    text = (ROOT / "docs/reference/arrivals.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
     assert tuple(name for name, *_ in rows) == NAMES
     for name, _, keys in rows:
@@ -419,7 +419,7 @@ def test_the_arrivals_in_the_documents_are_those_there_are() -> None:
         assert documented == set(str(caught.value).rpartition("one of ")[2].split(", "))
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     exec(examples[1], {})
-    assert parse_trace(block("docs/arrivals.md", "csv")).sensors == ("hall", "roof")
+    assert parse_trace(block("docs/reference/arrivals.md", "csv")).sensors == ("hall", "roof")
 
 
 def keys_of(text: str) -> list[tuple[str, object]]:

@@ -223,7 +223,7 @@ def schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "pytest-cloudbench experiments (*.bench.toml)",
-        "description": "Made by tools/make_bench_schema.py; docs/bench-files.md explains it.",
+        "description": "Made by tools/make_bench_schema.py; docs/reference/bench-files.md explains it.",
         "type": "object",
         "properties": {
             "experiment": {"type": "array", "description": "Each becomes a test.", "minItems": 1, "items": experiment}

@@ -1,7 +1,7 @@
 """Turn the papers' tables (results/published/*.toml) into pytest-benchmark files beside them.
 
-One file per table and one entry per row; docs/published.md says what an entry holds. The output depends on the
-data alone: no clock, no machine, no version of anything.
+One file per table and one entry per row; docs/reference/published.md says what an entry holds. The output
+depends on the data alone: no clock, no machine, no version of anything.
 
     python tools/make_published.py            # write the files
     python tools/make_published.py --check    # exit status 1 where a file is not what the data say

@@ -1,4 +1,4 @@
-"""The server of a made-up provider, for docs/adding-a-driver.md: an object store over HTTP that holds all in memory.
+"""The server of a made-up provider, for docs/extending/driver.md: an object store over HTTP that holds all in memory.
 
     pail-server --port 8000 --token SECRET
 

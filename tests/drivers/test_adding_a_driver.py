@@ -1,4 +1,4 @@
-"""docs/adding-a-driver.md, followed to the letter in a copy of the checkout: nothing else has to change.
+"""docs/extending/driver.md, followed to the letter in a copy of the checkout: nothing else has to change.
 
 The page's blocks that begin with a path are what a contributor writes. The provider is made up; its server is
 ``pail_server.py`` beside this file, which stands for software that is installed.
@@ -21,7 +21,7 @@ from tests.test_architecture import DRIVER_IMPORTS
 from tests.test_docs import NOT_COPIED, commands
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "adding-a-driver.md"
+PAGE = ROOT / "docs" / "extending" / "driver.md"
 TOOL = re.compile(r"python (tools/\S+)")
 MADE = {"docs/providers.md"}
 """What the page's tool writes."""

@@ -1,4 +1,4 @@
-"""docs/adding-an-emulator.md is followed to the letter: its code, in a copy of the repository, makes an emulator."""
+"""docs/extending/emulator.md is followed to the letter: its code, in a copy of the repository, makes an emulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.adding import copy_checkout, environment_of, places, run_in, steps
 from tests.limits import HANG_S
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = (_ROOT / "docs" / "adding-an-emulator.md").read_text()
+_PAGE = (_ROOT / "docs" / "extending" / "emulator.md").read_text()
 _EMULATE = (
     "import sys; from pytest_cloudbench.commands.cli import main; sys.exit(main(['emulate', 'pail', '--port', '0']))"
 )

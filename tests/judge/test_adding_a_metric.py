@@ -1,4 +1,4 @@
-"""docs/adding-a-metric.md, followed word for word in a copy of the project."""
+"""docs/extending/metric.md, followed word for word in a copy of the project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_cloudbench.report.table import column, shown_value
 from tests.adding import run_in
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "adding-a-metric.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "extending" / "metric.md").read_text("utf-8")
 REGISTRY = "src/pytest_cloudbench/judge/metrics.py"
 
 

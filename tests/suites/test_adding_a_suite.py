@@ -1,4 +1,4 @@
-"""docs/adding-a-suite.md, followed to the letter in a copy: it runs there with its figure, and its tests pass."""
+"""docs/extending/suite.md, followed to the letter in a copy: it runs there with its figure, and its tests pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    return follow("adding-a-suite.md", tmp_path_factory.mktemp("adding") / "copy")
+    return follow("extending/suite.md", tmp_path_factory.mktemp("adding") / "copy")
 
 
 def test_these_places_and_no_others_change(followed: Followed) -> None:

@@ -81,7 +81,7 @@ def add_commands(commands: Any) -> None:
 def _add_choose(which: Any) -> None:
     text = "choose an array's providers from a table, by price, throughput or availability"
     choose = which.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/raid.md")
+    choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/reference/raid.md")
     choose.add_argument(
         "--aim",
         choices=("price", "time", "availability"),

@@ -2,8 +2,8 @@
 
 What may live here: the table, with a row for each variable, file or service of the network that a library reads, and
 ``closed``. A spec says where requests go and with what, so each row is closed, or has a reason why it is passed
-through. ``drivers.egress`` has the rule for proxies and certificates. ``docs/surroundings.md`` is made of this table,
-and ``tests/drivers/test_surroundings.py`` sets all of it to hostile values.
+through. ``drivers.egress`` has the rule for proxies and certificates. ``docs/reference/surroundings.md`` is made of
+this table, and ``tests/drivers/test_surroundings.py`` sets all of it to hostile values.
 """
 
 from __future__ import annotations

@@ -14,4 +14,4 @@ SKINS: Mapping[str, str] = {
     "mega": "pytest_cloudbench.emulators.mega",
     "onedrive": "pytest_cloudbench.emulators.onedrive",
 }
-"""API name to the module that knows the words of its profiles and makes its skin (docs/adding-an-emulator.md)."""
+"""API name to the module that knows the words of its profiles and makes its skin (docs/extending/emulator.md)."""

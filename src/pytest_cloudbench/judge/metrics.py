@@ -1,7 +1,7 @@
 """Every metric, one row each: its unit, which direction is better, how it is computed from records, how it is shown.
 
 What may live here: the registry, and the numbers of one run that its rows are computed from, as pure functions.
-Entries, expectations, gates, tables, JUnit and bench files all read it: docs/adding-a-metric.md.
+Entries, expectations, gates, tables, JUnit and bench files all read it: docs/extending/metric.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class _Finding(Protocol):
 
 
 _RATIO_ENDS = ("deviation", "noise", "share")
-"""Ends of names without a row in ``METRICS`` that are ratios; ``_s`` is seconds (docs/adding-a-metric.md)."""
+"""Ends of names without a row in ``METRICS`` that are ratios; ``_s`` is seconds (docs/extending/metric.md)."""
 
 _Column = tuple[str, str, Callable[[Any], str]]
 

@@ -3,7 +3,7 @@
 There is no clock and no sleep here: times are seconds from the start of the experiment, and the engine acts on them.
 
 Every open-loop process has a method ``due_s(seed, sensor, count)``. Each sensor draws from its own random stream, so
-due times do not depend on which agent carries the sensor. docs/arrivals.md has the formulas.
+due times do not depend on which agent carries the sensor. docs/reference/arrivals.md has the formulas.
 """
 
 from __future__ import annotations

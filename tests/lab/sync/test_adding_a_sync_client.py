@@ -1,4 +1,4 @@
-"""docs/adding-a-sync-client.md, followed to the letter in a copy: the client conforms, and is measured."""
+"""docs/extending/sync-client.md, followed to the letter in a copy: the client conforms, and is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    return follow("adding-a-sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
+    return follow("extending/sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
 
 
 def test_these_places_and_no_others_change(followed: Followed) -> None:

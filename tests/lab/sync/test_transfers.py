@@ -26,7 +26,7 @@ HALF = SET.total_bytes // 2
 
 @pytest.mark.slow
 def test_each_file_costs_a_round_trip_unless_they_are_bundled(tmp_path: Path) -> None:
-    """docs/reference-client.md: without bundling each file is answered before anything of the next one is sent."""
+    """docs/reference/reference-client.md: without bundling each file is answered before the next one is sent."""
     files, round_trip_s = Workload(20, 1_000), 0.05
     with transfers("reference?settle_s=0.3", tmp_path / "one", Way(delay_ms=25), stream_s=0.0) as made:
         first, second = made.run(files, 2)

@@ -500,7 +500,7 @@ def test_files_at_random_run_or_are_refused(lab: Lab, seed: int, spread: Spread)
         assert info["failed"] == info["corrupt"] == 0, info
 
 
-@pytest.mark.slow  # docs/bench-files.md has its command, and is run each time
+@pytest.mark.slow  # docs/reference/bench-files.md has its command, and is run each time
 def test_the_example_runs_as_it_is_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.folder)
     assert cli.main(["new"]) == 0

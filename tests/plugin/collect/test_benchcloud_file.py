@@ -169,7 +169,7 @@ def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_aske
 
 
 def test_the_example_of_the_document_runs(lab: Lab) -> None:
-    document = (Path(__file__).parents[3] / "docs" / "benchcloud.md").read_text("utf-8")
+    document = (Path(__file__).parents[3] / "docs" / "reference" / "benchcloud.md").read_text("utf-8")
     put(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
     run = lab.run("upload.conf")
     assert run.counts() == {"passed": 1}, run.text

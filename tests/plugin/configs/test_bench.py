@@ -54,7 +54,7 @@ from tests.plugin.configs.bench_documents import (
 )  # fmt: skip
 
 EXAMPLE = Path(data.__file__).with_name("example.bench.toml")
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "bench-files.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "bench-files.md").read_text("utf-8")
 TODAY = datetime.date(2026, 11, 20)
 
 

@@ -1,4 +1,4 @@
-"""What a load would cost: the numbers of docs/savingbox.md, and the two curves against each other."""
+"""What a load would cost: the numbers of docs/reference/savingbox.md, and the two curves against each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change
 from pytest_cloudbench.savingbox.batching.forecast import SESSION_BYTES, Forecast, curve, forecast
 
 S = 1_000_000_000
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "savingbox.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "savingbox.md"
 UPDATES = Path(__file__).resolve().parents[3] / "suites" / "batching" / "updates.csv"
 RULES = BatchRules()
 

@@ -431,7 +431,7 @@ def test_a_file_of_sizes_that_cannot_be_read_is_named() -> None:
 def test_the_document_lists_every_name_and_parameter() -> None:
     from tests.test_architecture import ROOT
 
-    text = (ROOT / "docs" / "payloads.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "payloads.md").read_text("utf-8")
     tables: list[Any] = [{name: params for name, (_, params) in table.items()} for table in (GENERATORS, UPDATES)]
     for name, params in [*tables[0].items(), *tables[1].items(), *EDITS.items()]:
         assert f"| `{name}` |" in text

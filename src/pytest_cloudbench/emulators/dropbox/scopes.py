@@ -58,7 +58,7 @@ _NOT_OFFERED = {
     "cloud_docs/": "documents in the cloud",
     "sharing/": "members of shared files and folders",
 }
-"""The beginning of a function's name, and what it belongs to; see the table of docs/emulator.md."""
+"""The beginning of a function's name, and what it belongs to; see the table of docs/reference/emulator.md."""
 
 
 def not_offered(function: str) -> str:

@@ -58,7 +58,7 @@ _NOT_OFFERED = {
     r"/drive/v3/apps.*": "other applications",
     r"/drive/v3/teamdrives.*": "team drives, which shared drives have replaced",
 }
-"""Patterns of paths with the feature that they belong to. The table in docs/emulator.md lists them for users."""
+"""Patterns of paths with the feature that they belong to. docs/reference/emulator.md lists them for users."""
 
 
 def find_missing_feature(path: str) -> str:

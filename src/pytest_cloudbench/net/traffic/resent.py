@@ -1,4 +1,4 @@
-"""Detection of retransmissions by the rules of tshark 4.0 (``tcp.analysis.*``), which docs/traffic.md explains.
+"""Detection of retransmissions by the rules of tshark 4.0 (``tcp.analysis.*``), which docs/method/traffic.md explains.
 
 The rules depend on state that changes with each packet. While a connection proceeds in order, its state can be computed
 from whole columns, so only the packets around something unusual are processed one by one.

@@ -2,7 +2,7 @@
 
 What may live here: reading such a text, and the checks that name file, key and what was expected. Everything that
 an experiment needs is built here, so a file that parses can run. The keys are tables in
-``bench_keys``; docs/bench-files.md explains them to users.
+``bench_keys``; docs/reference/bench-files.md explains them to users.
 """
 
 from __future__ import annotations

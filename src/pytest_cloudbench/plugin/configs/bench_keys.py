@@ -270,7 +270,7 @@ ARRIVALS: Mapping[str, Mapping[str, Key]] = MappingProxyType({
     "think": {"interval_s": _seconds("Seconds a sensor sleeps after each operation.", is_required=True),
               "first_delay_max_s": _FIRST},
 })  # fmt: skip
-"""Arrival processes with their keys. docs/arrivals.md has the formulas."""
+"""Arrival processes with their keys. docs/reference/arrivals.md has the formulas."""
 
 
 # --- payload: names and parameters of payload.registry ---
@@ -283,8 +283,8 @@ MIXED: Mapping[str, Mapping[str, Param]] = MappingProxyType({name: keys for name
 
 ABOUT: Mapping[str, str] = MappingProxyType(
     {
-        "generator": "How the content of the files is made; docs/payloads.md says what each is for.",
-        "process": "How operations are spread over time; docs/arrivals.md has the formulas.",
+        "generator": "How the content of the files is made; docs/reference/payloads.md says what each is for.",
+        "process": "How operations are spread over time; docs/reference/arrivals.md has the formulas.",
         "size_bytes": "Size of each file: a number of bytes, 5 KiB is 5120.",
         "text": "The text that is repeated.",
         "percent": "Share of the file that all files have in common, from 0 to 1.",

@@ -2,7 +2,7 @@
 
 A generator makes one ``Content`` for each (sensor, sequence number), always the same for the same seed. There is no
 clock and no I/O here. This module has only the parts that every run needs. The others are imported at their first use,
-because each agent is a process and there may be fifty. docs/payloads.md lists all generators.
+because each agent is a process and there may be fifty. docs/reference/payloads.md lists all generators.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def generator(
     """Return the generator that a configuration file names.
 
     Args:
-        name: one of those that docs/payloads.md lists.
+        name: one of those that docs/reference/payloads.md lists.
         params: its parameters, as in the file.
         seed: with the parameters, determines all bytes.
         read_text: reads the file that a parameter names, since this package opens no files.
@@ -68,7 +68,8 @@ def fresh(payload: Generator, run: int) -> Generator:
 class Payloads:
     """The value of the ``payloads`` fixture: makes generators for one run, whose ``seed`` is unique.
 
-    Every method takes the parameters that its generator has in a configuration file. docs/payloads.md describes them.
+    Every method takes the parameters that its generator has in a configuration file. docs/reference/payloads.md
+    describes them.
     """
 
     seed: str

@@ -1,4 +1,4 @@
-"""All generators except random and identical files. docs/payloads.md gives the purpose of each."""
+"""All generators except random and identical files. docs/reference/payloads.md gives the purpose of each."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All options with their values. docs/reference-client.md explains them on the wire.
+    """All options with their values. docs/reference/reference-client.md explains them on the wire.
 
     Attributes:
         chunking: content goes in pieces of ``chunk_bytes``, each acknowledged before the next one begins.

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_cloudbench.report.table import column, shown_value
+from pytest_cloudbench.report.quantities import format_with_unit
+from pytest_cloudbench.report.table import column
 from tests.adding import run_in
 
 ROOT = Path(__file__).parents[2]
@@ -57,16 +58,16 @@ def run(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-SHOWN = {"ms": "50.0", "%": "5.00 %", "MB/s": "0.00", "its own unit": "0.05"}
+SHOWN = {"ms": "50", "%": "5.00 %", "MB/s": "0.00000005", "B to GB": "0.05 B", "its own unit": "0.05"}
 """How 0.05 is shown in each."""
 
 
 def test_it_says_how_numbers_are_shown() -> None:
-    rows = re.findall(r"^\| (.*?) \| (.*?)\s*\| (ms|%|MB/s|its own unit) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| (.*?) \| (.*?)\s*\| (ms|%|MB/s|B to GB|its own unit) \|$", PAGE, re.MULTILINE)
     assert [shown for _, _, shown in rows] == [*SHOWN]
     for units, ends, shown in rows:
         for unit in re.findall(r"`(\S+?)`", units):
-            assert shown_value(unit, 0.05).startswith(SHOWN[shown])
+            assert format_with_unit(0.05, unit).startswith(SHOWN[shown])
         for end in re.findall(r"`(\S+?)`", ends):
             assert column(f"of{end}")[2](0.05) == SHOWN[shown], end
 

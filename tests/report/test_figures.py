@@ -10,7 +10,8 @@ import pytest
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather
-from pytest_cloudbench.report.scales import Linear, Log, Tail, percent_text, seconds_text
+from pytest_cloudbench.report.quantities import format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Linear, Log, Tail
 from tests.report.stored import entry, store
 
 
@@ -37,7 +38,7 @@ def test_losses_stand_in_a_grid_with_the_published_ones(tmp_path: Path) -> None:
     ))  # fmt: skip
     said = texts(figure)
     assert said.count("-") == 13  # of fifteen cells
-    assert {"58.0 %", "publ. 55.3 %", "70.0 %?", "publ. 77.2 %"} <= set(said)
+    assert {"58.00 %", "publ. 55.33 %", "70.00 %?", "publ. 77.20 %"} <= set(said)
     assert "p 55 %" in texts(figure, NARROW)
     assert [30, 1, 0.58, pytest.approx(0.5533), False] in [list(row) for row in figure.rows]
     assert "Table 4.2" in figure.notes[0]
@@ -50,7 +51,7 @@ def test_losses_without_a_published_table_are_only_what_was_measured(tmp_path: P
         *(entry(tmp_path, test, "a", params={"sensors": sensors, "interval_s": 1}, loss_rate=rate)
           for sensors, rate in ((10, 0.0), (50, None))),
     ))  # fmt: skip
-    assert "0.0 %" in texts(figure)
+    assert "0.00 %" in texts(figure)
     assert "-" in texts(figure)  # not known is not zero
     assert not any("publ" in each for each in texts(figure))
 
@@ -133,10 +134,10 @@ def test_values_have_their_places(scale: Log | Linear | Tail, value: float, plac
 
 def test_labels_are_those_that_people_write() -> None:
     assert [text for _, text in Tail(0.9999).ticks(9)] == ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"]
-    assert [text for _, text in Log(0.001, 1, seconds_text).ticks(5)] == ["1 ms", "10 ms", "100 ms", "1 s"]
+    assert [text for _, text in Log(0.001, 1, format_seconds).ticks(5)] == ["1 ms", "10 ms", "100 ms", "1 s"]
     assert [text for _, text in Linear(0, 7).ticks(4)] == ["0", "5"]
-    assert [percent_text(share) for share in (0, 1, 0.5, 0.999)] == ["0 %", "100 %", "50 %", "99.9 %"]
-    assert [seconds_text(each) for each in (0, 0.00085, 1.5, 180, 90_000)] == [
+    assert [format_short_share(share) for share in (0, 1, 0.5, 0.999)] == ["0 %", "100 %", "50 %", "99.9 %"]
+    assert [format_seconds(each) for each in (0, 0.00085, 1.5, 180, 90_000)] == [
         "0 s",
         "850 us",
         "1.5 s",

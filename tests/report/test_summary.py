@@ -36,7 +36,7 @@ def test_what_is_broken_comes_first_with_its_reason() -> None:
     rows = [cells(line) for line in lines if line.startswith("| ")]
     assert [row[1] for row in rows] == ["experiment", "`t::bad`", "`t::fine`"]
     assert rows[0][3:] == ["ops", "loss rate", "throttled", "failed", "p50 ms", "p99 ms"]
-    assert rows[1] == ["❌ broken", "`t::bad`", "`emulated:ideal` (emulated)", "1200", "1.00 %", "3", "0", "11.8", "-"]
+    assert rows[1] == ["❌ broken", "`t::bad`", "`emulated:ideal` (emulated)", "1,200", "1.00 %", "3", "0", "11.8", "-"]
     assert lines[lines.index("### Broken") + 2] == "- `t::bad`: loss_rate &#60;= 0: broken"
     assert "2 numbers are unknown: -" in lines
     assert "<br>Emulated services measure the client and the loopback, not the service." in lines
@@ -128,7 +128,7 @@ def test_two_sides_have_a_table_of_their_own() -> None:
     head, _, first, second = lines[lines.index("### A versus B") + 2 :][:4]
     assert cells(head) == ["verdict", "experiment", "metric", "A", "B", "B against A", "answer"]
     assert cells(first)[:2] == ["-", "`t::two`: `s3://old` versus `s3://<new>`"]
-    assert cells(first)[2:] == ["quiet_p50", "70.0 ms", "140 ms", "+100.0 % &#91;+80.0, +120.0&#93;", "A better"]
+    assert cells(first)[2:] == ["quiet_p50", "70 ms", "140 ms", "+100.0 % &#91;+80.0, +120.0&#93;", "A better"]
     assert cells(second)[:3] == ["", "", "failed_rate"]
     assert cells(second)[-1] == "no difference above 0.5 points"
     assert sum("t::two" in line for line in lines) == 1, "it is not a row of the other table"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
-from pytest_cloudbench.report.scales import bytes_text
+from pytest_cloudbench.report.quantities import format_bytes
 from pytest_cloudbench.support import clock
 
 if TYPE_CHECKING:
@@ -149,10 +149,11 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
     for child in found.children:
         listed = [str(child.held), str(child.missing)]
         read = [str(child.damaged), str(child.unread)] if found.is_deep else ["-", "-"]
-        known = [*listed, *read, str(child.strange), bytes_text(child.held_bytes)]
+        known = [*listed, *read, str(child.strange), format_bytes(child.held_bytes)]
         rows.append([child.name, str(child.expected), *(["-"] * len(known) if child.unreachable else known)])
     lines = [
-        f"{file}: {array.file.k}+{array.file.m}, {found.objects} objects, {bytes_text(found.content_bytes)}{overhead}",
+        f"{file}: {array.file.k}+{array.file.m}, {found.objects} objects, {format_bytes(found.content_bytes)}"
+        f"{overhead}",
         *fitted(rows, shutil.get_terminal_size((120, 24)).columns),
         f"objects: {found.whole} whole, {found.degraded} degraded, {found.at_risk} at risk (no further child may "
         f"fail), {found.unreadable} unreadable",
@@ -181,7 +182,7 @@ def _repair(options: argparse.Namespace) -> int:
 
 
 def _repaired(options: argparse.Namespace, array: Array, done: Repaired) -> int:
-    lines = [f"{done.mended} packages rebuilt, {bytes_text(done.mended_bytes)}"]
+    lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     if done.garbage:
@@ -280,7 +281,7 @@ def _rebalance(options: argparse.Namespace) -> int:
     with _array(options.file) as array, _progress(options) as progress:
         done = rebalance(array, dry_run=options.dry_run, progress=progress)
     would = "would be " if options.dry_run else ""
-    lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {bytes_text(done.moved_bytes)}"]
+    lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {format_bytes(done.moved_bytes)}"]
     lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
     lines += [f"left as it was: {path}: {why}" for path, why in done.failed.items()]
     _say(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
@@ -300,7 +301,7 @@ def _export(options: argparse.Namespace) -> int:
         array, progress = stack.enter_context(_array(options.file, metadata)), stack.enter_context(_progress(options))
         done = export(array, options.target, progress)
         unknown_paths = [each.path for each in array.unknown]
-    lines = [f"{done.objects} objects, {bytes_text(done.content_bytes)}: {options.target}"]
+    lines = [f"{done.objects} objects, {format_bytes(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
     lines += _unknown_text(unknown_paths)
     _say(options, {"file": options.file, "target": str(options.target), **asdict(done),
@@ -350,7 +351,7 @@ def _choose(options: argparse.Namespace) -> int:
     }  # fmt: skip
     _say(options, told, [
         f"# {usd:.4g} USD a month per GiB, {found.overhead:.3g} bytes stored per byte",
-        f"# {bytes_text(options.bytes)} in {found.time_s:.3g} s; unreadable with a probability of "
+        f"# {format_bytes(options.bytes)} in {found.time_s:.3g} s; unreadable with a probability of "
         f"{found.unavailability:.2g}",
         f"k = {told['k']}", f"m = {told['m']}", f'placement = "{options.placement}"',
         f"children = [{', '.join(json.dumps(name, ensure_ascii=False) for name in names)}]",

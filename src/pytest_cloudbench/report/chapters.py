@@ -21,8 +21,9 @@ from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import Earlier, Measurement, line_name
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import gated
+from pytest_cloudbench.report.quantities import format_parameter
 from pytest_cloudbench.report.svg import SERIES
-from pytest_cloudbench.report.table import cells, errors_said
+from pytest_cloudbench.report.table import cells, errors_said, parameter_title
 
 _NONE = "no expectation"
 
@@ -63,7 +64,9 @@ class Chapter:
         varied = [
             name for name, value in about.params.items() if any(each.params.get(name) != value for each in self.members)
         ]
-        told = [f"{name} {html.plain(about.params[name])}".replace("_", " ") for name in varied]
+        told = [
+            f"{parameter_title(name)} {format_parameter(name, about.params[name]).replace('_', ' ')}" for name in varied
+        ]
         label = about.experiment.rpartition("]#" if "]#" in about.experiment else "#")
         values = {str(about.params[name]).lower() for name in varied}
         told += [label[2].replace("-", " ")] if label[1] and label[2].lower() not in values else []

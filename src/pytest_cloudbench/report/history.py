@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.report.quantities import format_metric, format_points
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
 
@@ -34,28 +35,12 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def value_text(value: float | None, metric: str) -> str:
-    """Returns a value with its unit."""
-    if value is None:
-        return "-"
-    unit = METRICS[metric].unit if metric in METRICS else ""
-    if unit == "s":
-        return f"{value * 1e3:,.0f} ms" if abs(value) >= 0.1 else f"{value * 1e3:.1f} ms"
-    if unit == "fraction":
-        return f"{value * 100:.2f} %"
-    if unit == "bytes/s":
-        return f"{value / 1e6:,.2f} MB/s"
-    if unit == "1 is yes":
-        return "yes" if value else "no"
-    return f"{value:,.4g} {unit}".rstrip()
-
-
 def _difference(value: float | None, former: float | None, metric: str) -> str:
     """Returns how far a value is from a former one: in points for shares, otherwise in percent of it."""
     if value is None or former is None:
         return "-"
     if metric in METRICS and METRICS[metric].unit == "fraction":
-        return f"{(value - former) * 100:+.2f} points"
+        return format_points(value - former)
     return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
 
 
@@ -122,7 +107,7 @@ def change_text(point: Point, change: ChangePoint, metric: str, run: str) -> str
     tone = "better" if (change.after > change.before) == good else "worse"
     sure = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
     where = f"{printable(run)} ({_commit(point.commit)}, {day_text(point.time_ms)})"
-    levels = f"{value_text(change.before, metric)} to {value_text(change.after, metric)}"
+    levels = f"{format_metric(change.before, metric)} to {format_metric(change.after, metric)}"
     doubt = f"; may be chance: successive runs are alike (correlation {change.correlation:.2f})"
     return f"{far} ({levels}, {tone}, {sure}) since {where}{doubt if change.is_doubtful else ''}"
 
@@ -182,7 +167,7 @@ def overview(
         bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
         fit = sum(point.counts for point in points)
         rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
-                     value_text(points[-1].value, name), bars, printable(since)])  # fmt: skip
+                     format_metric(points[-1].value, name), bars, printable(since)])  # fmt: skip
     lines = fitted(rows, width)
     if apart:
         lines.append(f"{apart} of {len(tests)} tests also have runs under other conditions: name a test to see them")
@@ -206,8 +191,9 @@ def test_history(index: Index, test: str, metric: str, last: int, width: int, *,
             told = [point.fit, _difference_told(changes[point.run], metric) if point.run in changes else ""]
             remark = "; ".join(filter(None, told))
             run = runs[point.run]
-            rows.append([printable(run.name), day_text(point.time_ms), _commit(run.commit, run.is_dirty),
-                         printable(run.branch) or "-", value_text(point.value, metric), printable(remark)])  # fmt: skip
+            commit, branch = _commit(run.commit, run.is_dirty), printable(run.branch) or "-"
+            value = format_metric(point.value, metric)
+            rows.append([printable(run.name), day_text(point.time_ms), commit, branch, value, printable(remark)])
         lines += [_bars([point.value for point in shown[-_MOST_BARS:]], plain=plain), *fitted(rows, width)]
         if len(group) > last:
             lines.append(f"{len(group) - last} earlier runs are not shown: --last")
@@ -317,7 +303,7 @@ def _beside(
                 doubt = "?" if point is not None and {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
                 value = None if point is None else point.value
                 far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
-                row += [value_text(value, name) + doubt, far]
+                row += [format_metric(value, name) + doubt, far]
             rows.append([*row, "; ".join(some[place].faults)])
         if not any(row[-1] for row in rows[1:]):
             rows = [row[:-1] for row in rows]
@@ -343,7 +329,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     names = [*metrics] or [name for name in known if _is_shown(name) and any(name in each.info for each in entries)]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
-        cells = [value_text(_number(entry, name), name) for name in names]
+        cells = [format_metric(_number(entry, name), name) for name in names]
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
     lines += fitted(rows, width) if entries or not compared else []
@@ -375,7 +361,7 @@ def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str])
     given = published if isinstance(published, Mapping) else {}
     for name, cell in zip(names, cells, strict=True):
         value = given.get(name)
-        yield f"{cell} (published {value_text(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
+        yield f"{cell} (published {format_metric(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
 
 
 def _sources(entries: Sequence[EntryRow]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
+from pytest_cloudbench.report.quantities import format_value
 from pytest_cloudbench.report.svg import printable
 
 _NUMBER = re.compile(r"[-+]?\d")
@@ -50,19 +51,8 @@ class ElementIds:
         return name
 
 
-def plain(value: Any) -> str:
-    """Returns a value as a table shows it. What is not known is a dash."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = plain,
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = format_value,
     style: str = "", is_html: bool = False,
 ) -> str:  # fmt: skip
     """Returns a table in a region that scrolls by itself. The first cell of a row names it.

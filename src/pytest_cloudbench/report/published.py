@@ -6,8 +6,8 @@ What may live here: turning tables into lines. Unknown values are a dash, never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from pytest_cloudbench.report.quantities import format_number, format_share, format_value
 from pytest_cloudbench.results.published import Measured, Row, Table
 
 
@@ -27,7 +27,7 @@ def render(table: Table) -> list[str]:
     head = [*heads, *([] if unit else ["unit"]), "published"]
     rows = [[*head, *(title for provider in providers for title in (provider, "difference"))]]
     for row in table.rows:
-        cells = [_plain(row.params.get(name)) for name in heads]
+        cells = [format_value(row.params.get(name)) for name in heads]
         cells += [*([] if unit else [row.unit]), _value(row.value, row.unit)]
         for provider in providers:
             mine = [each for each in row.measured if each.provider == provider]
@@ -44,18 +44,12 @@ def render(table: Table) -> list[str]:
     return [*lines, *(f"note: {note}" for note in table.notes)]
 
 
-def _plain(value: Any) -> str:
-    return "-" if value is None else f"{value}"
-
-
 def _value(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     if unit == "yes/no":
         return "yes" if value else "no"
-    if unit == "%":  # 99.998 is not 100
-        return f"{value:.{4 if 0 < min(value, 100 - value) < 1 and round(value, 2) != value else 2}f} %"
-    return f"{value:,.6g}"
+    return format_share(value / 100) if unit == "%" else format_number(value, 6)
 
 
 def _measured(each: Measured, row: Row) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from math import ceil, floor, isfinite, log10
 from typing import Protocol
 
+from pytest_cloudbench.report.quantities import format_number, format_short_share
+
 _Tick = tuple[float, str]
 
 
@@ -23,45 +25,6 @@ class Scale(Protocol):
         """Returns at most ``most`` values with their labels."""
 
 
-def seconds_text(value: float) -> str:
-    """Write a time in the unit that suits it: ``850 us``, ``12 ms``, ``1.5 s``, ``3 min``."""
-    if value == 0:
-        return "0 s"
-    for below, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
-        if abs(value) < below * 0.9995:
-            return f"{_short(value * factor)} {unit}"
-    return f"{_short(value / 3600)} h"
-
-
-def bytes_text(value: float) -> str:
-    """Write a number of bytes in powers of 1,000: ``5.12 kB``, ``100 MB``."""
-    for below, factor, unit in ((1e3, 1.0, "B"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB")):
-        if abs(value) < below * 0.9995:
-            return f"{_short(value * factor)} {unit}"
-    return f"{_short(value * 1e-9)} GB"
-
-
-def count_text(value: float) -> str:
-    """Write a plain number."""
-    return _short(value)
-
-
-def percent_text(value: float) -> str:
-    """Write a fraction as a percentage, with as many digits as tell it from 0 and from 1."""
-    digits = 0
-    while digits < 4 and value not in (0, 1) and abs(round(value, digits + 2) - value) > 1e-9:
-        digits += 1
-    return f"{value * 100:.{digits}f} %"
-
-
-def _short(value: float) -> str:
-    """Returns three digits at most before an exponent would be needed, without trailing zeros."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    text = f"{value:.3g}"
-    return f"{float(text):g}" if "e" in text else text
-
-
 def _clamped(share: float) -> float:
     return 0.0 if share < 0 else 1.0 if share > 1 else share
 
@@ -70,7 +33,7 @@ class Linear:
     """Equal differences are equally far apart. The ends are rounded outwards to ticks unless they are ``fixed``."""
 
     def __init__(
-        self, low: float, high: float, text: Callable[[float], str] = count_text, *, fixed: bool = False
+        self, low: float, high: float, text: Callable[[float], str] = format_number, *, fixed: bool = False
     ) -> None:
         if not (isfinite(low) and isfinite(high)) or high <= low:
             low, high = (low, low + 1.0) if isfinite(low) else (0.0, 1.0)
@@ -99,7 +62,7 @@ def _step(least: float) -> float:
 class Log:
     """Equal ratios are equally far apart."""
 
-    def __init__(self, low: float, high: float, text: Callable[[float], str] = count_text) -> None:
+    def __init__(self, low: float, high: float, text: Callable[[float], str] = format_number) -> None:
         low = low if low > 0 else high / 1000 if high > 0 else 0.001
         high = max(high, low * 1.5)
         self.text, self._low, self._high = text, log10(low), log10(high)
@@ -138,7 +101,7 @@ class Tail:
         """See ``Scale``."""
         shares = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
         inside = [share for share in shares if -log10(1 - share) <= self._end + 1e-9]
-        return [(share, percent_text(share)) for share in inside[-most:]]
+        return [(share, format_short_share(share)) for share in inside[-most:]]
 
 
 class Categories:

@@ -9,11 +9,20 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.report.quantities import (
+    format_bytes,
+    format_megabytes,
+    format_milliseconds,
+    format_parameter,
+    format_share,
+    format_value,
+)
 from pytest_cloudbench.results.suite import titles_in
 
 
@@ -36,48 +45,20 @@ _RATIO_ENDS = ("deviation", "noise", "share")
 _Column = tuple[str, str, Callable[[Any], str]]
 
 
-def _count(value: Any) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value}"
-
-
 def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
     """Format numbers only: a suite's extra value may have any name, and may be a text."""
-    return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
+    return lambda value: show(value) if isinstance(value, (int, float)) else format_value(value)
 
 
-def _percent(value: Any) -> str:
-    return "-" if value is None else f"{value * 100:.2f} %"
-
-
-def _milliseconds(value: Any) -> str:
-    return "-" if value is None else f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.1f}"
-
-
-def _megabytes(value: Any) -> str:
-    return "-" if value is None else f"{value / 1e6:,.2f}"
-
-
-_OF_UNIT: Mapping[str, Callable[[Any], str]] = {"s": _milliseconds, "fraction": _percent, "bytes/s": _megabytes}
-
-
-_SHOWN_UNITS = {"s": "ms", "bytes/s": "MB/s"}
+_OF_UNIT: Mapping[str, Callable[[float], str]] = {
+    "s": format_milliseconds, "fraction": format_share, "bytes": format_bytes, "bytes/s": format_megabytes,
+}  # fmt: skip
+"""How a column shows a metric of a unit: titles name ms and MB/s, cells the others."""
 
 
 def _measured(key: str) -> _Column:
     """Returns the column of a metric of one run, with the title and unit of its row in ``METRICS``."""
-    return METRICS[key].column, key, _OF_UNIT.get(METRICS[key].unit, _plain)
-
-
-def shown_value(unit: str, value: float | None) -> str:
-    """Returns a value with its unit; a dash if it is not known."""
-    text = _OF_UNIT.get(unit, _plain)(value)
-    return text if value is None or unit == "fraction" else f"{text} {_SHOWN_UNITS.get(unit, unit)}"
+    return METRICS[key].column, key, _if_number(_OF_UNIT.get(METRICS[key].unit, format_value))
 
 
 def column(key: str) -> _Column:
@@ -93,19 +74,19 @@ _OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
 _OF_UPLOADS = ("files", "listed_twice", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
 _COLUMNS: tuple[_Column, ...] = (
-    ("files", "files", _if_number(_count)),
-    ("ops", "ops", _if_number(_count)),
-    ("threads", "threads", _if_number(_count)),
-    ("sensors", "sensors", _if_number(_count)),
+    ("files", "files", format_value),
+    ("ops", "ops", format_value),
+    ("threads", "threads", format_value),
+    ("sensors", "sensors", format_value),
     ("interval s", "interval_s", _if_number(lambda value: f"{value:g}")),
-    ("lost", "lost", _if_number(_count)),
+    ("lost", "lost", format_value),
     _measured("loss_rate"),
-    ("published", "published_loss_rate", _percent),
-    ("throttled", "throttled", _if_number(_count)),
-    ("failed", "failed", _if_number(_count)),
-    ("corrupt", "corrupt", _if_number(_count)),
-    ("silent", "silently_lost", _if_number(_count)),
-    ("twice", "listed_twice", _if_number(_count)),
+    ("published", "published_loss_rate", _if_number(format_share)),
+    ("throttled", "throttled", format_value),
+    ("failed", "failed", format_value),
+    ("corrupt", "corrupt", format_value),
+    ("silent", "silently_lost", format_value),
+    ("twice", "listed_twice", format_value),
     *(_measured(name) for name, metric in BUILT_IN.items() if metric.column and name != "loss_rate"),
 )
 
@@ -185,7 +166,7 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
         params = [key for key in members[0].params if key not in members[0].columns]
         titles, named = titles_in(members[0].info), [_named(key) for key in members[0].columns]
         named = [(titles.get(key, title), key, show) for title, key, show in named]
-        return [(titles.get(key, key.replace("_", " ")), key, _plain) for key in params] + named
+        return [(titles.get(key, title), key, show) for title, key, show in map(_parameter, params)] + named
 
     first = members[0].info
     hidden = {"ops", "threads"} if first.get("operation", "put") == "put" else set(_OF_UPLOADS)
@@ -204,10 +185,19 @@ def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
     """Returns parameters that distinguish the rows and have no column yet."""
     params = [key for key in members[0].params if key not in shown]
     return [
-        (key.replace("_", " "), key, _plain)
+        _parameter(key)
         for key in params
         if any(finding.params.get(key) != members[0].params[key] for finding in members)
     ]
+
+
+def parameter_title(name: str) -> str:
+    """Returns what a parameter is called where its value is shown; a size has its unit in its value."""
+    return "size" if name == "size_bytes" else name.replace("_", " ")
+
+
+def _parameter(key: str) -> _Column:
+    return parameter_title(key), key, partial(format_parameter, key)
 
 
 def _named(key: str) -> _Column:
@@ -215,12 +205,14 @@ def _named(key: str) -> _Column:
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
     if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
-        return f"{title.removesuffix(' s')} ms", key, _if_number(_milliseconds)
+        return f"{title.removesuffix(' s')} ms", key, _if_number(format_milliseconds)
     if unit == "fraction" or (not unit and key.endswith(_RATIO_ENDS)):
-        return title, key, _if_number(_percent)
+        return title, key, _if_number(format_share)
     if unit == "bytes/s":
-        return f"{title} MB/s", key, _if_number(_megabytes)
-    return title, key, _plain
+        return f"{title} MB/s", key, _if_number(format_megabytes)
+    if unit == "bytes" or (not unit and key.endswith("_bytes")):
+        return title, key, _if_number(format_bytes)
+    return title, key, format_value
 
 
 def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[str, str]]:
@@ -245,7 +237,7 @@ def _little_in(cells: Set[str], *, is_starved: bool) -> str:
     shares = [float(cell.removesuffix(" %")) / 100 for cell in cells if cell != "-"]
     if max(shares) > MOST_WAIT_SHARE:
         return ""
-    return f"at most {_percent(max(shares))}" + (" or unknown" if "-" in cells else "")
+    return f"at most {format_share(max(shares))}" + (" or unknown" if "-" in cells else "")
 
 
 def errors_said(info: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fitted
-from pytest_cloudbench.report.table import shown_value
+from pytest_cloudbench.report.quantities import format_with_unit
 
 _ROWS = ("quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
          "throttled_rate", "failed_rate", "corrupt_rate")  # fmt: skip
@@ -113,7 +113,7 @@ def _rows(told: Mapping[str, Any], is_verbose: bool) -> dict[str, tuple[str, ...
 
 
 def _row(name: str, each: Mapping[str, Any]) -> tuple[str, ...]:
-    a, b = (shown_value(COMPARED[name].unit, each[side]) for side in "ab")
+    a, b = (format_with_unit(each[side], COMPARED[name].unit) for side in "ab")
     return (
         name,
         a,

@@ -16,7 +16,8 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import text_of
 from pytest_cloudbench.report.figures.quotes import quoted
 from pytest_cloudbench.report.gathering import Measurement, line_name
-from pytest_cloudbench.report.scales import Linear, seconds_text
+from pytest_cloudbench.report.quantities import format_seconds
+from pytest_cloudbench.report.scales import Linear
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results.suite import TimeCourse
 
@@ -105,18 +106,18 @@ def _figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str,
         entries += [("rule", "published")] if any(x is None for x, _, _ in theirs) else []
         entries += [("published", "published")] if any(x is not None for x, _, _ in theirs) else []
         head = canvas.legend(6, 14, entries, width - 4) + 34
-        x, y = Linear(0, end_s, seconds_text, fixed=True), Linear(0, top, text)
+        x, y = Linear(0, end_s, format_seconds, fixed=True), Linear(0, top, text)
         plane = Plane(canvas, x, y, 62, head, width - 14, head + 190)
         plane.axes("since the start", y_words)
         for at_s, value, words in theirs:
             if at_s is None:
                 plane.rule(y=value, label=f"{words}: {text(value)}")
             else:
-                tip = f"published, {words}: {text(value)} after {seconds_text(at_s)}"
+                tip = f"published, {words}: {text(value)} after {format_seconds(at_s)}"
                 plane.ring(at_s, value, tip)
         for number, (_, line) in enumerate(shown):
             plane.line(line, f"s{number}")
-            plane.dot(*line[-1], number, f"{shown[number][0]}: {text(line[-1][1])} after {seconds_text(line[-1][0])}")
+            plane.dot(*line[-1], number, f"{shown[number][0]}: {text(line[-1][1])} after {format_seconds(line[-1][0])}")
         canvas.height = plane.bottom + 42
         return canvas
 
@@ -135,5 +136,5 @@ def _figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str,
 def _said(row: TimeCourse, name: str, line: Sequence[_Point]) -> str:
     text = text_of(row.y)
     if row.is_sum:
-        return f"{name}: {text(line[-1][1])} after {seconds_text(line[-1][0])}"
+        return f"{name}: {text(line[-1][1])} after {format_seconds(line[-1][0])}"
     return f"{name}: {text(round(fmean(value for _, value in line), 4))} on average"

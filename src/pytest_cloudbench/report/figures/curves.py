@@ -15,16 +15,8 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.quotes import Quoted, quoted
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import (
-    Categories,
-    Linear,
-    Log,
-    Scale,
-    bytes_text,
-    count_text,
-    percent_text,
-    seconds_text,
-)
+from pytest_cloudbench.report.quantities import format_bytes, format_number, format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 from pytest_cloudbench.results.suite import Curve
 
@@ -232,12 +224,12 @@ def text_of(key: str) -> Callable[[float], str]:
     """Returns how values of a metric or extra value are written, by its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
-        return seconds_text
+        return format_seconds
     if unit == "fraction" or key == "loss" or key.endswith("_share"):
-        return percent_text
+        return format_short_share
     if unit == "bytes/s":
-        return lambda value: f"{bytes_text(value)}/s"
-    return bytes_text if unit == "bytes" or key.endswith("_bytes") else count_text
+        return lambda value: f"{format_bytes(value)}/s"
+    return format_bytes if unit == "bytes" or key.endswith("_bytes") else format_number
 
 
 def _words(key: str) -> str:

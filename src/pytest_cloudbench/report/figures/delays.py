@@ -12,7 +12,8 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import Linear, Log, percent_text, seconds_text
+from pytest_cloudbench.report.quantities import format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Linear, Log
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.suite import Delays
 
@@ -53,23 +54,23 @@ def _figure(row: Delays, each: Measurement, lines: dict[str, list[float]]) -> Fi
         entries += [("rule", "published")] if theirs else []
         entries += [("band", f"published share of {row.shares_of}s")] if thirds else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
-        x, y = Log(min(every) * 0.8, max(every) * 1.25, seconds_text), Linear(0, 1, percent_text, fixed=True)
+        x, y = Log(min(every) * 0.8, max(every) * 1.25, format_seconds), Linear(0, 1, format_short_share, fixed=True)
         plane = Plane(canvas, x, y, 54, top, width - 14, top + 190)
         plane.axes("time since the change", "share of changes")
         for number, ((from_s, to_s), share) in enumerate(thirds.items()):
             style = "band" if number % 2 == 0 else "band other"
-            plane.bar(from_s, to_s, 0, 1, style, f"published: {percent_text(share)} of {row.shares_of}s")
+            plane.bar(from_s, to_s, 0, 1, style, f"published: {format_short_share(share)} of {row.shares_of}s")
             middle = (plane.px(from_s) + plane.px(to_s)) / 2
             canvas.text(middle, plane.bottom - 6, f"{share:.0%}".replace("%", " %"), "note", "middle")
         for value in theirs.values():
             plane.rule(x=value)
         for number, values in enumerate(lines.values()):
             plane.line([(values[0], 0.0), *_steps(values)], f"s{number}", steps=True)
-            plane.dot(_median(values), 0.5, number, f"half within {seconds_text(_median(values))}")
+            plane.dot(_median(values), 0.5, number, f"half within {format_seconds(_median(values))}")
         canvas.height = plane.bottom + 42
         return canvas
 
-    middle = "; ".join(f"{words}: {seconds_text(_median(values))}" for words, values in lines.items())
+    middle = "; ".join(f"{words}: {format_seconds(_median(values))}" for words, values in lines.items())
     told = f"{row.told} Medians: {middle}.".lstrip()
     for (from_s, to_s), share in thirds.items():
         values = lines[row.shares_of]
@@ -84,7 +85,7 @@ def _figure(row: Delays, each: Measurement, lines: dict[str, list[float]]) -> Fi
              for (from_s, to_s), share in thirds.items()]  # fmt: skip
     source = str(each.info["published"].get("source") or "")
     notes = [
-        "; ".join([f"Published: {source}", *(f"{words} {seconds_text(value)}" for words, value in theirs.items())])
+        "; ".join([f"Published: {source}", *(f"{words} {format_seconds(value)}" for words, value in theirs.items())])
     ]
     return Figure("delays-of-changes", f"Delays of single changes: {each.subject}", told, draw, head, rows,
                   notes if theirs or thirds else [])  # fmt: skip

@@ -20,6 +20,7 @@ from pytest_cloudbench.report import history
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import text_of
 from pytest_cloudbench.report.gathering import Earlier, Measurement
+from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.points import Point
@@ -244,7 +245,7 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
     points, canvas, beyond = panel.course.points, plane.canvas, panel.beyond
     for place in mine:
         left, right = plane.px(place - 0.5), plane.px(place + 0.5)
-        tip = f"this page: {history.value_text(points[place].value, panel.metric)}"
+        tip = f"this page: {format_metric(points[place].value, panel.metric)}"
         canvas.box(left, plane.top, max(3.0, right - left), plane.bottom - plane.top, "band", tip)
     if (band := panel.margin(mine)) is not None:
         first, end, low, high = band
@@ -255,7 +256,7 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
     plane.dots([(place, value) for place, value in panel.known if place not in named], "points")
     for place, value in panel.known:
         if place in named:
-            told = [history.value_text(value, panel.metric), points[place].fit]
+            told = [format_metric(value, panel.metric), points[place].fit]
             told += ["broken, said the gate"] if place in panel.broken else []
             tip = f"{names[points[place].run]}: {', '.join(filter(None, told))}"
             tip += "; drawn at the edge" if place in beyond else ""

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.quantities import format_share
 from pytest_cloudbench.report.scales import Categories
 from pytest_cloudbench.report.svg import Canvas, Plane, shortened
 from pytest_cloudbench.results import published
@@ -101,7 +102,9 @@ def _rate(found: Sequence[Measurement]) -> tuple[float | None, bool]:
 
 
 def _percent(value: float | None, *, short: bool = False) -> str:
-    return "-" if value is None else f"{value * 100:.0f} %" if short else f"{value * 100:.1f} %"
+    if value is None:
+        return "-"
+    return f"{value * 100:.0f} %" if short else format_share(value)
 
 
 def capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:

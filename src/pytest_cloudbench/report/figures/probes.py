@@ -10,7 +10,8 @@ from typing import Any
 
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import Linear, Log, count_text, percent_text, seconds_text
+from pytest_cloudbench.report.quantities import format_number, format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Linear, Log
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.suite import Probes
 
@@ -61,7 +62,7 @@ def _figure(each: Measurement, searched: str, probes: list[_Probe]) -> Figure:
         entries = [(f"d{_VERDICTS[verdict][1]}", _VERDICTS[verdict][0]) for verdict in seen]
         entries += [("band", "where the limit is")] if low is not None and high is not None else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
-        x = Linear(0.5, len(probes) + 0.5, count_text, fixed=True)
+        x = Linear(0.5, len(probes) + 0.5, format_number, fixed=True)
         plane = Plane(canvas, x, Log(bottom, top_level), 62, top, width - 14, top + 190)
         plane.axes("probe", searched)
         if low is not None and high is not None:
@@ -88,9 +89,9 @@ def _figure(each: Measurement, searched: str, probes: list[_Probe]) -> Figure:
 
 
 def _tip(one: _Probe) -> str:
-    said = [f"{count_text(one.level)}: {_VERDICTS[one.passed][0]}"]
-    said += [f"{percent_text(one.loss)} lost"] if one.loss is not None else []
-    said += [f"p99 {seconds_text(one.p99_s)}"] if one.p99_s is not None else []
+    said = [f"{format_number(one.level)}: {_VERDICTS[one.passed][0]}"]
+    said += [f"{format_short_share(one.loss)} lost"] if one.loss is not None else []
+    said += [f"p99 {format_seconds(one.p99_s)}"] if one.p99_s is not None else []
     return ", ".join([*said, *([one.why] if one.why else [])])
 
 
@@ -99,7 +100,9 @@ def _answer(each: Measurement) -> str:
     if passes_at is None and fails_at is None:
         return "The limit is not known."
     if fails_at is None:
-        return f"The limit is at least {count_text(passes_at or 0)}: nothing failed."
+        return f"The limit is at least {format_number(passes_at or 0)}: nothing failed."
     if passes_at is None:
-        return f"The limit is below {count_text(fails_at)}: nothing passed."
-    return f"The limit is between {count_text(passes_at)}, which passed, and {count_text(fails_at)}, which failed."
+        return f"The limit is below {format_number(fails_at)}: nothing passed."
+    return (
+        f"The limit is between {format_number(passes_at)}, which passed, and {format_number(fails_at)}, which failed."
+    )

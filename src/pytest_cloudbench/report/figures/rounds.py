@@ -15,7 +15,8 @@ from pytest_cloudbench.judge.shapes import availability
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import Linear, Tail, count_text, percent_text, seconds_text
+from pytest_cloudbench.report.quantities import format_number, format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Linear, Tail
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results import published, series
 from pytest_cloudbench.results.suite import Rounds
@@ -135,12 +136,12 @@ def _figure(row: Rounds, each: Measurement, course: _Course) -> Figure:
         entries += [("unknown", "stopped: not measured")] if course.stops else []
         entries += [("rule", "published, lowest and highest")] if theirs else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
-        x = Linear(0, end_s / unit_s, count_text, fixed=True)
+        x = Linear(0, end_s / unit_s, format_number, fixed=True)
         plane = Plane(canvas, x, Tail(_TOP), 62, top, width - 14, top + 190)
         for from_s, to_s in course.stops:
             left, right = plane.px(from_s / unit_s), plane.px(to_s / unit_s)
             canvas.box(left, top, max(2.0, right - left), plane.bottom - top, "unknown", "stopped: not measured")
-        plane.axes(f"{unit} since the start", f"writes completed (top: {percent_text(_TOP)} and more)")
+        plane.axes(f"{unit} since the start", f"writes completed (top: {format_short_share(_TOP)} and more)")
         for value in dict.fromkeys((*theirs[:1], *theirs[-1:])):
             plane.rule(y=value)
         for part, share in zip(parts, seen, strict=True):
@@ -160,7 +161,7 @@ def _figure(row: Rounds, each: Measurement, course: _Course) -> Figure:
     if course.stops:
         told += f"Stopped {len(course.stops)} x: these times count neither as measured nor as unavailable. "
     if theirs:
-        told += f"Published: {percent_text(theirs[0])} to {percent_text(theirs[-1])}, of other services."
+        told += f"Published: {format_short_share(theirs[0])} to {format_short_share(theirs[-1])}, of other services."
     head = ["from, s", "to, s", "tried", "completed", "share", "interval from", "interval to", "doubts"]
     rows = [
         [part.from_s, part.to_s, part.tried, part.ok, share.share, share.low, share.high, part.is_doubted]
@@ -187,8 +188,8 @@ def _calls(row: Rounds, each: Measurement, course: _Course, sizes: Sequence[int]
         entries = [(f"s{number}", f"{size:,} kB") for number, (size, _) in enumerate(shown)]
         entries += [("unknown", "stopped: not measured")] if course.stops else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
-        x = Linear(0, course.parts[-1].to_s / unit_s, count_text, fixed=True)
-        plane = Plane(canvas, x, Linear(0, max(known), seconds_text), 62, top, width - 14, top + 190)
+        x = Linear(0, course.parts[-1].to_s / unit_s, format_number, fixed=True)
+        plane = Plane(canvas, x, Linear(0, max(known), format_seconds), 62, top, width - 14, top + 190)
         for from_s, to_s in course.stops:
             plane.bar(from_s / unit_s, to_s / unit_s, 0.0, 2 * max(known), "unknown", "stopped: not measured")
         plane.axes(f"{unit} since the start", "mean time of a hash call")
@@ -197,7 +198,7 @@ def _calls(row: Rounds, each: Measurement, course: _Course, sizes: Sequence[int]
             line = [None if mean_s is None else (x, mean_s) for x, mean_s in zip(places, values, strict=True)]
             plane.line(line, f"s{number}")
             for point in filter(None, line):
-                plane.dot(*point, number, f"{size:,} kB: {seconds_text(point[1])} on average")
+                plane.dot(*point, number, f"{size:,} kB: {format_seconds(point[1])} on average")
         canvas.height = plane.bottom + 42
         return canvas
 

@@ -10,13 +10,14 @@ from functools import cache
 
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import Linear, Log, Scale, count_text, seconds_text
+from pytest_cloudbench.report.quantities import format_number, format_seconds
+from pytest_cloudbench.report.scales import Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, shortened
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import PublishedTable
 
 _MOST_ROWS = 30
-_UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "s": seconds_text}
+_UNITS: dict[str, Callable[[float], str]] = {"seconds": format_seconds, "s": format_seconds}
 
 
 _names = cache(published.names)
@@ -47,7 +48,7 @@ def beside_published(
 
 
 def _figure(table: published.Table, unit: str, rows: Sequence[published.Row]) -> Figure:
-    shown, text = rows[:_MOST_ROWS], _UNITS.get(unit, count_text)
+    shown, text = rows[:_MOST_ROWS], _UNITS.get(unit, format_number)
     providers = list(dict.fromkeys(each.provider for row in rows for each in row.measured))
     values = [row.value for row in shown] + [
         each.value for row in shown for each in row.measured if each.value is not None

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.report.digest import Digest
 from pytest_cloudbench.report.figures import Figure
-from pytest_cloudbench.report.scales import Linear, Log, Tail, percent_text, seconds_text
+from pytest_cloudbench.report.quantities import format_seconds, format_short_share
+from pytest_cloudbench.report.scales import Linear, Log, Tail
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 
 OUTCOMES: Mapping[str, str] = {
@@ -42,7 +43,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
         canvas = Canvas(width, 0, f"Response times, {title}", told)
         entries = [(f"s{number % SERIES}", name) for number, name in enumerate(known)]
         top = canvas.legend(6, 14, entries, width - 4) + 34 if len(known) > 1 else 30.0
-        plane = Plane(canvas, Log(low * 0.9, high * 1.1, seconds_text), Tail(most), 54, top, width - 12, top + 208)
+        plane = Plane(canvas, Log(low * 0.9, high * 1.1, format_seconds), Tail(most), 54, top, width - 12, top + 208)
         plane.axes("response time", "answered within")
         for number, points in enumerate(steps.values()):
             line = [(points[0][0], 0.0), *points]
@@ -51,7 +52,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
             for share in (0.5, 0.99):
                 at = next((value for value, reached in points if reached >= share), None)
                 if at is not None and share <= most:
-                    plane.dot(at, share, number, f"{percent_text(share)} within {seconds_text(at)}")
+                    plane.dot(at, share, number, f"{format_short_share(share)} within {format_seconds(at)}")
         canvas.height = top + 208 + 42
         return canvas
 
@@ -68,7 +69,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
 
 
 def _or_dash(value: float | None) -> str:
-    return "-" if value is None else seconds_text(value)
+    return "-" if value is None else format_seconds(value)
 
 
 def over_time(title: str, found: Digest, line: str = "") -> Figure:
@@ -87,10 +88,10 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
         canvas = Canvas(width, 0, f"Over time, {title}", told)
         entries = [("s0", "median"), ("s1", "99 %")] if known else []
         entries += [("silence", "nothing ended")] if found.silences else []
-        top, right, x = canvas.legend(6, 14, entries, width - 4) + 34, width - 12, Linear(0, found.span_s, seconds_text,
-                                                                                       fixed=True)  # fmt: skip
+        top, right = canvas.legend(6, 14, entries, width - 4) + 34, width - 12
+        x = Linear(0, found.span_s, format_seconds, fixed=True)
         low, high = (min(known) * 0.8, max(known) * 1.25) if known else (0.001, 1.0)
-        upper = Plane(canvas, x, Log(low, high, seconds_text), 54, top, right, top + 120)
+        upper = Plane(canvas, x, Log(low, high, format_seconds), 54, top, right, top + 120)
         bars = [(f"o-{name}", OUTCOMES[name]) for name in there]
         head = canvas.legend(6, top + 144, bars, width - 4)
         lower = Plane(canvas, x, Linear(0, most), 54, head + 34, right, head + 104)
@@ -121,7 +122,7 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
         canvas.height = lower.bottom + 42
         return canvas
 
-    told = f"{found.ops:,} operations in {seconds_text(found.span_s)}, by the time at which they {placed}. "
+    told = f"{found.ops:,} operations in {format_seconds(found.span_s)}, by the time at which they {placed}. "
     counts = {name: sum(of.get(name, 0) for of in found.outcomes) for name in there}
     told += ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items()) + ". " + _silent(found)
     rows = [
@@ -148,5 +149,5 @@ def _silent(found: Digest) -> str:
     times = f"{len(found.silences)} times" if len(found.silences) > 1 else "Once"
     return (
         f"{times} nothing ended although operations waited; the longest lasted "
-        f"{seconds_text(longest.to_s - longest.from_s)}, {seconds_text(longest.from_s)} after the start."
+        f"{format_seconds(longest.to_s - longest.from_s)}, {format_seconds(longest.from_s)} after the start."
     )

@@ -1,0 +1,67 @@
+"""One rounding and one format of numbers, wherever people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.report import quantities
+from pytest_cloudbench.report.table import column
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"), (2.137e4, "21,370"), (1e12, "1,000,000,000,000"), (999.96, "1,000"), (215.49, "215"),
+        (0.06171, "0.0617"), (1.2e-5, "0.000012"), (-0.5, "-0.5"),
+    ],
+)  # fmt: skip
+def test_a_number_has_no_exponent(value: float, shown: str) -> None:
+    assert quantities.format_number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0.00 %"),
+        (1, "100.00 %"),
+        (0.586666, "58.67 %"),
+        (0.99998, "99.998 %"),
+        (0.00002, "0.002 %"),
+        (0.99655, "99.655 %"),
+    ],
+)
+def test_a_share_is_told_from_none_and_all(value: float, shown: str) -> None:
+    assert quantities.format_share(value) == shown
+    assert quantities.format_short_share(value) == shown.replace(".00 %", " %")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(512 * 1024, "512 KiB"), (10**7, "10 MB"), (8 << 20, "8 MiB"), (1 << 30, "1 GiB"), (10_001, "10,001 B"),
+     (0, "0 B")],
+)  # fmt: skip
+def test_a_chosen_size_is_named_exactly(size_bytes: int, shown: str) -> None:
+    assert quantities.format_chosen_size(size_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [({}, "-"), ([], "-"), (None, "-"), ({"one": 2, "two": []}, "one 2, two -"), ([1.5, "a"], "1.5, a"), (True, "yes"),
+     (21_370.4, "21,370"), (1.0036, "1.004")],
+)  # fmt: skip
+def test_a_cell_is_never_a_piece_of_a_program(value: Any, shown: str) -> None:
+    assert quantities.format_value(value) == shown
+    assert column("an_extra_value")[2](value) == shown
+
+
+def test_bytes_are_shown_in_a_unit_that_suits_them() -> None:
+    assert quantities.format_with_unit(21_370.4, "bytes") == "21.4 kB"
+    title, _, show = column("wire_bytes_per_op")
+    assert (title, show(21_370.4)) == ("wire bytes per op", "21.4 kB")
+
+
+@pytest.mark.parametrize("seconds", [0.0061712, 0.059321, 0.21549, 0.2155, 0.99])
+def test_a_column_and_a_sentence_round_alike(seconds: float) -> None:
+    assert f"{column('response_p50')[2](seconds)} ms" == quantities.format_seconds(seconds)

@@ -4,7 +4,7 @@
 FOLDER has so many of them; each takes one to three minutes. FOLDER keeps the history of one loop, so use one for each.
 Sessions with a fault (``--fault "p50 +10 %"``), or under a load that the history is not to have (``--aside``), work on
 a copy of it. With ``--record FILE`` each session is also a line of that file, where those of other histories may stand.
-The last lines sum up all of it, as a JSON object and as the table in ``docs/gates.md``.
+The last lines sum up all of it, as a JSON object and as the table in ``docs/method/gate.md``.
 
 Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
 of 50 ms. All its experiments have the same fault: the driver takes 10 % longer for an upload, a hundredth of all

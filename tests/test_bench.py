@@ -146,7 +146,7 @@ def test_two_histories_of_the_same_second_are_two() -> None:
 
 def test_the_documents_have_the_table_of_the_recorded_sessions() -> None:
     sessions = read_sessions(ROOT / "benchmarks" / "real-sessions.jsonl")
-    found, text = summary(sessions), (ROOT / "docs" / "gates.md").read_text("utf-8")
+    found, text = summary(sessions), (ROOT / "docs" / "method" / "gate.md").read_text("utf-8")
     assert found["judged_sessions"] >= 30
     assert found["alarmed_sessions"] == 0
     assert "\n".join(table(sessions)) in text

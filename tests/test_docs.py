@@ -384,9 +384,13 @@ def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
     record = Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 5_000_001, 9, Outcome.OK)
     write_parquet(OpTable.of([record]), tmp_path / "results" / "machine" / "run" / "it.parquet", {})
     done = subprocess.run(
-        [sys.executable, "-c", block("docs/install.md", "python")], cwd=tmp_path, capture_output=True, text=True,
-        timeout=HANG_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", block("docs/reference/records.md", "python")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"ok\s*│\s*1 │\s*5\.0", done.stdout), done.stdout
 
@@ -401,7 +405,8 @@ def test_the_profile_in_the_documents_is_one() -> None:
 
 
 def test_the_recipes_in_the_documents_are_recipes(tmp_path: Path) -> None:
-    recipes = [each for each in blocks("docs/providers.md", "toml") if "\ncommand = " in each]
+    every = [*blocks("docs/providers.md", "toml"), *blocks("docs/reference/drivers.md", "toml")]
+    recipes = [each for each in every if "\ncommand = " in each]
     assert len(recipes) == 2
     for number, text in enumerate(recipes):
         (tmp_path / f"{number}.toml").write_text(text)

@@ -1,6 +1,6 @@
 """Write the tables of drivers in the documents: what they declare, and what their libraries read.
 
-python tools/make_driver_tables.py            # write docs/providers.md and docs/reference/surroundings.md
+python tools/make_driver_tables.py            # write docs/reference/drivers.md and docs/reference/surroundings.md
 python tools/make_driver_tables.py --check    # exit status 1 where a page is not what the drivers declare
 """
 
@@ -72,7 +72,7 @@ def surroundings() -> str:
 
 
 MADE: Mapping[str, tuple[str, Callable[[], str]]] = {
-    "providers.md": ("capabilities", capabilities),
+    "reference/drivers.md": ("capabilities", capabilities),
     "reference/surroundings.md": ("surroundings", surroundings),
 }
 """Maps a page to the name of its marks, and to what makes the text between them."""

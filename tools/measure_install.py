@@ -3,7 +3,7 @@
     python tools/measure_install.py [EXTRA ...]
 
 Each is installed into a new environment, with the pins of constraints.txt; its size is what it has grown by, byte code
-included. docs/install.md holds the table.
+included. docs/index.md holds the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What does a sync client do to save traffic and time? (IMC 2013, sections 4.1 to 4.6; thesis, section 4.2.6)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
-byte on it is captured. docs/suites/sync_capabilities.md explains each verdict.
+byte on it is captured. docs/method/verdicts.md explains each verdict.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.test_docs import NOT_COPIED, commands
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "extending" / "driver.md"
 TOOL = re.compile(r"python (tools/\S+)")
-MADE = {"docs/providers.md"}
+MADE = {"docs/reference/drivers.md"}
 """What the page's tool writes."""
 
 ABOUT_ALL = re.compile(r"\bschemes\(\)|\bconformance_table\b|load_tool\(.make_driver_tables")
@@ -175,7 +175,7 @@ def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping
         ("src/pytest_cloudbench/drivers/__init__.py", "test_driver_registry.py"),
         ("tests/drivers/conformance_table.py", "test_driver_registry.py"),
         ("tests/drivers/faults/rows.py", "faults/test_faults.py::test_every_driver_has_a_row"),
-        ("docs/providers.md", "test_driver_tables.py"),
+        ("docs/reference/drivers.md", "test_driver_tables.py"),
     ],
 )
 def test_each_of_its_places_is_needed(

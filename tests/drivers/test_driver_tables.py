@@ -11,7 +11,7 @@ from tests.tool import load_tool
 
 
 @pytest.mark.parametrize(("file", "told", "wrong"), [
-    ("providers.md", "| `folder` | os |", "| `folder` | magic |"),
+    ("reference/drivers.md", "| `folder` | os |", "| `folder` | magic |"),
     ("reference/surroundings.md", "allow_agent=False", "magic"),
 ])  # fmt: skip
 def test_a_table_is_what_the_drivers_say(

@@ -33,7 +33,7 @@ def test_a_late_one_touches_five_before_and_five_after_it() -> None:
     late = [0.0] * 20
     late[9] = 20.1
     assert list(quiet_rows(*rows(*late))) == [1] * 4 + [0] * 11 + [1] * 5
-    assert (LATE_NS, NEIGHBOURS) == (20 * MS, 5), "what docs/gates.md says"
+    assert (LATE_NS, NEIGHBOURS) == (20 * MS, 5), "what docs/method.md says"
 
 
 def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() -> None:

@@ -3,7 +3,7 @@
 What may live here: the rule, as pure functions of one number for each run. A baseline of the last runs moves with what
 it should notice: a rise of 0.3 % with each run is never far from the runs before, and a step that was not noticed at
 once becomes the baseline. So a series is also compared with its first runs, which do not move. How often that is wrong,
-and what it finds, is in docs/gates.md.
+and what it finds, is in docs/method/gate.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The regression gate: runs of before and a run of now into met, broken or inconclusive, with a known false-alarm rate.
 
-What may live here: the rule, as pure functions of numbers (docs/gates.md states it). The unit is a run, never an
-operation: operations of one run share its disturbances. Two kinds of things are told apart. What has happened is a
-fact: a file that was lost silently is lost, whatever later runs do. What is only likely has to come again: a run that
-looks slower than its baseline is a suspect, which is measured again later, up to three times.
+What may live here: the rule, as pure functions of numbers (docs/method/gate.md states it). The unit is a run,
+never an operation: operations of one run share its disturbances. Two kinds of things are told apart. What has happened
+is a fact: a file that was lost silently is lost, whatever later runs do. What is only likely has to come again: a run
+that looks slower than its baseline is a suspect, which is measured again later, up to three times.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 What may live here: the order of the blocks, pairs of blocks into a difference with its interval, and the answer. Pure
 functions. The unit is the pair: operations of one block share its noise, two blocks that stand together share the
 machine's. The interval is ``judge.anytime``'s, which may be looked at after every pair: with it, stopping as soon as
-something is decided costs no false answers. docs/versus.md states the rule; its numbers are those of these two modules.
+something is decided costs no false answers. docs/method/versus.md states the rule; its numbers are those of these two
+modules.
 """
 
 from __future__ import annotations

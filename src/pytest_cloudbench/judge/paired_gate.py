@@ -1,7 +1,7 @@
 """What a gate says of two sides measured in turns: is B worse than A by more than a margin.
 
 What may live here: differences of ``judge.paired`` and the user's margins into met, broken, inconclusive. Pure
-functions. docs/versus.md states the rule.
+functions. docs/method/versus.md states the rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What may live here: how a run's own spread is told from its records, and the rule. Pure functions, and conservative:
 operations of one run are not independent, so a run is cut into a few consecutive groups, and each counts as one value.
-docs/comparing.md states the rule; the numbers in it are those of this module.
+docs/method/versus.md states the rule; the numbers in it are those of this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When a metric has been steady for long enough to end a run, and whether it drifted.
 
 What may live here: the rule and its judgement as pure functions of what operations took, in the order of their ends.
-docs/experiments.md says how often the rule errs.
+docs/method/steady.md says how often the rule errs.
 
 Operations that follow each other are not independent, so the rule looks at blocks of them (batch means). It looks at
 the second half of the run (a rolling window, as fio's steady state and warp's autoterm have), in ten equal blocks:

@@ -1,7 +1,7 @@
 """The operations of stored runs, as tables for SQL: records joined with what their entries say.
 
-What may live here: finding the records of entries, and the two tables that DuckDB gets. docs/history.md documents their
-columns. Paths in entries are not trusted: records are looked for below the results folder only.
+What may live here: finding the records of entries, and the two tables that DuckDB gets. docs/reference/records.md
+documents their columns. Paths in entries are not trusted: records are looked for below the results folder only.
 """
 
 from __future__ import annotations

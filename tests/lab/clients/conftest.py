@@ -18,13 +18,13 @@ from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.lab.clients.processes import Runner
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs/clients.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/reference/client-files.md"
 
 Prepare = Callable[..., LocalClient]
 
 
 def documented_toml(name: str) -> str:
-    """The TOML block of docs/clients.md that describes a tool."""
+    """The TOML block of docs/reference/client-files.md that describes a tool."""
     blocks: list[str] = re.findall(r"^```toml\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if block.startswith(f'name = "{name}"'))
 

@@ -1,7 +1,7 @@
 """A tool described in a TOML file: its frozen form and the strict reader.
 
-Whatever the text, this module raises only ConfigError, naming file, key and what was expected. ``docs/clients.md``
-explains the keys.
+Whatever the text, this module raises only ConfigError, naming file, key and what was expected.
+``docs/reference/client-files.md`` explains the keys.
 """
 
 from __future__ import annotations

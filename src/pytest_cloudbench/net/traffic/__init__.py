@@ -4,7 +4,7 @@ The modules in the order in which they process a capture: ``records`` and ``inte
 ``headers`` and ``tunnels`` read headers. ``table``, ``flows``, ``counts``, ``sequence``, ``resent`` and ``replies``
 handle connections. ``handshake`` and ``streams`` read payload. ``facts``, ``roles``, ``owners`` and ``metrics``
 interpret flows, and ``lines`` and ``analysis`` combine everything. No file is opened here. Bulk numbers never come from
-another program, for the reasons in docs/method/traffic.md.
+another program (docs/method/traffic.md).
 """
 
 from pytest_cloudbench.net.traffic.analysis import Analysis, Validity, analyze

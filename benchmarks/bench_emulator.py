@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from benchmarks.harness import ROOT, Figure, alternating, environment, median, python
-from pytest_cloudbench.emulators import start
+from pytest_cloudbench.emulators import start_emulator
 
 __all__ = ["measure"]
 
@@ -153,7 +153,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 def _measured(name: str, runs: int) -> Figure:
     api, bound, request = _SKINS[name]
     numbers = itertools.count()
-    with start("ideal", api=api) as emulator, _smallest() as other:
+    with start_emulator("ideal", api=api) as emulator, _smallest() as other:
         token, pid = emulator.endpoint.credentials["access_token"], emulator.child.pid
         with (
             _connected(urlsplit(emulator.endpoint.url).port or 0, emulator.endpoint.ca_file) as ours,

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from benchmarks import bench_emulator
 from benchmarks.harness import Figure, alternating, median
-from pytest_cloudbench.emulators import start
+from pytest_cloudbench.emulators import start_emulator
 
 __all__ = ["measure"]
 
@@ -108,7 +108,7 @@ def _login(connection: ssl.SSLSocket, email: str, password: str) -> tuple[str, s
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``emulator_over_asgi_mega``."""
     with (
-        start("mega-ideal") as emulator,
+        start_emulator("mega-ideal") as emulator,
         bench_emulator._smallest() as other,
         bench_emulator._connected(urlsplit(emulator.endpoint.url).port or 0, emulator.endpoint.ca_file) as ours,
         bench_emulator._connected(int(other["port"]), str(other["ca_file"])) as theirs,

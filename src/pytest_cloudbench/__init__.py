@@ -79,13 +79,10 @@ if TYPE_CHECKING:
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
     from pytest_cloudbench.drivers.surroundings import Surrounding
     from pytest_cloudbench.drivers.web import Bearer, Unsuccessful, WebClient
-    from pytest_cloudbench.emulators import EmulatorService
-    from pytest_cloudbench.emulators import start as start_emulator
-    from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces
-    from pytest_cloudbench.emulators.blob import hashed as hash_blob
+    from pytest_cloudbench.emulators import EmulatorService, start_emulator
+    from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
     from pytest_cloudbench.emulators.core import NodeStore, Tokens
-    from pytest_cloudbench.emulators.http import byte_range, json_writer
-    from pytest_cloudbench.emulators.http import fields as parse_form
+    from pytest_cloudbench.emulators.http import byte_range, json_writer, parse_form
     from pytest_cloudbench.emulators.keys import KeyView
     from pytest_cloudbench.emulators.nodes import StoreError
     from pytest_cloudbench.emulators.paths import PathView
@@ -296,10 +293,10 @@ _NAMES = {
     "pytest_cloudbench.drivers.surroundings": "Surrounding",
     "pytest_cloudbench.drivers.web": "Bearer Unsuccessful WebClient",
     # emulators and other services
-    "pytest_cloudbench.emulators": "EmulatorService start_emulator=start",
-    "pytest_cloudbench.emulators.blob": "Blob BlobWriter BytePieces hash_blob=hashed",
+    "pytest_cloudbench.emulators": "EmulatorService start_emulator",
+    "pytest_cloudbench.emulators.blob": "Blob BlobWriter BytePieces hash_blob",
     "pytest_cloudbench.emulators.core": "NodeStore Tokens",
-    "pytest_cloudbench.emulators.http": "byte_range json_writer parse_form=fields",
+    "pytest_cloudbench.emulators.http": "byte_range json_writer parse_form",
     "pytest_cloudbench.emulators.keys": "KeyView",
     "pytest_cloudbench.emulators.nodes": "StoreError",
     "pytest_cloudbench.emulators.paths": "PathView",

@@ -30,7 +30,7 @@ import pytest
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.drivers.base import OAuthLogin
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.lab.clients.processes import free_port
 from pytest_cloudbench.model import (
     CredentialsError,
@@ -52,7 +52,7 @@ from tests.limits import HANG_S
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         yield running
 
 
@@ -281,7 +281,7 @@ def test_a_login_is_rehearsed_on_an_emulator(
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[EmulatorService]:
-    with start("box-ideal") as running:
+    with start_emulator("box-ideal") as running:
         yield running
 
 
@@ -459,7 +459,7 @@ def test_a_device_code_is_agreed_to_elsewhere(
 
 def test_a_device_code_that_nobody_types_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.0)
-    with start("onedrive-ideal") as running:
+    with start_emulator("onedrive-ideal") as running:
         oauth: Any = drivers.driver_class("onedrive")
         app = Application(of_service(oauth.oauth, running.endpoint), "an-app", ca_file=running.endpoint.ca_file)
         with pytest.raises(CredentialsError, match="nobody agreed in time"):

@@ -22,7 +22,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.commands.doctor import examine
 from pytest_cloudbench.drivers.folder import FolderDriver
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import (
     CloudError,
     Content,
@@ -37,7 +37,7 @@ from tests.limits import HANG_S
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         yield running
 
 
@@ -208,7 +208,7 @@ def test_what_is_wrong_is_found_and_said(tmp_path: Path) -> None:
 
 
 def test_a_full_account_and_a_lost_service_are_told_apart(emulator: EmulatorService) -> None:
-    with start("ideal") as own:
+    with start_emulator("ideal") as own:
         driver = drivers.connect(ProviderSpec.parse("dropbox"), own.endpoint)
         own.control(set={"quota.bytes": 1000})
         is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]

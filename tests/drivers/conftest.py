@@ -126,7 +126,7 @@ def scripted_server(folder: Path) -> Iterator[Scripted]:
 
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[emulators.EmulatorService]:
-    with emulators.start("ideal") as running:
+    with emulators.start_emulator("ideal") as running:
         yield running
 
 

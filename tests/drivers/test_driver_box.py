@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
@@ -31,7 +31,7 @@ K = ErrorKind
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal", api="box") as running:
+    with start_emulator("ideal", api="box") as running:
         yield running
 
 

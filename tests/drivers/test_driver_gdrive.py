@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.gdrive import GoogleDriveDriver
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -52,7 +52,7 @@ class Connect(Protocol):
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal", time_scale=50) as service:
+    with start_emulator("gdrive-ideal", time_scale=50) as service:
         yield service
 
 

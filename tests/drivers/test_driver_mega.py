@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting, Preparing
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -42,7 +42,7 @@ def connected(endpoint: Endpoint) -> Any:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmulatorService]:
-    with start("mega-ideal") as running:
+    with start_emulator("mega-ideal") as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
@@ -26,7 +26,7 @@ K = ErrorKind
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         yield emulator
 
 

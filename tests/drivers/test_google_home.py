@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.services.command import load_recipe
@@ -29,7 +29,7 @@ USER = {
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal") as running:
+    with start_emulator("gdrive-ideal") as running:
         yield running
 
 

@@ -66,7 +66,7 @@ def hostile_home(folder: Path) -> Path:
 def behind_a_proxy(scheme: str, folder: Path) -> Iterator[Account]:
     """A provider by its real host names, which the user's proxy leads to an emulator."""
     api = scheme.partition("+")[0]
-    with emulators.start("ideal", api=api) as emulator, recording(emulator.endpoint.url, folder) as recorder:
+    with emulators.start_emulator("ideal", api=api) as emulator, recording(emulator.endpoint.url, folder) as recorder:
         trusted = recorder.trust(emulator.endpoint.ca_file)
         environment = {"HTTPS_PROXY": recorder.url, "REQUESTS_CA_BUNDLE": trusted}
         yield Account(scheme, emulator.endpoint.credentials, recorder, environment)
@@ -164,7 +164,7 @@ def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path
     }
     with ExitStack() as stack:
         if scheme in _EMULATED:
-            service: ChildService = stack.enter_context(emulators.start("ideal", api=scheme.partition("+")[0]))
+            service: ChildService = stack.enter_context(emulators.start_emulator("ideal", api=scheme.partition("+")[0]))
             target = ""
         else:
             service = stack.enter_context(served(_SERVED[scheme]))

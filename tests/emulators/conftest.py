@@ -20,7 +20,7 @@ import requests
 from dropbox import auth, check, files, sharing, users
 from stone.backends.python_rsrc import stone_serializers
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import Endpoint
 from tests.limits import HANG_S
 
@@ -125,7 +125,7 @@ class Wire:
 @pytest.fixture(scope="session")
 def shared_emulator() -> Iterator[EmulatorService]:
     """One emulator without throttle, delay or fault, for all tests that do not change these settings."""
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         yield running
 
 

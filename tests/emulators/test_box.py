@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 from .box_wire import BoxReply, BoxWire, broken_rules
@@ -22,7 +22,7 @@ MB = 1_000_000
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal", api="box", time_scale=100) as running:
+    with start_emulator("ideal", api="box", time_scale=100) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import ProviderSpec
 from pytest_cloudbench.workload.payload import RandomContent
 from tests.limits import HANG_S
@@ -31,7 +31,7 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal", api="box") as running:
+    with start_emulator("ideal", api="box") as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 
 from .box_wire import BoxReply, BoxWire
 
@@ -25,7 +25,7 @@ _LINES = [json.loads(line) for line in _FIXTURE.read_text().splitlines()]
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal", api="box") as running:
+    with start_emulator("ideal", api="box") as running:
         yield running
 
 

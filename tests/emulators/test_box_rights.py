@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 
 from .box_wire import BoxReply, BoxWire
 
@@ -19,7 +19,7 @@ BACK = "http://localhost:1/"
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal", api="box") as running:
+    with start_emulator("ideal", api="box") as running:
         yield running
 
 

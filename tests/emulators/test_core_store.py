@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError
 
@@ -26,7 +26,7 @@ def store_of(fold: Callable[[str], str] = str) -> NodeStore:
 
 def blob_of(data: bytes) -> Blob:
     """A blob with an MD5."""
-    return hashed(data, hashlib.md5(usedforsecurity=False))
+    return hash_blob(data, hashlib.md5(usedforsecurity=False))
 
 
 class StoreMachine(RuleBasedStateMachine):

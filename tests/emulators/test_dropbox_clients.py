@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 RCLONE = Path(sys.executable).with_name("rclone")
@@ -27,7 +27,7 @@ _CLEAN = {"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"}
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("ideal") as emulator:
+    with start_emulator("ideal") as emulator:
         yield emulator
 
 

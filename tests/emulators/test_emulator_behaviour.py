@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
 from pytest_cloudbench.emulators.profile import Freeze, apply, load_profile
 from pytest_cloudbench.emulators.skin import Kind
@@ -71,7 +71,7 @@ def test_latency_distribution() -> None:
 
 
 def test_time_scale_shortens_delays(connect: Connect) -> None:
-    with start("ideal", time_scale=20) as running:
+    with start_emulator("ideal", time_scale=20) as running:
         running.control(set={"latency.median_s": 4, "readiness.delay_s": 4})
         wire = connect(running)
         assert 0.2 <= _quickest_s(lambda: wire(*_META), 1.5) < 1.5
@@ -194,7 +194,7 @@ def test_reads_take_no_tokens(wire: Any, emulator: EmulatorService) -> None:
 
 def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connect) -> None:
     """Sensors that start together, one upload each per second, on an emulator that runs ten times as fast."""
-    with start("dropbox", time_scale=10) as running:
+    with start_emulator("dropbox", time_scale=10) as running:
         for sensors, low, high in ((10, 0.0, 0.0), (50, 0.1, 0.4)):
             running.control(reset=True)
             wires = [connect(running) for _ in range(sensors)]

@@ -84,9 +84,9 @@ def test_an_upload_link_works_once(sdk: dropbox.Dropbox, emulator: EmulatorServi
 
 
 def test_links_end_after_their_hours(connect: Any, tmp_path: Path) -> None:
-    from pytest_cloudbench.emulators import start
+    from pytest_cloudbench.emulators import start_emulator
 
-    with start("ideal", time_scale=100_000) as running:
+    with start_emulator("ideal", time_scale=100_000) as running:
         wire = connect(running)
         wire("files/upload", {"path": "/a"}, b"x")
         link = wire("files/get_temporary_link", {"path": "/a"}).value["link"]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench import emulators
-from pytest_cloudbench.emulators import SKINS, EmulatorService, serve_foreground, start
+from pytest_cloudbench.emulators import SKINS, EmulatorService, serve_foreground, start_emulator
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.child import answers_http
 from pytest_cloudbench.support.clock import wait_for
@@ -63,7 +63,7 @@ def test_importing_the_launcher_is_light() -> None:
 
 
 def test_stop_leaves_nothing(tmp_path: Path) -> None:
-    running = start("ideal", log_path=tmp_path / "log.txt")
+    running = start_emulator("ideal", log_path=tmp_path / "log.txt")
     folder = Path(running.endpoint.ca_file).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     assert running.alive()
@@ -112,7 +112,7 @@ def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
 
 
 def test_killed_emulator_is_reported() -> None:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         os.kill(running.child.pid, signal.SIGKILL)
         running.child.wait(HANG_S)
         assert not running.alive()
@@ -124,7 +124,7 @@ def test_killed_emulator_is_reported() -> None:
 
 
 def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> None:
-    with start("ideal") as healthy, start("ideal") as stopped:
+    with start_emulator("ideal") as healthy, start_emulator("ideal") as stopped:
         healthy.watch(0.5)
         stopped.watch(0.5)
         os.kill(stopped.child.pid, signal.SIGSTOP)
@@ -143,7 +143,7 @@ async def hang(emulator, scope, receive, send):
 server.Emulator.__call__ = hang
 sys.exit"""
     monkeypatch.setattr(emulators, "_BOOT", emulators._BOOT.replace("; sys.exit", hang))
-    with start("ideal") as hanging:
+    with start_emulator("ideal") as hanging:
         assert hanging.control(get="stats")["ok"]
         hanging.watch(0.5)
         hanging.child.wait(HANG_S)
@@ -151,14 +151,14 @@ sys.exit"""
 
 
 def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
-    with start("ideal") as slow:
+    with start_emulator("ideal") as slow:
         slow.control(set={"latency.median_s": 3600, "throttle.rate_per_s": 0.001})
         assert answers_http(slow.endpoint.url, 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, number: signal.Signals) -> None:
-    with start("ideal", log_path=tmp_path / "log.txt") as running:
+    with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
         running.control(set={"latency.median_s": 3600})
         context = ssl.create_default_context(cafile=running.endpoint.ca_file)
         waiting = []
@@ -179,14 +179,14 @@ def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, 
 @pytest.mark.parametrize("api", SKINS)
 def test_python_may_leave_out_docstrings_and_asserts(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
-    with start("ideal", api=api) as running:
+    with start_emulator("ideal", api=api) as running:
         assert running.endpoint.api == api
         assert running.cpu_s() > 0
 
 
 def test_a_clean_up_of_temporary_files_takes_nothing_away() -> None:
     """By name: files or their folder are removed. By age: they must stay new."""
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         folder = Path(running.endpoint.ca_file).parent
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         shutil.rmtree(folder)
@@ -202,7 +202,7 @@ def test_a_clean_up_of_temporary_files_takes_nothing_away() -> None:
 
 
 def test_control_says_who_is_gone() -> None:
-    with start("ideal") as ended, start("ideal") as stopped:
+    with start_emulator("ideal") as ended, start_emulator("ideal") as stopped:
         os.kill(ended.child.pid, signal.SIGKILL)
         with pytest.raises(ServiceError, match=rf"process {ended.child.pid}\) has ended: killed by signal 9"):
             ended.control(get="stats")
@@ -251,7 +251,7 @@ def test_without_uvloop() -> None:
 
 def test_killed_parent_leaves_no_orphan() -> None:
     code = (
-        "import signal; from pytest_cloudbench.emulators import start; running = start('ideal'); "
+        "import signal; from pytest_cloudbench.emulators import start_emulator; running = start_emulator('ideal'); "
         "print(running.endpoint.control, running.endpoint.ca_file, flush=True); signal.pause()"
     )
     parent = _python(code)
@@ -267,7 +267,7 @@ def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*exit status 1"):
-            start("ideal", port=port)
+            start_emulator("ideal", port=port)
         assert serve_foreground("dropbox", port=port) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -279,12 +279,12 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = tmp_path / "bad.toml"
     path.write_text('[meta]\nname = "x"\napi = "dropbox"\ndescription = "x"\n[latency]\nmedian_s = "fast"\n')
     with pytest.raises(ConfigError, match=r"bad\.toml: latency\.median_s: expected a number"):
-        start(str(path))
+        start_emulator(str(path))
     with pytest.raises(ConfigError, match=r"profile 'nothing': expected one of .*dropbox.*ideal"):
-        start("nothing")
+        start_emulator("nothing")
     path.write_text('[meta]\nname = "x"\napi = "other"\ndescription = "x"\n')
     with pytest.raises(ConfigError, match=r"meta\.api: expected one of .*dropbox.*, got 'other'"):
-        start(str(path))
+        start_emulator(str(path))
     capsys.readouterr()
     assert serve_foreground("dropbox", profile=str(path)) == 4
     out, err = capsys.readouterr()
@@ -339,6 +339,6 @@ def test_token_stays_out_of_repr(shared_emulator: EmulatorService) -> None:
 def test_same_seed_same_names() -> None:
     tokens = []
     for seed in (1, 1, 2):
-        with start("ideal", seed=seed) as running:
+        with start_emulator("ideal", seed=seed) as running:
             tokens.append(running.endpoint.credentials["access_token"])
     assert tokens[0] == tokens[1] != tokens[2]

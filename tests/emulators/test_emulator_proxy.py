@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         yield running
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) ->
     b"CONNECT api.dropboxapi.com:443 HTTP/1.1\r\n" + b"a: b\r\n" * 3_000,
 ], ids=["a line without an end", "a long line", "many headers"])  # fmt: skip
 def test_a_head_that_is_too_large_is_refused_without_a_word_in_the_log(head: bytes, tmp_path: Path) -> None:
-    with start("ideal", log_path=tmp_path / "log.txt") as running:
+    with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
         proxy = urlsplit(running.endpoint.proxy)
         with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
             connection.sendall(head)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 from .drive_wire import FOLDER, DriveWire, drive_client
@@ -26,7 +26,7 @@ SHEET = f"{APPS}spreadsheet"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal", time_scale=50) as service:
+    with start_emulator("gdrive-ideal", time_scale=50) as service:
         yield service
 
 

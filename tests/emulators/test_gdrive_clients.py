@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 RCLONE = Path(sysconfig.get_path("scripts")) / "rclone"
@@ -21,7 +21,7 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal") as service:
+    with start_emulator("gdrive-ideal") as service:
         yield service
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 
 from .drive_wire import FOLDER, DriveReply, DriveWire, drive_client
 
@@ -31,7 +31,7 @@ def _lines() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal") as service:
+    with start_emulator("gdrive-ideal") as service:
         yield service
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import MIB, Endpoint
 from tests.emulators.mega_wire import MegaWire, attributes, ecb, encode
 from tests.limits import HANG_S
@@ -269,7 +269,7 @@ def peak_bytes(service: EmulatorService) -> int:
 
 
 def stored_once(profile: str, upload: Callable[[Client, int], Download], size_bytes: int) -> None:
-    with start(profile) as service:
+    with start_emulator(profile) as service:
         client = Client(service.endpoint)
         before = peak_bytes(service)
         download = upload(client, size_bytes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 from .mega_wire import MegaWire, attributes, chunks, ctr, decode, ecb, encode, hash_v1, key_v1, mac_of, solve, xor
@@ -20,7 +20,7 @@ EARGS, ETOOMANY, ERANGE, EEXPIRED, ENOENT, ECIRCULAR, EACCESS, ESID, EOVERQUOTA 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmulatorService]:
-    with start("mega-ideal") as running:
+    with start_emulator("mega-ideal") as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.lab.clients.processes import find_binary
 from tests.limits import HANG_S
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmulatorService]:
-    with start("mega-ideal") as running:
+    with start_emulator("mega-ideal") as running:
         yield running
 
 

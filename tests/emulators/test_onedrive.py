@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
@@ -22,7 +22,7 @@ UNIT = 320 * 1024
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         yield emulator
 
 
@@ -577,7 +577,7 @@ def test_a_written_file_is_seen_when_it_is_ready(wire: GraphWire, emulator: Emul
 
 
 def test_business_accounts_have_other_words() -> None:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         emulator.control(set={"account.type": "business"})
         emulator.control(reset=True)
         wire = GraphWire(emulator.endpoint)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 from .graph_wire import GraphWire
@@ -26,7 +26,7 @@ _RCLONE = Path(sys.executable).with_name("rclone")
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("onedrive-ideal") as running:
+    with start_emulator("onedrive-ideal") as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 
 from .graph_wire import GraphWire, Told
 
@@ -174,7 +174,7 @@ class _Case:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         yield emulator
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
 from tests.limits import HANG_S
 
@@ -26,7 +26,7 @@ FULL = "Files.ReadWrite offline_access"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[EmulatorService]:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         yield emulator
 
 
@@ -238,7 +238,7 @@ def test_a_code_can_come_back_by_a_form(wire: GraphWire) -> None:
 
 def test_a_link_ends_when_it_expires() -> None:
     with (
-        start("onedrive-ideal", time_scale=1000) as emulator,
+        start_emulator("onedrive-ideal", time_scale=1000) as emulator,
         closing((wire := GraphWire(emulator.endpoint)).connection),
     ):
         item = wire.put("a.txt")
@@ -282,7 +282,7 @@ def test_a_share_that_nobody_made(wire: GraphWire) -> None:
 
 
 def test_a_library_belongs_to_a_group() -> None:
-    with start("onedrive-ideal") as emulator:
+    with start_emulator("onedrive-ideal") as emulator:
         emulator.control(set={"account.type": "documentLibrary"})
         emulator.control(reset=True)
         with closing((wire := GraphWire(emulator.endpoint)).connection):

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 
 from .drive_wire import FOLDER, DriveWire, drive_client
 
@@ -20,7 +20,7 @@ _AUTH = "https://www.googleapis.com/auth/"
 
 @pytest.fixture(scope="module")
 def running_drive() -> Iterator[EmulatorService]:
-    with start("gdrive-ideal") as service:
+    with start_emulator("gdrive-ideal") as service:
         yield service
 
 

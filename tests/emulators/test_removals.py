@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.profile import parse_profile
 from pytest_cloudbench.model import CloudError, ConfigError, ErrorKind, ProviderSpec
 from pytest_cloudbench.support.clock import wait_for
@@ -20,7 +20,7 @@ HOUR_S = 3600
 
 @pytest.fixture(scope="module", params=["box", "gdrive", "mega", "onedrive"])
 def emulator(request: pytest.FixtureRequest) -> Iterator[EmulatorService]:
-    with start(f"{request.param}-ideal") as running:
+    with start_emulator(f"{request.param}-ideal") as running:
         yield running
 
 
@@ -91,7 +91,7 @@ def two_answers(look: Callable[[], Any]) -> set[Any]:
 @pytest.mark.parametrize("turn_s", [0.0, 0.05], ids=["any replica", "in turns"])
 def test_one_replica_lags_and_the_other_does_not(api: str, turn_s: float) -> None:
     name = "ideal" if api == "dropbox" else f"{api}-ideal"
-    with start(name) as running, closing(drivers.connect(ProviderSpec.parse(api), running.endpoint)) as driver:
+    with start_emulator(name) as running, closing(drivers.connect(ProviderSpec.parse(api), running.endpoint)) as driver:
         driver.put("/in/a", Literal(b"old"))
         driver.put("/in/b", Literal(b"gone"))
         lag = {"readiness.replica_lag_s": HOUR_S, "readiness.replica_turn_s": turn_s}

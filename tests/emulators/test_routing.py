@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators.http import byte_range, fields, json_writer
+from pytest_cloudbench.emulators.http import byte_range, json_writer, parse_form
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Kind, Route
 from pytest_cloudbench.services.child import Child
@@ -90,8 +90,8 @@ def test_a_route_twice_is_a_mistake(path: str) -> None:
 
 
 def test_fields_of_a_query() -> None:
-    assert fields(b"a=1&a=2&uploads&b=%2F+%C3%A4") == {"a": "2", "uploads": "", "b": "/ ä"}
-    assert fields(b"%FF&&=") == {"\ufffd": "", "": ""}
+    assert parse_form(b"a=1&a=2&uploads&b=%2F+%C3%A4") == {"a": "2", "uploads": "", "b": "/ ä"}
+    assert parse_form(b"%FF&&=") == {"\ufffd": "", "": ""}
 
 
 @pytest.mark.parametrize(

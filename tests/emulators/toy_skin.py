@@ -11,7 +11,7 @@ import json
 
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.keys import KeyView
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.profile import Profile
@@ -101,7 +101,7 @@ class Toy:
         return self._shelves[name]
 
     def _list(self, call: Call) -> Answer:
-        prefix = fields(call.query).get("prefix", "")
+        prefix = parse_form(call.query).get("prefix", "")
         return _answer(200, notes=[key for key, _ in self._shelf(call).page(call.now_s, prefix=prefix).keys])
 
     def _clear(self, call: Call) -> Answer:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.load.cassette.cassette import check_options
 from pytest_cloudbench.load.cassette.scrubbing import kept_headers, scrubbed
 from pytest_cloudbench.model import UsageError
@@ -43,7 +43,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[EmulatorService]:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
@@ -29,7 +29,7 @@ Make = Callable[..., Lab]
 
 @pytest.fixture
 def server() -> Iterator[EmulatorService]:
-    with start("ideal") as running:
+    with start_emulator("ideal") as running:
         try:
             yield running
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.emulators import start
+from pytest_cloudbench.emulators import start_emulator
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.raid.maintenance import repair
@@ -111,7 +111,7 @@ def test_kills_during_writes_and_maintenance_lose_nothing_and_leave_nothing(
 ) -> None:
     """Overwrites, deletions, repairs, replacements and moves between k = 2 and k = 1; any one child is then lost."""
     made, chosen, wanted = lab(), random.Random(11), dict[str, bytes]()
-    with start("ideal") if is_served else nullcontext() as service:
+    with start_emulator("ideal") if is_served else nullcontext() as service:
         if service is not None:
             (made.folder / "endpoint.json").write_text(json.dumps(service.endpoint.plain()), "utf-8")
         for round_ in range(ROUNDS):

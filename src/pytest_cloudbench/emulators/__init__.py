@@ -1,7 +1,6 @@
-"""Emulators as services: starts an emulator in its own process, and talks to its control socket.
+"""Emulators as services: starting an emulator in its own process, and talking to its control socket.
 
-What may live here: starting, controlling and stopping. Light to import: only the serving process imports the server's
-libraries.
+This package is light to import, because only the process of an emulator imports the libraries of the server.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import Endpoint, ServiceError
 from pytest_cloudbench.services.child import Child, ChildService
 
-__all__ = ["SKINS", "EmulatorService", "serve_foreground", "start"]
+__all__ = ["SKINS", "EmulatorService", "serve_foreground", "start_emulator"]
 
 _START_S = 60.0
 _CONTROL_S = 30.0
@@ -35,14 +34,14 @@ class EmulatorService(ChildService):
     """An emulator as a service. It ends when its context is left, when ``stop`` is called, or with this process.
 
     Args:
-        name_or_path: the profile (a shipped one's name or a file); it defines the API.
-        api: read the name among the profiles of this API, such as ``ideal`` of Drive; empty: among all.
+        name_or_path: the name of a shipped profile, or the path of a file. The profile defines the API.
+        api: looks the name up among the profiles of this API, such as ``ideal`` of Drive. If empty, among all.
         time_scale: how many times faster than real time the emulator's clock runs.
         seed: the seed of all its random draws.
-        port: TLS port on loopback; 0 picks a free one.
-        log_path: the file to append its error output to; by default an unnamed temporary file.
+        port: the TLS port on loopback. 0 picks a free one.
+        log_path: the file that receives its error output, by default an unnamed temporary file.
 
-    Raises ConfigError if the profile is wrong.
+    Raises ConfigError if the profile is invalid.
     """
 
     kind, called = "emulator", "the emulator"
@@ -57,7 +56,9 @@ class EmulatorService(ChildService):
         port: int = 0,
         log_path: Path | None = None,
     ) -> None:
-        from pytest_cloudbench.emulators.profile import find_profile  # not every process should pay for reading TOML
+        from pytest_cloudbench.emulators.profile import (
+            find_profile,
+        )  # here, so that not every process pays for reading TOML
 
         find_profile(name_or_path, api)
         self._options = [
@@ -67,7 +68,7 @@ class EmulatorService(ChildService):
         self._log_path = log_path
 
     def start(self) -> Endpoint:
-        """Start it and wait until it accepts requests. Otherwise, raises ServiceError with its last line of output."""
+        """Start the emulator and wait until it accepts requests. Raises ServiceError with its last line of output."""
         child = Child([sys.executable, "-P", "-c", _BOOT, _ROOT, *self._options], log_path=self._log_path)
         try:
             ready = json.loads(child.readline(_START_S))
@@ -84,8 +85,10 @@ class EmulatorService(ChildService):
         return self.endpoint
 
     def control(self, **request: object) -> dict[str, Any]:
-        """Send a request to the control socket: ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``,
-        ``refill=True``, ``faults=False``.
+        """Send a request to the control socket, and return the answer.
+
+        Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True`` and
+        ``faults=False``.
 
         Raises ServiceError if the request is refused or not answered.
         """
@@ -99,11 +102,11 @@ class EmulatorService(ChildService):
                 for line in ({"token": self._token}, request):
                     stream.write(json.dumps(line).encode() + b"\n")
                 stream.flush()
-                stream.readline()  # the answer to the token; a wrong one ends the connection
+                stream.readline()  # the answer to the token (a wrong token ends the connection)
                 answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
         except (OSError, ValueError) as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_ENDING_S)  # one that ends closes its port a moment earlier
+                child.wait(_ENDING_S)  # a process that ends closes its port a moment earlier
             reason = child.exit_reason()
             raise ServiceError(
                 f"{self.called} (process {child.pid}) has ended: {reason}" if reason else
@@ -114,11 +117,11 @@ class EmulatorService(ChildService):
         return answer
 
     def reset(self) -> None:
-        """Empty the account, and refill the bucket."""
+        """Empty the account, and refill the token bucket."""
         self.control(reset=True)
 
     def refill(self) -> None:
-        """Refill the bucket; the account keeps its content."""
+        """Refill the token bucket. The account keeps its content."""
         self.control(refill=True)
 
     def faults(self, are_on: bool) -> None:
@@ -126,18 +129,18 @@ class EmulatorService(ChildService):
         self.control(faults=are_on)
 
     def cpu_s(self) -> float:
-        """Returns the CPU seconds that the process has used."""
+        """Return the CPU time that the process has used, seconds."""
         return float(self.control(get="stats")["stats"]["cpu_s"])
 
     def stop(self) -> None:
-        """End the process, and remove its certificate; safe to call again."""
+        """End the process, and remove its certificate. Safe to call again."""
         super().stop()
         if self._started is not None:
-            shutil.rmtree(Path(self.endpoint.ca_file).parent, ignore_errors=True)  # left only by a killed process
+            shutil.rmtree(Path(self.endpoint.ca_file).parent, ignore_errors=True)  # only a killed process leaves it
 
 
-def start(name_or_path: str, **options: Any) -> EmulatorService:
-    """Returns a running emulator. For arguments see ``EmulatorService``, for errors ``EmulatorService.start``."""
+def start_emulator(name_or_path: str, **options: Any) -> EmulatorService:
+    """Start an emulator and return it. Takes the arguments of ``EmulatorService``, and raises as its ``start`` does."""
     service = EmulatorService(name_or_path, **options)
     service.start()
     return service
@@ -146,7 +149,7 @@ def start(name_or_path: str, **options: Any) -> EmulatorService:
 def serve_foreground(
     api: str, profile: str | None = None, port: int = 0, time_scale: float = 1.0, seed: int = 0
 ) -> int:
-    """Run an API's emulator here until Ctrl-C; prints one JSON line when ready. Returns the exit status."""
+    """Run an API's emulator here until Ctrl-C, and return the exit status. Prints one JSON line when ready."""
     from pytest_cloudbench.emulators.server import main
 
     options = [f"--port={port}", f"--time-scale={time_scale}", f"--seed={seed}"]

@@ -1,8 +1,6 @@
-"""The bytes of one stored version and their hash, computed while they arrive.
+"""The bytes of one stored version and their hash, which is computed while they arrive. The skin chooses the hash.
 
-What may live here: content, and receiving it. No paths, no clock, no I/O; the skin chooses the hash.
-
-Content stays in the pieces in which it arrived. Joining contents, and cutting a range out of one, copies no bytes, so
+Content stays in the pieces in which it arrived. Joining contents and cutting a range out of one copy no bytes, so
 memory holds each stored byte once, however it was uploaded and however often it is sent.
 """
 
@@ -20,12 +18,12 @@ class Hash(Protocol):
         ...
 
     def hexdigest(self) -> str:
-        """Returns the hash of all pieces."""
+        """Return the hash of all pieces."""
         ...
 
 
 class BytePieces:
-    """Bytes in pieces. Never changed after construction."""
+    """Bytes in pieces, which never change after construction."""
 
     __slots__ = ("pieces", "size_bytes")
 
@@ -41,11 +39,11 @@ class BytePieces:
 
     @property
     def data(self) -> bytes:
-        """All bytes in one piece, which is a copy: for short content only."""
+        """All bytes in one piece. This is a copy, so use it for short content only."""
         return b"".join(self.pieces)
 
     def part(self, start: int, end: int) -> BytePieces:
-        """Returns the bytes from ``start`` up to ``end``."""
+        """Return the bytes from ``start`` up to ``end``."""
         return BytePieces(self._cut(start, end))
 
     def _cut(self, start: int, end: int) -> Iterator[memoryview]:
@@ -58,17 +56,17 @@ class BytePieces:
             offset += len(piece)
 
     def flipped(self, bit: int) -> BytePieces:
-        """Returns the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
+        """Return the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
         if not self.size_bytes:
             return self
-        place = bit // 8 % self.size_bytes
-        changed = bytes(self.part(place, place + 1))[0] ^ 1 << bit % 8
-        rest = self._cut(place + 1, self.size_bytes)
-        return BytePieces([*self._cut(0, place), bytes([changed]), *rest])
+        offset = bit // 8 % self.size_bytes
+        changed_byte = bytes(self.part(offset, offset + 1))[0] ^ 1 << bit % 8
+        remainder = self._cut(offset + 1, self.size_bytes)
+        return BytePieces([*self._cut(0, offset), bytes([changed_byte]), *remainder])
 
     @staticmethod
     def join(contents: Iterable[BytePieces]) -> BytePieces:
-        """Returns several contents as one."""
+        """Return several contents joined into one."""
         return BytePieces(piece for content in contents for piece in content.pieces)
 
 
@@ -83,7 +81,7 @@ class Blob(BytePieces):
 
 
 class PieceWriter:
-    """Receives a body in pieces. ``size_bytes`` have arrived so far."""
+    """A receiver of a body in pieces. ``size_bytes`` counts the bytes that have arrived so far."""
 
     __slots__ = ("_pieces", "size_bytes")
 
@@ -98,12 +96,12 @@ class PieceWriter:
             self.size_bytes += len(piece)
 
     def finish(self) -> BytePieces:
-        """Returns the content of all pieces."""
+        """Return the content of all pieces."""
         return BytePieces(self._pieces)
 
 
 class BlobWriter(PieceWriter):
-    """Receives a body in pieces and hashes each immediately: ``BlobWriter(hashlib.md5())``."""
+    """A receiver of a body in pieces that hashes each piece immediately: ``BlobWriter(hashlib.md5())``."""
 
     __slots__ = ("_hash",)
 
@@ -117,12 +115,12 @@ class BlobWriter(PieceWriter):
         self._hash.update(piece)
 
     def finish(self) -> Blob:
-        """Returns the blob of all pieces."""
+        """Return the blob of all pieces."""
         return Blob(self._pieces, self._hash.hexdigest())
 
 
-def hashed(content: bytes | BytePieces, content_hash: Hash) -> Blob:
-    """Returns the blob of some content: ``hashed(data, hashlib.md5())``."""
+def hash_blob(content: bytes | BytePieces, content_hash: Hash) -> Blob:
+    """Return the blob of some content: ``hash_blob(data, hashlib.md5())``."""
     pieces = (content,) if isinstance(content, bytes) else content.pieces
     for piece in pieces:
         content_hash.update(piece)

@@ -1,7 +1,7 @@
 """The store behind every emulator: files and folders by id and parent, versions, space, and the log of changes.
 
-What may live here: pure state. No I/O, no clock (callers pass ``now_s``, seconds) and nothing specific to a provider:
-the skin decides which names are allowed, what happens if a name is taken, and what ids and versions look like.
+This is pure state. Callers pass ``now_s`` in seconds. The skin decides which names are allowed, what happens if a name
+is taken, and what ids and versions look like.
 
 A folder may hold several nodes of the same name. ``paths`` and ``keys`` are views for APIs that do not allow that.
 
@@ -27,13 +27,13 @@ from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, Sto
 
 
 class Tokens:
-    """Names that look random: the same seed gives the same names in the same order."""
+    """A source of names that look random. The same seed gives the same names in the same order."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def next(self, prefix: str, length: int) -> str:
-        """Returns a prefix followed by the given number of letters, digits, ``-`` and ``_``."""
+        """Return a prefix followed by the given number of letters, digits, ``-`` and ``_``."""
         letters = urlsafe_b64encode(self._random.randbytes(-(-length * 3 // 4)))
         return prefix + letters[:length].decode()
 
@@ -47,21 +47,21 @@ class _Fading(NamedTuple):
 
 
 class NodeStore:
-    """One account's files and folders. Not thread-safe: the caller must serialise calls.
+    """The files and folders of one account. Not thread-safe, so the caller must serialise calls.
 
     Args:
         new_id: makes the id of each new node.
         new_rev: makes the name of each new version.
-        fold: names that it maps to the same value are the same name to ``named``; by default names are case-sensitive.
+        fold: maps names to the value by which ``named`` compares them. By default names are case-sensitive.
 
     Attributes:
-        root: the folder above all.
-        quota_bytes: space; 0 is unlimited.
-        used_bytes: space used by the newest versions only.
+        root: the topmost folder.
+        quota_bytes: the space of the account, unlimited if 0.
+        used_bytes: the space that is used, which counts the newest versions only.
         readiness_s: delay until reads see a written version, seconds.
         list_delay_s: delay until listings see it, if that is longer (``File.listed``).
         delete_delay_s: how long reads and listings still see a removed file.
-        log: ids of what changed; removing or moving a folder logs the folder alone.
+        log: the ids of changed nodes. Removing or moving a folder logs the folder alone.
     """
 
     def __init__(self, new_id: Callable[[], str], new_rev: Callable[[], str], fold: Callable[[str], str] = str) -> None:
@@ -79,47 +79,50 @@ class NodeStore:
     # ---------------------------------------------------------------- reads
 
     def by_id(self, node_id: str) -> Node | None:
-        """Returns the node with an id, removed or not."""
+        """Return the node with an id, removed or not, or None."""
         return self._nodes.get(node_id)
 
     def get(self, node_id: str) -> Node:
-        """Returns the node with an id. Raises StoreError if there is none or it was removed."""
+        """Return the node with an id. Raises StoreError if there is none or it was removed."""
         node = self._nodes.get(node_id)
         if node is None or node.deleted_s is not None:
             raise StoreError("not_found")
         return node
 
     def named(self, folder: Folder, name: str) -> Sequence[Node]:
-        """Returns the children of that name, in order of arrival."""
+        """Return the children of that name, in order of arrival."""
         return folder.children.get(self.fold(name), ())
 
     def fading_until_s(self, node: Node) -> float:
-        """Returns until when reads by id still see a file after its removal; 0 if it was not removed."""
-        found = self._fading.get(node.id)
-        return 0.0 if found is None else found.until_s
+        """Return until when reads by id still see a file after its removal, which is 0 if it was not removed."""
+        fading = self._fading.get(node.id)
+        return 0.0 if fading is None else fading.until_s
 
     def fading(self, folder: Folder | None, now_s: float, name: str | None = None) -> Iterator[File]:
-        """Yields the removed files, of a name or of any, that listings still show in a folder, or (None) in all."""
-        for file, place, until_s in self._fading.values():
-            if now_s >= until_s or place is None or folder not in (None, place):
+        """Yield the removed files that listings still show in a folder, or in all folders if it is None.
+
+        ``name`` limits them to the files of that name.
+        """
+        for file, shown_in, until_s in self._fading.values():
+            if now_s >= until_s or shown_in is None or folder not in (None, shown_in):
                 continue
-            is_wanted = name is None or self.fold(name) == self.fold(file.name)
-            if is_wanted and not self.named(place, file.name):
+            has_name = name is None or self.fold(name) == self.fold(file.name)
+            if has_name and not self.named(shown_in, file.name):
                 yield file
 
     def holds(self, node: Node, folder: Folder) -> bool:
-        """Returns whether ``folder`` is ``node`` itself or somewhere below it."""
-        above: Folder | None = folder
-        while above is not None:
-            if above is node:
+        """Return whether ``folder`` is ``node`` itself or somewhere below it."""
+        ancestor: Folder | None = folder
+        while ancestor is not None:
+            if ancestor is node:
                 return True
-            above = above.parent
+            ancestor = ancestor.parent
         return False
 
     # ---------------------------------------------------------------- writes
 
     def require_space(self, more_bytes: int) -> None:
-        """Raise StoreError if there is no space for the given number of additional bytes."""
+        """Raise StoreError if there is no space for this many additional bytes."""
         if self.quota_bytes and more_bytes > 0 and self.used_bytes + more_bytes > self.quota_bytes:
             raise StoreError("insufficient_space")
 
@@ -141,12 +144,12 @@ class NodeStore:
         extra: object = None,
         former: Sequence[Version] = (),
     ) -> File:
-        """Add a file, beside others of its name. Raises StoreError if there is no space for it.
+        """Add a file, next to others of its name. Raises StoreError if there is no space for it.
 
-        ``former`` are versions of earlier files in its place: they are its history, and reads do not see them.
+        ``former`` are the versions of earlier files in its place. They are its history, and reads do not see them.
         """
         self.require_space(blob.size_bytes)
-        version = self._version(blob, now_s, client_s, extra)
+        version = self._make_version(blob, now_s, client_s, extra)
         file = File(self._new_id(), name, parent, [*former, version], len(former))
         self.used_bytes += blob.size_bytes
         self._attach(file, parent)
@@ -159,16 +162,16 @@ class NodeStore:
         """Add a version to a file. Raises StoreError if there is no space for it."""
         more_bytes = blob.size_bytes - file.versions[-1].blob.size_bytes
         self.require_space(more_bytes)
-        version = self._version(blob, now_s, client_s, extra)
+        version = self._make_version(blob, now_s, client_s, extra)
         self.used_bytes += more_bytes
         file.versions.append(version)
         self.log.add(file.id, now_s, max(version.visible_s, version.listed_s))
         return version
 
     def move(self, node: Node, parent: Folder, name: str, now_s: float, *, fades: bool = False) -> None:
-        """Give a node another parent, another name or both; ids and versions do not change. Raises StoreError.
+        """Give a node another parent, another name or both. Ids and versions do not change. Raises StoreError.
 
-        With ``fades`` the new place is a trash: the files below stay visible for a while, as after ``remove``.
+        With ``fades`` the new parent is a trash, so the files below stay visible for a while, as after ``remove``.
         """
         if self.holds(node, parent):
             raise StoreError("into_itself")
@@ -182,28 +185,30 @@ class NodeStore:
         self.log.add(node.id, now_s, self.fading_until_s(node) if fades else 0.0)
 
     def copy(self, node: Node, parent: Folder, name: str, now_s: float) -> Node:
-        """Copy a file's newest version, or a folder with its contents; ids and versions are new. Raises StoreError."""
+        """Copy a file's newest version, or a folder with its contents, with new ids and versions. Raises StoreError."""
         if self.holds(node, parent):
             raise StoreError("into_itself")
         originals = [node, *(node.below() if isinstance(node, Folder) else ())]
         self.require_space(sum(entry.versions[-1].blob.size_bytes for entry in originals if isinstance(entry, File)))
         twins: dict[Node | None, Node] = {}
         for entry in originals:
-            above = parent if entry is node else twins[entry.parent]
-            assert isinstance(above, Folder)
-            called = name if entry is node else entry.name
+            twin_parent = parent if entry is node else twins[entry.parent]
+            assert isinstance(twin_parent, Folder)
+            twin_name = name if entry is node else entry.name
             if isinstance(entry, File):
-                last = entry.versions[-1]
-                twins[entry] = self.add_file(above, called, last.blob, now_s, client_s=last.client_s, extra=last.extra)
+                newest = entry.versions[-1]
+                twins[entry] = self.add_file(
+                    twin_parent, twin_name, newest.blob, now_s, client_s=newest.client_s, extra=newest.extra
+                )
             else:
-                twins[entry] = self.add_folder(above, called, now_s)
+                twins[entry] = self.add_folder(twin_parent, twin_name, now_s)
             twins[entry].extra = entry.extra
         return twins[node]
 
     def remove(self, node: Node, now_s: float, *, fades: bool = True) -> None:
         """Remove a node with all its contents. Raises StoreError for the root, which cannot be removed.
 
-        Without ``fades`` reads no longer saw it before, as in a trash.
+        Pass ``fades=False`` if reads no longer saw it before, as in a trash.
         """
         self._detach(node)
         if fades:
@@ -225,14 +230,14 @@ class NodeStore:
     def _detach(self, node: Node) -> None:
         if node.parent is None:
             raise StoreError("into_itself")
-        folded = self.fold(node.name)
-        same = node.parent.children[folded]
-        same.remove(node)
-        if not same:
-            del node.parent.children[folded]
+        folded_name = self.fold(node.name)
+        namesakes = node.parent.children[folded_name]
+        namesakes.remove(node)
+        if not namesakes:
+            del node.parent.children[folded_name]
 
     def _fade(self, node: Node, now_s: float) -> None:
-        """Note the files that reads still see, and forget those that they no longer see."""
+        """Record the files that reads still see, and forget those that they no longer see."""
         if not self.delete_delay_s:
             return
         while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:
@@ -241,7 +246,7 @@ class NodeStore:
             if isinstance(entry, File):
                 self._fading[entry.id] = _Fading(entry, entry.parent, now_s + self.delete_delay_s)
 
-    def _version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
+    def _make_version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
         modified_s = now_s if client_s is None else client_s
         listed_s = now_s + self.list_delay_s if self.list_delay_s else 0.0
         return Version(self._new_rev(), blob, modified_s, now_s, now_s + self.readiness_s, extra, listed_s)

@@ -1,7 +1,4 @@
-"""The parts of HTTP that applications read and write: queries, forms, byte ranges, JSON.
-
-What may live here: parsers and writers that several skins share. No I/O, and nothing specific to one API.
-"""
+"""The parts of HTTP that several skins read and write: queries, forms, byte ranges and JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 
-def fields(text: bytes) -> dict[str, str]:
-    """Returns the fields of a query or a form; if a name is repeated, the last value counts."""
+def parse_form(text: bytes) -> dict[str, str]:
+    """Return the fields of a query or a form. If a name is repeated, the last value counts."""
     return dict(parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def json_writer(comma: str = ",", colon: str = ":") -> Callable[[Any], bytes]:
-    """Returns what writes values as JSON, with these separators.
+    """Return a function that writes values as JSON with these separators.
 
-    ``JSONEncoder`` makes a new encoder in C for each value, which takes a third of the time of a short one. Here one
-    serves all; where the interpreter has none, ``JSONEncoder`` does it.
+    ``JSONEncoder`` makes a new encoder in C for each value, which takes a third of the time for a short one. Here one
+    encoder serves all values. Where the interpreter has no such encoder, ``JSONEncoder`` does the work.
     """
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
@@ -32,7 +29,7 @@ def json_writer(comma: str = ",", colon: str = ":") -> Callable[[Any], bytes]:
 
 
 def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:
-    """Returns start and end of one byte range; None if the header is invalid, which HTTP says to ignore.
+    """Return start and end of one byte range, or None if the header is invalid, which HTTP says to ignore.
 
     An empty range, which begins after the end of the content, has ``start >= end``: status 416.
     """

@@ -1,8 +1,7 @@
-"""Work that an API accepts and does later: jobs whose entries are done one after the other, each when it is due.
+"""Work that an API accepts and does later, in jobs whose entries are done one after the other, each when it is due.
 
-What may live here: when each entry is due, and its result. No clock (callers pass ``now_s``, seconds) and nothing
-specific to a provider. Jobs do not run in the background: code that reads the account calls ``advance`` first, which
-does everything that is due by then.
+There is no clock here, because callers pass ``now_s`` in seconds. Jobs do not run in the background either: code that
+reads the account first calls ``advance``, which does everything that is due by then.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Step = Callable[[float], Any]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job: ``results`` has a value for each completed step; ``is_complete`` is true if all are completed."""
+    """One job. ``results`` has a value for each completed step, and ``is_complete`` is true once all are completed."""
 
     kind: str
     steps: Sequence[Step]
@@ -41,14 +40,14 @@ class Jobs:
     ) -> None:
         """Accept a job that begins ``start_s`` later and needs ``entry_s`` for each step.
 
-        Each step is called with the time at which it is due. If both are 0, everything is done immediately.
+        Each step is called with the time at which it is due. If both delays are 0, everything is done immediately.
         """
         job = self._jobs[job_id] = Job(kind, steps, entry_s)
-        self._plan(job, now_s + start_s + (entry_s if steps else 0.0))
+        self._schedule(job, now_s + start_s + (entry_s if steps else 0.0))
         self.advance(now_s)
 
     def find(self, job_id: str, kind: str) -> Job | None:
-        """Returns the job with that id, if it is of that kind. Jobs are kept as long as the account."""
+        """Return the job with this id if it is of that kind, else None. Jobs are kept as long as the account."""
         job = self._jobs.get(job_id)
         return job if job is not None and job.kind == kind else None
 
@@ -59,14 +58,14 @@ class Jobs:
             if job.steps:
                 job.results.append(job.steps[len(job.results)](due_s))
             if len(job.results) < len(job.steps):
-                self._plan(job, due_s + job.entry_s)
+                self._schedule(job, due_s + job.entry_s)
             else:
                 job.is_complete, job.steps = True, ()
 
     def next_s(self) -> float:
-        """Returns when the next entry is due; infinity if there is none."""
+        """Return when the next entry is due, or infinity if there is none."""
         return self._due[0][0] if self._due else inf
 
-    def _plan(self, job: Job, due_s: float) -> None:
+    def _schedule(self, job: Job, due_s: float) -> None:
         self._count += 1
         heappush(self._due, (due_s, self._count, job))

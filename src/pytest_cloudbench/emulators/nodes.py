@@ -1,7 +1,4 @@
-"""The parts of a store: files, folders, their versions, and the log of changes.
-
-What may live here: values, and pure functions of them. No account, no clock, no I/O, no rules about names or paths.
-"""
+"""The parts of a store: files, folders, their versions, and the log of changes."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _Key = TypeVar("_Key")
 
 
 class StoreError(Exception):
-    """The store refuses a request; a skin translates ``reason`` into its API's terms.
+    """A request that the store refuses. A skin translates ``reason`` into its API's terms.
 
     The core uses ``not_found``, ``not_file``, ``not_folder``, ``taken``, ``file_ancestor``, ``insufficient_space`` or
     ``into_itself``. A skin may raise it with reasons of its own.
@@ -50,7 +47,7 @@ class Version(NamedTuple):
 
 
 class Node:
-    """A file or a folder. A removed node keeps its name and parent, and ``deleted_s`` says when it was removed.
+    """A file or a folder. A removed node keeps its name and parent, and has the time of its removal in ``deleted_s``.
 
     ``extra`` is the skin's own data, such as a flag for the trash.
     """
@@ -66,7 +63,7 @@ class Node:
 
 
 class Folder(Node):
-    """A folder; ``children`` by folded name, in order of arrival. Several may have the same name."""
+    """A folder. ``children`` are by folded name, in order of arrival, and several may have the same name."""
 
     __slots__ = ("children",)
 
@@ -75,25 +72,27 @@ class Folder(Node):
         self.children: dict[str, list[Node]] = {}
 
     def nodes(self) -> Iterator[Node]:
-        """Yields the children."""
-        for same in self.children.values():
-            yield from same
+        """Yield the children."""
+        for namesakes in self.children.values():
+            yield from namesakes
 
     def below(self) -> Iterator[Node]:
-        """Yields all nodes below, parents before children."""
-        left: list[Iterator[Node]] = [self.nodes()]
-        while left:
-            for node in left[-1]:
+        """Yield all nodes below, parents before children."""
+        pending: list[Iterator[Node]] = [self.nodes()]
+        while pending:
+            for node in pending[-1]:
                 yield node
                 if isinstance(node, Folder):
-                    left.append(node.nodes())
+                    pending.append(node.nodes())
                     break
             else:
-                left.pop()
+                pending.pop()
 
 
 class File(Node):
-    """A file; ``versions`` oldest first, never empty. Those before index ``born`` are of earlier files in its place."""
+    """A file. ``versions`` are oldest first and never empty. Those before index ``born`` are of earlier files in its
+    place.
+    """
 
     __slots__ = ("born", "versions")
 
@@ -103,25 +102,25 @@ class File(Node):
         self.born = born
 
     def seen(self, now_s: float) -> Version | None:
-        """Returns the newest version that reads see."""
-        for place in range(len(self.versions) - 1, self.born - 1, -1):
-            if self.versions[place].visible_s <= now_s:
-                return self.versions[place]
+        """Return the newest version that reads see, or None."""
+        for index in range(len(self.versions) - 1, self.born - 1, -1):
+            if self.versions[index].visible_s <= now_s:
+                return self.versions[index]
         return None
 
     def listed(self, now_s: float) -> Version | None:
-        """Returns the newest version that listings see."""
-        for place in range(len(self.versions) - 1, self.born - 1, -1):
-            if max(self.versions[place].visible_s, self.versions[place].listed_s) <= now_s:
-                return self.versions[place]
+        """Return the newest version that listings see, or None."""
+        for index in range(len(self.versions) - 1, self.born - 1, -1):
+            if max(self.versions[index].visible_s, self.versions[index].listed_s) <= now_s:
+                return self.versions[index]
         return None
 
 
 class ChangeLog(Generic[_Key]):
-    """What changed, in the order in which reads see it; a cursor is an index into ``keys``.
+    """A log of changes, in the order in which reads see them. A cursor is an index into ``keys``.
 
     Attributes:
-        keys: what changed: ids, paths or keys, as the code that adds them chooses.
+        keys: the ids, paths or keys of what changed, as the code that adds them chooses.
         listeners: called after each change, even if reads do not see it yet.
     """
 
@@ -132,7 +131,7 @@ class ChangeLog(Generic[_Key]):
         self._count = 0
 
     def add(self, key: _Key, now_s: float, visible_s: float = 0.0, *, at_once: bool = False) -> None:
-        """Log a change once reads see it; with ``at_once``, log it immediately as well."""
+        """Log a change once reads see it. With ``at_once``, log it immediately as well."""
         if visible_s > now_s:
             self._count += 1
             heappush(self._hidden, (visible_s, self._count, key))
@@ -147,11 +146,13 @@ class ChangeLog(Generic[_Key]):
             listener()
 
     def end(self, now_s: float) -> int:
-        """Returns the log's length for a read at ``now_s``; first adds what has become visible by then."""
+        """Add the changes that have become visible by ``now_s``, and return the log's length for a read at that
+        time.
+        """
         while self._hidden and self._hidden[0][0] <= now_s:
             self.keys.append(heappop(self._hidden)[2])
         return len(self.keys)
 
     def next_change_s(self) -> float:
-        """Returns when the next pending change becomes visible; infinity if there is none."""
+        """Return when the next pending change becomes visible, or infinity if there is none."""
         return self._hidden[0][0] if self._hidden else inf

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import urlencode, urlsplit
 
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 _CODE, _REFRESH = "authorization_code", "refresh_token"
@@ -143,7 +143,7 @@ class OAuth:
     def token(self, call: Call) -> Answer:
         """The token route: an access token for a refresh token, a code, or another proof that the dialect knows."""
         dialect = self._dialect
-        form = {**(fields(call.query) if dialect.takes_query else {}), **fields(call.body)}
+        form = {**(parse_form(call.query) if dialect.takes_query else {}), **parse_form(call.body)}
         kind = form.get("grant_type", "")
         if kind not in dialect.proofs:
             return dialect.refused("unsupported_grant_type", form)
@@ -204,7 +204,7 @@ class OAuth:
 
     def authorize(self, call: Call) -> Answer:
         """The page where a user agrees: it agrees at once, and sends the browser back with a code, or shows it."""
-        query, dialect = fields(call.query), self._dialect
+        query, dialect = parse_form(call.query), self._dialect
         target = query.get("redirect_uri", "")
         if query.get("code_challenge_method", "plain") not in ("S256", "plain"):
             return dialect.refused("invalid_request", query)

@@ -1,7 +1,4 @@
-"""Which emulators there are: the registry of APIs.
-
-What may live here: one line per API. Imported by the process that starts an emulator and by the emulator's process.
-"""
+"""The registry of emulated APIs, which the starting process and the emulator's own process both import."""
 
 from __future__ import annotations
 
@@ -14,4 +11,4 @@ SKINS: Mapping[str, str] = {
     "mega": "pytest_cloudbench.emulators.mega",
     "onedrive": "pytest_cloudbench.emulators.onedrive",
 }
-"""API name to the module that knows the words of its profiles and makes its skin (docs/extending/emulator.md)."""
+"""API name to the module that makes its skin and lists the words of its profiles (docs/extending/emulator.md)."""

@@ -1,14 +1,13 @@
-"""Finds the route of an API for a request: fixed paths, and patterns with parameters.
-
-What may live here: the table in which skins look up routes. No I/O; the skin decides what to answer if no route is
-found.
+"""Route tables, which skins use to look up the function of the API for a request.
 
 ==============  ==========================================================================
-in a pattern    stands for
+in a pattern    matches
 ==============  ==========================================================================
 ``{name}``      one part of the path: anything but ``/``
 ``{name*}``     one or more parts, separated by ``/``: ``/root:/{path*}:/content``
 ==============  ==========================================================================
+
+The skin decides what to answer if no route matches.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ _PARAMETER = re.compile(r"\{(\w+)(\*?)\}")
 
 
 class RouteTable:
-    """Routes by method and path, as ``(method, path or pattern, route)``.
+    """Routes by method and path, made from tuples ``(method, path or pattern, route)``.
 
-    A path is matched as it was sent, so that ``%2F`` stays inside a parameter; parameters are decoded afterwards. Fixed
-    paths go before patterns, and patterns are tried in their order. Raises ValueError if two routes are equal.
+    A path is matched as it was sent, so that ``%2F`` stays inside a parameter. Parameters are decoded afterwards. Fixed
+    paths go before patterns, and patterns are tried in their order. Raises ValueError if two routes have the same
+    method and path.
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, Route]]) -> None:
@@ -34,34 +34,34 @@ class RouteTable:
         self._patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         for method, path, route in routes:
             if "{" in path:
-                known = self._patterns.setdefault(path, (_compiled(path), {}))[1]
-                twice = known.setdefault(method, route) is not route
+                routes_of_pattern = self._patterns.setdefault(path, (_compile_pattern(path), {}))[1]
+                is_duplicate = routes_of_pattern.setdefault(method, route) is not route
             else:
-                twice = self._fixed.setdefault(path, {}).setdefault(method, Match(route, {})).route is not route
-            if twice:
+                is_duplicate = self._fixed.setdefault(path, {}).setdefault(method, Match(route, {})).route is not route
+            if is_duplicate:
                 raise ValueError(f"two routes for {method} {path}")
 
     def find(self, method: str, path: str) -> Match | None:
-        """Returns the route for a request, and its parameters."""
+        """Return the route of a request with its parameters, or None."""
         fixed = self._fixed.get(path)
         if fixed is not None and method in fixed:
             return fixed[method]
-        return next((match for known, match in self._matches(path) if known == method), None)
+        return next((match for accepted, match in self._match_methods(path) if accepted == method), None)
 
     def methods(self, path: str) -> tuple[str, ...]:
-        """Returns the methods that a path accepts; empty if there is no such path."""
-        return tuple(dict.fromkeys(method for method, _ in self._matches(path)))
+        """Return the methods that a path accepts, which is none if there is no such path."""
+        return tuple(dict.fromkeys(method for method, _ in self._match_methods(path)))
 
-    def _matches(self, path: str) -> Iterator[tuple[str, Match]]:
+    def _match_methods(self, path: str) -> Iterator[tuple[str, Match]]:
         yield from self._fixed.get(unquote(path), {}).items()
         for pattern, routes in self._patterns.values():
-            found = pattern.fullmatch(path)
-            if found is not None:
-                parameters = {name: unquote(value) for name, value in found.groupdict().items()}
+            parts = pattern.fullmatch(path)
+            if parts is not None:
+                parameters = {name: unquote(value) for name, value in parts.groupdict().items()}
                 yield from ((method, Match(route, parameters)) for method, route in routes.items())
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     parts, end = [], 0
     for parameter in _PARAMETER.finditer(pattern):
         name, star = parameter.groups()

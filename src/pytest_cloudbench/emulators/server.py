@@ -38,7 +38,7 @@ from pytest_cloudbench.emulators.profile import Profile, apply, find_profile, se
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
-from pytest_cloudbench.emulators.tls import forget_key, keeper_of, make_certificate, make_control_token
+from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token, make_file_keeper
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
 _PIECE_BYTES = 64 * 1024
@@ -392,7 +392,7 @@ async def _run(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             forget_key(folder)
             await super().startup(sockets)
-            _call_often(keeper_of(folder))
+            _call_often(make_file_keeper(folder))
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)

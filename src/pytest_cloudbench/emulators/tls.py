@@ -1,7 +1,7 @@
-"""How an emulator and its users trust each other: a certificate signed by its own CA, and the control socket's token.
+"""The certificate of an emulator, signed by its own CA, and the token of its control socket.
 
-What may live here: key material in a folder that only this user can enter, created at the start and removed with the
-process. The private key is removed as soon as it is loaded. The next process removes what a killed process left.
+Both are files in a folder that only this user can enter, which is made at the start and removed with the process. The
+private key is removed as soon as it is loaded. The next process removes what a killed process left.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _KEY = "server.pem"
 
 
 def make_certificate(names: Sequence[str]) -> str:
-    """Make ``ca.pem`` and ``server.pem`` (key and chain, for these names) in a new folder; returns its path.
+    """Make ``ca.pem`` and ``server.pem`` (key and chain, for these names) in a new folder, and return its path.
 
-    The folder has mode 0700; the caller removes it. Folders of killed processes are removed first.
+    The folder has mode 0700, and the caller removes it. Folders of killed processes are removed first.
     """
     import trustme
 
@@ -32,22 +32,23 @@ def make_certificate(names: Sequence[str]) -> str:
 
 
 def forget_key(folder: str) -> None:
-    """Remove the private key, once it is loaded."""
+    """Remove the private key, which is needed only until it is loaded."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder, _KEY))
 
 
 def make_control_token(folder: str) -> tuple[str, str]:
-    """Write a new token to a file in the folder that only its owner can read; returns the token and the file's path."""
+    """Write a new token to a file that only its owner can read. Return the token and the path of the file."""
     token, path = secrets.token_urlsafe(32), os.path.join(folder, "control.token")
-    _write_new(path, token.encode())
+    _create_private_file(path, token.encode())
     return token, path
 
 
-def keeper_of(folder: str) -> Callable[[], None]:
-    """Returns what keeps the folder's files from clean-ups of temporary files, by age or by name, when called often.
+def make_file_keeper(folder: str) -> Callable[[], None]:
+    """Return a function that protects the folder's files from clean-ups of temporary files, if it is called often.
 
-    It gives the files a new date, and writes again what is gone, since clients may read the certificate at any time.
+    Clean-ups go by age or by name. Each call gives the files a new date and rewrites missing ones, since clients may
+    read the certificate at any time.
     """
     contents = {}
     for name in os.listdir(folder):
@@ -59,16 +60,16 @@ def keeper_of(folder: str) -> Callable[[], None]:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
             if os.name == "posix" and os.lstat(folder).st_uid != os.geteuid():
-                return  # another user was quicker
+                return  # another user has made a folder of this name meanwhile
             for path, content in contents.items():
                 try:
                     os.utime(path)
                 except FileNotFoundError:
-                    _write_new(path, content)
+                    _create_private_file(path, content)
 
     return keep
 
 
-def _write_new(path: str, content: bytes) -> None:
+def _create_private_file(path: str, content: bytes) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.box.items import USER, chosen, mini, query_of
 from pytest_cloudbench.emulators.box.scopes import SCOPES, Bounds, resource_of
 from pytest_cloudbench.emulators.box.state import USER_ID, BoxFunction, BoxState
 from pytest_cloudbench.emulators.box.uploads import MAX_UPLOAD_BYTES
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -78,7 +78,7 @@ DIALECT = Dialect(
 
 
 def _token(state: BoxState, call: Call) -> Answer:
-    form = fields(call.body)
+    form = parse_form(call.body)
     kind = form.get("grant_type", "")
     needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
     if (needs_secret and not form.get("client_secret")) or not _is_right(state, form):
@@ -130,7 +130,7 @@ def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str], no
 
 
 def _revoke(state: BoxState, call: Call) -> Answer:
-    form = fields(call.body)
+    form = parse_form(call.body)
     if not form.get("client_id") or not form.get("client_secret") or not _is_right(state, form):
         return _refused("invalid_client", form)
     state.oauth.revoke(form.get("token", ""))
@@ -141,7 +141,7 @@ def _authorize(state: BoxState, call: Call) -> Answer:
     answer, scope = state.oauth.authorize(call), query_of(call).get("scope", "")
     if answer.status == 302 and scope:
         place = dict(answer.headers)[b"location"]
-        state.bounds[fields(place.partition(b"?")[2])["code"]] = Bounds(frozenset(scope.split()))
+        state.bounds[parse_form(place.partition(b"?")[2])["code"]] = Bounds(frozenset(scope.split()))
     return answer
 
 

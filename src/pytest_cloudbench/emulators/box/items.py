@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, timestamp
 from pytest_cloudbench.emulators.box.state import USER_ID, BoxState, ItemMeta
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.skin import Call
 
@@ -319,4 +319,4 @@ def _marked(marker: str) -> list[int]:
 
 def query_of(call: Call) -> dict[str, str]:
     """Returns the fields of a request's query."""
-    return fields(call.query) if call.query else {}
+    return parse_form(call.query) if call.query else {}

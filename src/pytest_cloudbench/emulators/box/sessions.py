@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
 from pytest_cloudbench.emulators.box.answers import (
     BoxError,
     answer_json,
@@ -138,7 +138,7 @@ def _matches(header: str, blob: Blob) -> bool:
     """Returns whether content has the digest of a header: ``sha=`` or ``sha-512=``, in base64."""
     name, _, value = header.partition("=")
     if name.strip().lower() == "sha-512":
-        return base64.b64encode(bytes.fromhex(hashed(blob, hashlib.sha512()).hash_hex)).decode() == value.strip()
+        return base64.b64encode(bytes.fromhex(hash_blob(blob, hashlib.sha512()).hash_hex)).decode() == value.strip()
     return name.strip().lower() == "sha" and _base64_of(blob) == value.strip()
 
 
@@ -197,7 +197,7 @@ def _commit(state: BoxState, call: Call) -> Answer:
     if len(session.parts) and call.now_s < session.processed_s:
         wait = b"%d" % math.ceil(session.processed_s - call.now_s)
         return Answer(202, [(b"content-type", b"application/json"), (b"retry-after", wait)], b"")
-    blob = hashed(_named_parts(session, body), sha1())
+    blob = hash_blob(_named_parts(session, body), sha1())
     if not _matches(digest, blob):
         told = f"File digest was incorrect. Actual: {_base64_of(blob)} Expected: {digest.partition('=')[2]}"
         raise BoxError(400, "digest_mismatch", message=told)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, hash_blob
 from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, bad_parameter, json_body, origin, read_time
 from pytest_cloudbench.emulators.box.items import chosen, conflict, file_item, query_of
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
@@ -151,7 +151,7 @@ def precondition(state: BoxState, call: Call, node: File | Folder) -> None:
 
 def damaged(blob: Blob, bit: int | None) -> Blob:
     """Returns what is stored: a fault of the profile may flip a bit."""
-    return blob if bit is None else hashed(blob.flipped(bit), sha1())
+    return blob if bit is None else hash_blob(blob.flipped(bit), sha1())
 
 
 def _form(call: Call, *, needs_attributes: bool) -> tuple[dict[str, Any], Blob]:

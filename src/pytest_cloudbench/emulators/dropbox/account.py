@@ -12,7 +12,7 @@ from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_json, a
 from pytest_cloudbench.emulators.dropbox.args import array, string, struct, union
 from pytest_cloudbench.emulators.dropbox.scopes import SCOPES
 from pytest_cloudbench.emulators.dropbox.state import Function, State
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -124,7 +124,7 @@ def _run_echo(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
-    header = call.headers.get(b"authorization", b"").decode("latin-1") or fields(call.query)["authorization"]
+    header = call.headers.get(b"authorization", b"").decode("latin-1") or parse_form(call.query)["authorization"]
     state.oauth.revoke(header.partition(" ")[2])
 
 

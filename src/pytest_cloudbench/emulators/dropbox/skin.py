@@ -37,7 +37,7 @@ from pytest_cloudbench.emulators.dropbox.blocks import BlockWriter
 from pytest_cloudbench.emulators.dropbox.scopes import not_offered, required_scope
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.dropbox.tree import Tree
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import OAuth, basic_credentials
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
@@ -181,7 +181,7 @@ class Dropbox:
         """Returns the refusal of a call that is not authorized; None if it is allowed. Raises BadRequest."""
         given, now_s = call.headers, call.now_s
         header, where = given.get(b"authorization"), 'HTTP header "Authorization"'
-        if header is None and (value := fields(call.query).get("authorization")) is not None:
+        if header is None and (value := parse_form(call.query).get("authorization")) is not None:
             header, where = value.encode(), 'URL parameter "authorization"'
         oauth = self.state.oauth
         expires_s = oauth.tokens.get(header) if header is not None else None
@@ -266,7 +266,7 @@ def _block_writer(call: Call) -> BlockWriter:
 
 def _query_argument(query: bytes) -> bytes:
     """Returns the argument from the query, which content functions also accept: ``?arg=...``."""
-    return fields(query).get("arg", "").encode()
+    return parse_form(query).get("arg", "").encode()
 
 
 async def _later(result: Awaitable[Any], sentence: str) -> Answer:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import answer_json, answer_page
 from pytest_cloudbench.emulators.gdrive.scopes import is_scope
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -89,5 +89,5 @@ DIALECT = Dialect(
 
 def revoke_token(oauth: OAuth, call: Call) -> Answer:
     """Revoke the token that is in the form or in the query."""
-    token = (fields(call.body) | fields(call.query)).get("token", "")
+    token = (parse_form(call.body) | parse_form(call.query)).get("token", "")
     return answer_json({}) if oauth.revoke(token) else _format_refusal("invalid_token", {})

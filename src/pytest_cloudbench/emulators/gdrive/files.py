@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, hashed
+from pytest_cloudbench.emulators.blob import Blob, hash_blob
 from pytest_cloudbench.emulators.gdrive.answers import (
     DriveError,
     answer_json,
@@ -34,7 +34,7 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-EMPTY = hashed(b"", hashlib.md5(usedforsecurity=False))
+EMPTY = hash_blob(b"", hashlib.md5(usedforsecurity=False))
 """The content of a file that was created without any."""
 
 _DEFAULT_PAGE, _LARGEST_PAGE = 100, 1000

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import hashed
+from pytest_cloudbench.emulators.blob import hash_blob
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, format_time
 from pytest_cloudbench.emulators.gdrive.selection import Selection, pick_selected
 from pytest_cloudbench.emulators.gdrive.state import (
@@ -197,7 +197,7 @@ def _file_extension(view: FileView) -> str | None:
 
 def _content_hash(name: str) -> _Property:
     return lambda view: (
-        None if view.blob_version is None else hashed(view.blob_version.blob, hashlib.new(name)).hash_hex
+        None if view.blob_version is None else hash_blob(view.blob_version.blob, hashlib.new(name)).hash_hex
     )
 
 

@@ -12,7 +12,7 @@ from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, 
 from pytest_cloudbench.emulators.gdrive.metadata import FILE_DEFAULT, FileView, describe_file
 from pytest_cloudbench.emulators.gdrive.selection import Selection, parse_selection, pick_selected
 from pytest_cloudbench.emulators.gdrive.state import APP_DATA, DriveState
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -22,12 +22,12 @@ _SPACES = frozenset({"drive", APP_DATA, "photos"})
 
 def query_params(call: Call) -> Mapping[str, str]:
     """Return the parameters of the query. Short queries are cached, since clients repeat most of them word for word."""
-    return _parse_query(call.query) if len(call.query) <= _CACHED_BYTES else fields(call.query)
+    return _parse_query(call.query) if len(call.query) <= _CACHED_BYTES else parse_form(call.query)
 
 
 @lru_cache(maxsize=256)
 def _parse_query(query: bytes) -> Mapping[str, str]:
-    return MappingProxyType(fields(query))
+    return MappingProxyType(parse_form(query))
 
 
 def read_flag(params: Mapping[str, str], name: str, default: bool = False) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, PieceWriter, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, PieceWriter, hash_blob
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, store_refusal
 from pytest_cloudbench.emulators.gdrive.files import change_file, make_file
 from pytest_cloudbench.emulators.gdrive.multipart import MultipartReader
@@ -228,7 +228,7 @@ def _store_content(
 ) -> Node:
     """Store content in a new or an existing file, and return the file."""
     if call.damage is not None:  # an injected fault corrupts the stored content
-        blob = hashed(blob.flipped(call.damage), _md5())
+        blob = hash_blob(blob.flipped(call.damage), _md5())
     if node is None:
         return make_file(state, metadata, blob, mime, call.now_s)
     meta = drive_meta(node)
@@ -320,7 +320,7 @@ def _read_multipart(call: Call) -> tuple[dict[str, Any], Blob, str]:
     blob = body.blob
     try:
         if body.headers.get("content-transfer-encoding", "").lower() == "base64" and blob is not None:
-            blob = hashed(base64.b64decode(blob.data), _md5())
+            blob = hash_blob(base64.b64decode(blob.data), _md5())
     except ValueError:
         blob = None
     if blob is None:

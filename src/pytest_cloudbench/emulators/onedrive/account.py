@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentials_of, is_plausible
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
@@ -108,7 +108,7 @@ DIALECT = Dialect(
 
 def grant_token(state: GraphState, call: Call) -> Answer:
     """Answer a request for a token. A device code is worth a token once its user has agreed."""
-    form = fields(call.body)
+    form = parse_form(call.body)
     (client, secret), kind = credentials_of(call, form), form.get("grant_type", "")
     proof = form.get(DIALECT.proofs.get(kind, ""), "")
     if (kind == _CLIENT_CREDENTIALS and not secret) or secret.startswith("invalid"):
@@ -177,11 +177,11 @@ def _origin(call: Call) -> str:
 
 def authorize_user(state: GraphState, call: Call) -> Answer:
     """Agree in place of the user, and return the code to the application in the way that ``response_mode`` names."""
-    answer, query = state.oauth.authorize(call), fields(call.query)
+    answer, query = state.oauth.authorize(call), parse_form(call.query)
     if answer.status != 302:
         return answer
     address, _, text = dict(answer.headers)[b"location"].decode().partition("?")
-    parameters = fields(text.encode())
+    parameters = parse_form(text.encode())
     state.nonces[parameters["code"]] = query.get("nonce", "")
     if query.get("response_mode") != "form_post":
         return answer
@@ -221,7 +221,7 @@ def instance_discovery(call: Call) -> Answer:
 
 def issue_device_code(state: GraphState, call: Call) -> Answer:
     """Answer ``devicecode`` with a code for the client, and one for its user to type."""
-    form = fields(call.body)
+    form = parse_form(call.body)
     if not form.get("client_id"):
         return _format_refusal("invalid_client", form)
     code, user_code = f"D{state.tree.random_token(100)}", state.tree.random_guid().replace("-", "")[:9].upper()
@@ -243,7 +243,9 @@ def issue_device_code(state: GraphState, call: Call) -> Answer:
 
 def accept_user_code(state: GraphState, call: Call) -> Answer:
     """Answer the page where a user types a code. The user agrees by sending it."""
-    user_code = {**dict(parse_qsl(call.query.decode("latin-1"))), **fields(call.body)}.get("otc", "").strip().upper()
+    user_code = (
+        {**dict(parse_qsl(call.query.decode("latin-1"))), **parse_form(call.body)}.get("otc", "").strip().upper()
+    )
     devices = [device for device in state.devices.values() if user_code and device.user_code == user_code]
     text = "You have signed in." if devices else "That code didn't work. Check the code and try again."
     for device in devices:

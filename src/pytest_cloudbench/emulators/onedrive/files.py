@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from pytest_cloudbench.emulators.blob import Blob, hashed
+from pytest_cloudbench.emulators.blob import Blob, hash_blob
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.answers import (
@@ -248,7 +248,7 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
 def _put_content(request: GraphRequest) -> Answer:
     blob: Blob = request.call.body
     if request.call.damage is not None:
-        blob = hashed(blob.flipped(request.call.damage), QuickXor())
+        blob = hash_blob(blob.flipped(request.call.damage), QuickXor())
     behavior = parse_behavior(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
     folder, name = request.resolve_target()
     existing = request.tree.find_child(folder, name)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from pytest_cloudbench.emulators.blob import BlobWriter, PieceWriter
 from pytest_cloudbench.emulators.core import Tokens
-from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import Node, StoreError
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive import account, changes, files, legacy, sharing, uploads
@@ -266,14 +266,14 @@ class OneDrive:
         return rows
 
     def _handle_fragment(self, call: Call) -> Answer:
-        query = fields(call.query)
+        query = parse_form(call.query)
         guid = query.get("guid", "").strip("'")
         if self.state.verify_signature(query.get("tempauth", "")) != guid:
             raise GraphError(401, "unauthenticated", "The caller is not authenticated.")
         return uploads.handle_fragment(self.state, call, guid)
 
     def _answer_download(self, call: Call) -> Answer:
-        answer = files.answer_download(self.state, call, fields(call.query).get("tempauth", ""))
+        answer = files.answer_download(self.state, call, parse_form(call.query).get("tempauth", ""))
         if answer is None:
             raise GraphError(401, "unauthenticated", "The address has expired, or its item is gone.")
         return answer

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BytePieces, hashed
+from pytest_cloudbench.emulators.blob import Blob, BytePieces, hash_blob
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
@@ -137,7 +137,7 @@ def _answer_progress(session: UploadSession, status: int) -> Answer:
 def _commit_session(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
     blob = Blob(BytePieces.join(session.parts).pieces, session.hash.hexdigest())
     if call.damage is not None:
-        blob = hashed(blob.flipped(call.damage), QuickXor())
+        blob = hash_blob(blob.flipped(call.damage), QuickXor())
     request = GraphRequest(state, call, session.address)
     if not state.tree.is_in_drive(session.folder):
         raise store_refusal(StoreError("not_found"))

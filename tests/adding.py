@@ -89,7 +89,7 @@ def copy_checkout(folder: Path) -> Path:
     def ignored(base: str, names: list[str]) -> set[str]:
         return NOT_COPIED(base, names) | ({".ci"} if Path(base) == ROOT else set())
 
-    return Path(shutil.copytree(ROOT, folder, ignore=ignored))
+    return Path(shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored))
 
 
 @dataclass(frozen=True)

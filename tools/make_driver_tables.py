@@ -21,6 +21,8 @@ COLUMNS = (
     "driver", "through", "streams", "digest", "folders", "ranges", "overwrites", "optional verbs",
     "requests per put, get", "one request to",
 )  # fmt: skip
+MANY = 4
+"""So many closed names with one beginning are counted, not listed; ``drivers/surroundings.py`` has them all."""
 
 
 def yes(value: bool) -> str:
@@ -55,10 +57,22 @@ def shown(row: Surrounding) -> str:
     return f"`{row.name.removeprefix('host:')}`"
 
 
+def listed(same: Sequence[Surrounding]) -> str:
+    """Names of neighbours: all that are passed through, but of what is closed many with one beginning in one word."""
+    by_beginning: dict[str, list[str]] = {}
+    for row in same:
+        by_beginning.setdefault(row.name.partition("_")[0], []).append(shown(row))
+    several = {beginning for beginning, names in by_beginning.items() if same[0].closed and len(names) >= MANY}
+    return ", ".join(
+        f"{len(names)} `{beginning}_...`" if beginning in several else ", ".join(names)
+        for beginning, names in by_beginning.items()
+    )
+
+
 def rows(library: str) -> Iterator[str]:
     """Neighbours with the same outcome share a row."""
     for told, same in groupby(LIBRARIES[library], key=outcome):
-        yield f"| {library} | {', '.join(map(shown, same))} | {told} |\n"
+        yield f"| {library} | {listed([*same])} | {told} |\n"
 
 
 def surroundings() -> str:

@@ -67,7 +67,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkout(original: Path) -> Path:
     """A copy in which everything was done that the page says."""
-    copy = Path(shutil.copytree(original, original.with_name("checkout")))
+    copy = Path(shutil.copytree(original, original.with_name("checkout"), symlinks=True))
     follow_in(copy)
     return copy
 
@@ -182,7 +182,7 @@ def test_each_of_its_places_is_needed(
     original: Path, environment: Mapping[str, str], left_out: str, test: str, tmp_path: Path
 ) -> None:
     """The tests above do not pass by accident: if one of the steps is omitted, a test of all drivers fails."""
-    copy = Path(shutil.copytree(original, tmp_path / "checkout"))
+    copy = Path(shutil.copytree(original, tmp_path / "checkout", symlinks=True))
     follow_in(copy, without=left_out)
     there = {**environment, "PYTHONPATH": str(copy / "src")}
     with pytest.raises(AssertionError, match="ended with 1"):

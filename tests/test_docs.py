@@ -340,7 +340,7 @@ def blocks(document: str, kind: str) -> list[str]:
     ],
 )
 def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:
-    every = [each for each in blocks(document, "python") if tests > 4 or "Stable(" not in each]
+    every = [each for each in blocks(document, "python") if tests > 5 or "Stable(" not in each]
     (tmp_path / "test_document.py").write_text("\n".join(every) if tests > 1 else every[0])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", f"{time_scale}", "-n", "2"],

@@ -56,8 +56,8 @@ def test_gates_are_explained_on_one_page() -> None:
     assert len((DOCS / "gates.md").read_text("utf-8").split()) <= 900
 
 
-@pytest.mark.parametrize("page", GUIDE)
-def test_a_page_of_the_guide_begins_with_its_purpose_and_an_example(page: str) -> None:
+@pytest.mark.parametrize("page", [*GUIDE, *section(NAV, "Reference")])
+def test_a_page_begins_with_its_purpose_and_an_example(page: str) -> None:
     heading, purpose, *others = re.split(r"\n{2,}", (DOCS / page).read_text("utf-8"))
     assert heading.startswith("# ")
     assert words(purpose) >= 5

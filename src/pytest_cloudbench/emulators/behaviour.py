@@ -1,6 +1,5 @@
-"""A profile in action: when to answer, whether to answer at all, and how fast the bytes go.
+"""A profile in action: when to answer, whether to answer at all, and how fast the bytes flow.
 
-What may live here: the emulator's clock, the random draws, and waiting. No HTTP and no API.
 Every wait is given in emulated seconds and lasts ``1 / time_scale`` of that in real time.
 """
 
@@ -30,11 +29,11 @@ class EmulatorClock:
         self._epoch_s = time.time()
 
     def now_s(self) -> float:
-        """Returns the current time of the emulator's clock."""
+        """Return the current time of the emulator's clock."""
         return self._epoch_s + (time.monotonic() - self._start_s) * self._scale
 
     def real_s(self, emulated_s: float) -> float:
-        """Returns how many real seconds an emulated duration lasts."""
+        """Return how many real seconds an emulated duration lasts."""
         return emulated_s / self._scale
 
 
@@ -42,9 +41,9 @@ class Behaviour:
     """Applies the profile to each request.
 
     Attributes:
-        profile: the current profile; change it with ``configure``.
+        profile: the current profile, which ``configure`` changes.
         limits: whether any request may be refused.
-        delays: whether any answer may have to wait; if False, a shorter code path is used.
+        delays: whether any answer may have to wait. If False, a shorter code path is used.
         faults: whether any request may go wrong.
         slots: a semaphore that each request holds while it is worked on, or None if there is no limit.
     """
@@ -56,8 +55,8 @@ class Behaviour:
         self._replica_draws = random.Random(f"{seed} replicas")
         self._freeze_start_s = clock.now_s()
         self._held: deque[asyncio.Future[None]] = deque()
-        self._let_go: WeakSet[asyncio.Task[object]] = WeakSet()
-        self._thaws = False
+        self._released: WeakSet[asyncio.Task[object]] = WeakSet()
+        self._is_thawing = False
         self.throttle = Throttle(profile.throttle)
         self.slots: asyncio.Semaphore | None = None
         self._slots = 0
@@ -66,12 +65,12 @@ class Behaviour:
         self.configure(profile)
 
     def configure(self, profile: Profile) -> None:
-        """Use another profile. A changed freeze starts its first period now; the throttle keeps its state."""
+        """Use another profile. A changed freeze starts its first period now, and the throttle keeps its state."""
         if profile.freeze != self.profile.freeze:
             self._freeze_start_s = self._clock.now_s()
         self.throttle.policy = profile.throttle
         self.profile = profile
-        if profile.capacity.slots != self._slots:  # requests at work keep the slots that they have
+        if profile.capacity.slots != self._slots:  # requests being worked on keep their slots
             self._slots = profile.capacity.slots
             self.slots = asyncio.Semaphore(self._slots) if self._slots else None
         limits, band, faults = profile.throttle, profile.bandwidth, profile.faults
@@ -96,7 +95,7 @@ class Behaviour:
         self.configure(self.profile)
 
     def latency_s(self, kind: Kind) -> float:
-        """Returns one random draw of the time from the request to the answer, seconds."""
+        """Return one random draw of the time from the request to the answer, seconds."""
         latency = self.profile.latency
         if kind is Kind.FREE:
             return 0.0
@@ -107,7 +106,7 @@ class Behaviour:
         return max(latency.min_s, latency.median_s * factor * spread)
 
     def lead_s(self, now_s: float) -> float:
-        """Returns how far the replica that answers a read is ahead of the one that lags, seconds."""
+        """Return how far the replica that answers a read is ahead of the one that lags, seconds."""
         readiness = self.profile.readiness
         if not readiness.flaps:
             return 0.0
@@ -116,17 +115,17 @@ class Behaviour:
         return readiness.replica_lag_s if replica else 0.0
 
     def upload_s(self, size_bytes: int) -> float:
-        """Returns how long a connection needs to upload the given number of bytes, seconds."""
+        """Return how long a connection needs to upload this many bytes, seconds."""
         rate = self.profile.bandwidth.up_bytes_per_s
         return size_bytes / rate if rate else 0.0
 
     def download_s(self, size_bytes: int) -> float:
-        """Returns how long a connection needs to download the given number of bytes, seconds."""
+        """Return how long a connection needs to download this many bytes, seconds."""
         rate = self.profile.bandwidth.down_bytes_per_s
         return size_bytes / rate if rate else 0.0
 
     def thaw_s(self, at_s: float) -> float:
-        """Returns when an answer that is ready at ``at_s`` may be sent."""
+        """Return when an answer that is ready at ``at_s`` may be sent."""
         freeze = self.profile.freeze
         if not freeze.duration_s:
             return at_s
@@ -140,46 +139,48 @@ class Behaviour:
             if due_s > now_s:
                 await asyncio.sleep(self._clock.real_s(due_s - now_s))
                 continue
-            left_s = self.thaw_s(now_s) - now_s
-            if left_s > 0:
-                await self._in_line(self._clock.real_s(left_s))
+            frozen_s = self.thaw_s(now_s) - now_s
+            if frozen_s > 0:
+                await self._queue_until_thaw(self._clock.real_s(frozen_s))
                 continue
-            if self._held and asyncio.current_task() not in self._let_go:
-                await self._in_line(0.0)
+            if self._held and asyncio.current_task() not in self._released:
+                await self._queue_until_thaw(0.0)
             return
 
-    async def _in_line(self, real_s: float) -> None:
-        """Held requests continue in order of arrival, and no later request overtakes them."""
+    async def _queue_until_thaw(self, real_s: float) -> None:
+        """Wait in the queue of held requests. They continue in order of arrival, and no later request overtakes
+        them.
+        """
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._held.append(turn)
-        if not self._thaws:
-            self._thaws = True
-            loop.call_later(real_s, self._release, 0)
+        if not self._is_thawing:
+            self._is_thawing = True
+            loop.call_later(real_s, self._release_batch, 0)
         await turn
         task = asyncio.current_task()
         if task is not None:
-            self._let_go.add(task)
+            self._released.add(task)
 
-    def _release(self, at_once: int) -> None:
+    def _release_batch(self, batch_size: int) -> None:
         """Release the next batch. If all were released at once, a client's threads would finish in arbitrary order."""
         loop, now_s = asyncio.get_running_loop(), self._clock.now_s()
-        if (left_s := self.thaw_s(now_s) - now_s) > 0:
-            loop.call_later(self._clock.real_s(left_s), self._release, 0)
+        if (frozen_s := self.thaw_s(now_s) - now_s) > 0:
+            loop.call_later(self._clock.real_s(frozen_s), self._release_batch, 0)
             return
-        at_once = at_once or -(-len(self._held) // _THAW_TURNS)
-        for _ in range(min(at_once, len(self._held))):
+        batch_size = batch_size or -(-len(self._held) // _THAW_TURNS)
+        for _ in range(min(batch_size, len(self._held))):
             turn = self._held.popleft()
             if not turn.done():
                 turn.set_result(None)
-        self._thaws = bool(self._held)
-        if self._thaws:
-            loop.call_later(self._clock.real_s(_THAW_TURN_S), self._release, at_once)
+        self._is_thawing = bool(self._held)
+        if self._is_thawing:
+            loop.call_later(self._clock.real_s(_THAW_TURN_S), self._release_batch, batch_size)
         else:
-            self._let_go.clear()
+            self._released.clear()
 
     def fault(self) -> str | None:
-        """Returns the fault of the next request: ``error``, ``reset``, ``reset_after`` or nothing."""
+        """Return the fault of the next request (``error``, ``reset`` or ``reset_after``), or None."""
         faults = self.profile.faults
         draw = self._fault_draws.random()
         if draw < faults.error_rate:
@@ -189,7 +190,7 @@ class Behaviour:
         return None
 
     def damage(self) -> int | None:
-        """Returns which bit of the next upload is flipped in the store, if any."""
+        """Return the bit of the next upload that is flipped in the store, or None."""
         rate = self.profile.faults.corrupt_rate
         if not rate or self._fault_draws.random() >= rate:
             return None

@@ -1,10 +1,9 @@
 """A provider's behaviour as data: the TOML profile and its strict loader.
 
-What may live here: the frozen values of a profile, reading one file, checking types and ranges. Whatever the text
-contains, this module raises only ConfigError, which names file, key and what was expected.
+Whatever the text contains, this module raises only ConfigError, which names the file, the key and what was expected.
 
-A profile has one table per section below; an omitted key is off. ``[meta]`` describes the profile, and
-``[why]`` gives the reason or source of every number::
+A profile has one table per section below, and an omitted key is off. ``[meta]`` describes the profile, and ``[why]``
+gives the reason or source of every number::
 
     [meta]
     name = "slow"
@@ -43,7 +42,7 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What the profile is; ``api`` names the emulator's skin."""
+    """The description of a profile. ``api`` names the emulator's skin."""
 
     name: str
     api: str
@@ -55,10 +54,10 @@ class Latency:
     """Time from the request to the answer, without transfer: ``max(min_s, lognormal)``.
 
     Attributes:
-        median_s: median of a metadata request, seconds; 0 means no delay.
-        sigma: standard deviation of the logarithm (0: always the median).
-        min_s: no answer comes earlier than this, seconds.
-        write_factor: a write's median is ``median_s`` times this.
+        median_s: the median of a metadata request, seconds. 0 means no delay.
+        sigma: the standard deviation of the logarithm. At 0, every latency is the median.
+        min_s: the earliest time of an answer, seconds.
+        write_factor: the median of a write divided by ``median_s``.
         read_factor: the same for a download.
     """
 
@@ -71,7 +70,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second of one connection; 0 means unlimited."""
+    """The bytes per second of one connection. 0 means unlimited."""
 
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
@@ -79,7 +78,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests that are worked on at the same time; the others wait in order of arrival. 0 means no limit."""
+    """The number of requests that are worked on at the same time. Others wait in order of arrival. 0 means no limit."""
 
     slots: int = 0
 
@@ -89,9 +88,9 @@ class Faults:
     """Shares of requests (0 to 1) that fail.
 
     Attributes:
-        error_rate: answered with status 500, not executed.
-        reset_rate: connection reset; half of them after the request was executed, so that the answer is lost.
-        corrupt_rate: of the uploads: one bit of the stored content is flipped.
+        error_rate: requests that are answered with status 500, and not executed.
+        reset_rate: requests whose connection is reset, half of them after execution, so that the answer is lost.
+        corrupt_rate: uploads of which one bit is flipped in the stored content.
     """
 
     error_rate: float = 0.0
@@ -101,15 +100,15 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """How long reads lag behind writes, seconds.
+    """The delays of reads behind writes, seconds.
 
     Attributes:
-        delay_s: until any read sees an uploaded object.
-        list_delay_s: until listings see it, if that is longer.
+        delay_s: the time until any read sees an uploaded object.
+        list_delay_s: the time until listings see it, if that is longer.
         delete_delay_s: how long reads and listings still see a removed file.
-        replicas: how many answer reads and listings; 0 or 1: there is only one state.
-        replica_lag_s: one of the replicas shows every write and removal so much later than the others.
-        replica_turn_s: how long one replica answers before the next one does; 0: each request meets any of them.
+        replicas: how many replicas answer reads and listings. At 0 or 1 there is only one state.
+        replica_lag_s: how much later than the others one of the replicas shows every write and removal.
+        replica_turn_s: how long one replica answers before the next one does. At 0, each request meets any of them.
     """
 
     delay_s: float = 0.0
@@ -121,11 +120,11 @@ class Readiness:
 
     @property
     def flaps(self) -> bool:
-        """Whether replicas may differ."""
+        """True if replicas may differ."""
         return self.replicas > 1 and self.replica_lag_s > 0
 
     def of_last_replica(self) -> Readiness:
-        """Returns the delays of the replica that lags."""
+        """Return the delays of the replica that lags."""
         if not self.flaps:
             return self
         lag_s = self.replica_lag_s
@@ -137,14 +136,16 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Bytes the account may hold; 0 means unlimited."""
+    """The bytes that the account may hold. 0 means unlimited."""
 
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """No answer is sent during the last ``duration_s`` of each ``period_s``; 0 means never."""
+    """The freezes of a provider, which sends no answer during the last ``duration_s`` of each ``period_s``. 0 means
+    never.
+    """
 
     period_s: float = 0.0
     duration_s: float = 0.0
@@ -152,12 +153,12 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """How long jobs take: work that the API accepts immediately and does later, entry by entry.
+    """The duration of jobs: work that the API accepts immediately and does later, entry by entry.
 
     Attributes:
-        start_s: from the request until the job begins, seconds.
+        start_s: the time from the request until the job begins, seconds.
         entry_s: how long each of its entries takes, seconds.
-        sync_entries: a larger batch becomes a job, if the API lets the service choose; 0: the skin chooses.
+        sync_entries: the largest batch that is not a job, if the API lets the service choose. At 0, the skin chooses.
     """
 
     start_s: float = 0.0
@@ -167,7 +168,7 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The account behind the token: the API's word for its type; lifetime of an issued token, seconds."""
+    """The account behind the token: the API's word for its type, and the lifetime of an issued token in seconds."""
 
     type: str = ""
     token_lifetime_s: float = 14_400.0
@@ -191,8 +192,8 @@ class Profile:
     why: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        defaults = _of_skin(self.meta.api, "DEFAULTS")
-        for key in _WORDS:
+        defaults = _skin_table(self.meta.api, "DEFAULTS")
+        for key in _WORD_KEYS:
             section, _, name = key.partition(".")
             value = getattr(self, section)
             if not getattr(value, name) and key in defaults:
@@ -211,8 +212,8 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "account": Account,
     "jobs": JobTimes,
 }
-_LATER = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica")
-"""Settings that came after profiles were first compared."""
+_LATER_KEYS = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica")
+"""Prefixes of the settings that were added after profiles were first compared."""
 
 _UPPER: Mapping[str, float] = {
     "throttle.retry_after_s": _DAY_S,
@@ -235,17 +236,17 @@ _UPPER: Mapping[str, float] = {
     "jobs.start_s": _DAY_S,
     "jobs.entry_s": _DAY_S,
 }
-"""Largest value of a number; the others end at 1e15. The smallest is 0."""
+"""The largest value of a number, which is 1e15 for the others. The smallest is 0."""
 
 _LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})
-"""Settings that only some skins offer: those that their module names in ``LAGS``."""
+"""Settings that only some skins offer, whose module lists them in ``LAGS``."""
 
-_WORDS = ("throttle.reason", "account.type")
-"""Settings that are words of the API: its skin says which there are, and which one is meant if none is given."""
+_WORD_KEYS = ("throttle.reason", "account.type")
+"""Settings that are words of the API. Its skin lists the words, and the default."""
 
 
 def profile_names() -> tuple[str, ...]:
-    """Returns the names of the profiles that ship with the package."""
+    """Return the names of the profiles that ship with the package."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
@@ -269,7 +270,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def find_profile(name_or_path: str, api: str = "") -> Profile:
-    """Returns the profile of that name or file; its API must exist, and be the given one. Raises ConfigError."""
+    """Return the profile of that name or file. Raises ConfigError if its API does not exist, or is not ``api``."""
     profile = load_profile(full_name(name_or_path, api))
     expected = (api,) if api else tuple(SKINS)
     if profile.meta.api not in expected:
@@ -278,18 +279,18 @@ def find_profile(name_or_path: str, api: str = "") -> Profile:
 
 
 def full_name(name_or_path: str, api: str = "") -> str:
-    """Returns the name by which ``load_profile`` knows a profile of one API: ``ideal`` of Drive is ``gdrive-ideal``.
+    """Return the full name of a profile, as ``load_profile`` takes it: ``ideal`` of Drive is ``gdrive-ideal``.
 
-    Dropbox's profiles came first and have no such prefix. The default one of an API has the API's name.
+    Dropbox's profiles came first and have no such prefix. The default profile of an API has the API's name.
     """
     if api and name_or_path == _DEFAULT:
         return api
-    of_api = f"{api}-{name_or_path}"
-    return of_api if api and of_api in profile_names() else name_or_path
+    prefixed_name = f"{api}-{name_or_path}"
+    return prefixed_name if api and prefixed_name in profile_names() else name_or_path
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Read a profile from TOML text; ``source`` is named in errors."""
+    """Read a profile from TOML text. Errors name ``source``."""
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -297,27 +298,29 @@ def parse_profile(text: str, source: str) -> Profile:
         raise ConfigError(source, "", f"expected TOML: {detail}") from error
     unknown = sorted(set(data) - set(_SECTIONS) - {"meta", "why"})
     if unknown:
-        raise ConfigError(source, _key(unknown[0]), f"unknown; expected one of meta, why, {', '.join(_SECTIONS)}")
-    meta = _table(source, "meta", data.get("meta"), Meta)
+        raise ConfigError(
+            source, _format_key(unknown[0]), f"unknown; expected one of meta, why, {', '.join(_SECTIONS)}"
+        )
+    meta = _check_table(source, "meta", data.get("meta"), Meta)
     for name in (entry.name for entry in dataclasses.fields(Meta)):
         if not isinstance(meta.get(name), str) or not meta[name]:
             raise ConfigError(source, f"meta.{name}", "expected a text that is not empty")
     values = {
         f"{section}.{key}": value
         for section, kind in _SECTIONS.items()
-        for key, value in _table(source, section, data.get(section, {}), kind).items()
+        for key, value in _check_table(source, section, data.get(section, {}), kind).items()
     }
-    profile = _change(Profile(Meta(**meta)), values, source)
-    return dataclasses.replace(profile, why=_why(source, data.get("why", {})))
+    profile = _apply_changes(Profile(Meta(**meta)), values, source)
+    return dataclasses.replace(profile, why=_check_reasons(source, data.get("why", {})))
 
 
 def apply(profile: Profile, changes: Mapping[str, object], source: str = "set") -> Profile:
-    """Returns the profile with changed settings, such as ``{"latency.median_s": 0.1}``; checks them like a file."""
-    return _change(profile, changes, source)
+    """Return the profile with changed settings, such as ``{"latency.median_s": 0.1}``, checked like those of a file."""
+    return _apply_changes(profile, changes, source)
 
 
 def settings(profile: Profile) -> dict[str, object]:
-    """Returns all settings of a profile by their dotted keys."""
+    """Return all settings of a profile by their dotted keys."""
     return {
         f"{section}.{entry.name}": getattr(getattr(profile, section), entry.name)
         for section, kind in _SECTIONS.items()
@@ -326,33 +329,37 @@ def settings(profile: Profile) -> dict[str, object]:
 
 
 def digest(profile: Profile) -> str:
-    """Returns a digest of a profile's numbers: profiles that behave alike have the same one, whatever their names.
+    """Return a digest of a profile's numbers. Profiles that behave alike have the same one, whatever their names.
 
     Settings that were added later count only if they are on, so older entries can still be compared.
     """
-    counted = {key: value for key, value in settings(profile).items() if value or not key.startswith(_LATER)}
-    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
+    counted_settings = {
+        key: value for key, value in settings(profile).items() if value or not key.startswith(_LATER_KEYS)
+    }
+    return hashlib.sha256(json.dumps(counted_settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
-    known, choices = settings(profile), _of_skin(profile.meta.api, "CHOICES")
+def _apply_changes(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
+    known_settings, choices = settings(profile), _skin_table(profile.meta.api, "CHOICES")
     lags = getattr(importlib.import_module(SKINS[profile.meta.api]), "LAGS", ()) if profile.meta.api in SKINS else ()
     sections: dict[str, dict[str, object]] = {}
     for key, value in changes.items():
-        if key not in known:
+        if key not in known_settings:
             raise ConfigError(
-                source, _key(key), f"unknown; expected one of {', '.join(known)}{did_you_mean(key, known)}"
+                source,
+                _format_key(key),
+                f"unknown; expected one of {', '.join(known_settings)}{did_you_mean(key, known_settings)}",
             )
         section, _, name = key.partition(".")
         if key in _LAGS and value and key not in lags:
             raise ConfigError(source, key, f"expected 0: the emulator of {profile.meta.api} has no such delay")
-        sections.setdefault(section, {})[name] = _checked(source, key, value, choices.get(key, ()))
+        sections.setdefault(section, {})[name] = _check_value(source, key, value, choices.get(key, ()))
     for section, values in sections.items():
         try:
-            changed = dataclasses.replace(getattr(profile, section), **values)
+            changed_section = dataclasses.replace(getattr(profile, section), **values)
         except ValueError as error:
             raise ConfigError(source, section, str(error)) from error
-        profile = dataclasses.replace(profile, **{section: changed})
+        profile = dataclasses.replace(profile, **{section: changed_section})
     freeze = profile.freeze
     if freeze.duration_s and freeze.duration_s >= freeze.period_s:
         raise ConfigError(source, "freeze.duration_s", "expected less than freeze.period_s")
@@ -361,28 +368,30 @@ def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Pro
     return profile
 
 
-def _of_skin(api: str, name: str) -> Mapping[str, Any]:
-    """Returns a table of an API's skin; empty if there is no such API, which ``find_profile`` refuses."""
+def _skin_table(api: str, name: str) -> Mapping[str, Any]:
+    """Return a table of an API's skin, which is empty if there is no such API (``find_profile`` refuses that)."""
     table: Mapping[str, Any] = getattr(importlib.import_module(SKINS[api]), name) if api in SKINS else {}
     return table
 
 
-def _checked(source: str, key: str, value: object, choices: Sequence[str]) -> object:
-    if key in _WORDS:
-        if value not in (choices or ("",)):  # an API without this word has none to give
-            raise ConfigError(source, key, f"expected one of {', '.join(choices) or 'nothing'}, got {_short(value)}")
+def _check_value(source: str, key: str, value: object, choices: Sequence[str]) -> object:
+    if key in _WORD_KEYS:
+        if value not in (choices or ("",)):  # an API that has no such words accepts only an empty one
+            raise ConfigError(
+                source, key, f"expected one of {', '.join(choices) or 'nothing'}, got {_format_value(value)}"
+            )
         return value
     upper = _UPPER.get(key, _HUGE)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= upper:
-        return value if key in _WHOLE else float(value)
-    if isinstance(value, float) and key not in _WHOLE and 0 <= value <= upper:
+        return value if key in _WHOLE_KEYS else float(value)
+    if isinstance(value, float) and key not in _WHOLE_KEYS and 0 <= value <= upper:
         return value
-    kind = "a whole number" if key in _WHOLE else "a number"
-    raise ConfigError(source, key, f"expected {kind} from 0 to {upper:g}, got {_short(value)}")
+    kind = "a whole number" if key in _WHOLE_KEYS else "a number"
+    raise ConfigError(source, key, f"expected {kind} from 0 to {upper:g}, got {_format_value(value)}")
 
 
-def _whole_keys() -> frozenset[str]:
-    """Returns the settings that are whole numbers, by the annotations of the sections."""
+def _find_whole_keys() -> frozenset[str]:
+    """Return the settings that are whole numbers according to the annotations of the sections."""
     return frozenset(
         f"{section}.{entry.name}"
         for section, kind in _SECTIONS.items()
@@ -391,38 +400,40 @@ def _whole_keys() -> frozenset[str]:
     )
 
 
-_WHOLE = _whole_keys()
+_WHOLE_KEYS = _find_whole_keys()
 
 
-def _table(source: str, section: str, value: object, kind: type[Any]) -> dict[str, Any]:
+def _check_table(source: str, section: str, value: object, kind: type[Any]) -> dict[str, Any]:
     names = [entry.name for entry in dataclasses.fields(kind)]
     if not isinstance(value, dict):
         raise ConfigError(source, section, f"expected a table with {', '.join(names)}")
     for key in value:
         if key not in names:
             expected = f"unknown; expected one of {', '.join(names)}{did_you_mean(key, names)}"
-            raise ConfigError(source, f"{section}.{_key(key)}", expected)
+            raise ConfigError(source, f"{section}.{_format_key(key)}", expected)
     return value
 
 
-def _why(source: str, value: object) -> dict[str, str]:
-    known = {f"{section}.{entry.name}" for section, kind in _SECTIONS.items() for entry in dataclasses.fields(kind)}
+def _check_reasons(source: str, value: object) -> dict[str, str]:
+    known_settings = {
+        f"{section}.{entry.name}" for section, kind in _SECTIONS.items() for entry in dataclasses.fields(kind)
+    }
     if not isinstance(value, dict):
         raise ConfigError(source, "why", 'expected a table of texts such as "latency.median_s" = "source, date"')
     for key, reason in value.items():
-        if key not in known:
-            raise ConfigError(source, f"why.{_key(key)}", 'expected a quoted setting such as "latency.median_s"')
+        if key not in known_settings:
+            raise ConfigError(source, f"why.{_format_key(key)}", 'expected a quoted setting such as "latency.median_s"')
         if not isinstance(reason, str) or not reason.strip():
-            raise ConfigError(source, f"why.{_key(key)}", "expected a text that is not empty")
+            raise ConfigError(source, f"why.{_format_key(key)}", "expected a text that is not empty")
     return value
 
 
-def _key(key: str) -> str:
-    """Returns a key in a form that fits one line."""
+def _format_key(key: str) -> str:
+    """Return a key in a form that fits one line."""
     return key if key.isprintable() else repr(key)
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):

@@ -1,10 +1,12 @@
-"""uvicorn's protocol, tuned for many small requests.
+"""uvicorn's protocol, tuned for many small requests. Every use of uvicorn's private names is in this module.
 
-What may live here: every use of uvicorn's private names, in one place. It differs from uvicorn's protocol in three
-ways. The application can access its connection, to reset it, to send a short answer in one write, or to refuse a
-request without reading its body. A request starts as soon as its body, or the first packet of the body, has arrived: a
-request that never waits is answered without a task. A request becomes a task when it first waits, so code that must run
-inside a task has to wait first. And it has the limits of the servers that stand in front of such services:
+It differs from uvicorn's protocol in three ways:
+
+- The application can access its connection: to reset it, to send a short answer in one write, or to refuse a request
+  without reading its body.
+- A request starts as soon as its body, or the first packet of the body, has arrived, so a request that never waits is
+  answered without a task. It becomes a task when it first waits, so code that must run inside a task has to wait first.
+- It has the limits of the servers that stand in front of such services:
 
 =======================================  ==============================================
 a request                                is answered by
@@ -29,14 +31,14 @@ from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.skin import BODILESS
 
 _ONE_WRITE_BYTES = 32 * 1024
-# A client that was turned away may still be sending, and reads the answer only afterwards: closing at once would reset
-# the connection. Up to this much is discarded unread first.
+# A client that was turned away may still be sending, and reads the answer only afterwards. Closing at once would reset
+# the connection, so up to this many bytes are discarded first.
 _LINGER_BYTES = 16 * 1024 * 1024
 _LINGER_S = 5.0
 
 
 class EagerProtocol(HttpToolsProtocol):
-    """See the module."""
+    """A connection of the emulator."""
 
     most_head_bytes = 64 * 1024
     """Envoy's default is 60 KiB (``max_request_headers_kb``), nginx's four buffers of 8 KiB."""
@@ -44,7 +46,7 @@ class EagerProtocol(HttpToolsProtocol):
     """nginx gives both 60 s (``client_header_timeout``, ``client_body_timeout``), Apache a head 20 to 40 s."""
 
     _reading = False
-    _begun: tuple[Any, Any] | None = None
+    _first_step: tuple[Any, Any] | None = None
     _linger_bytes: int | None = None
     _head_start_s: float | None = None
 
@@ -57,12 +59,12 @@ class EagerProtocol(HttpToolsProtocol):
         self._patience = self.loop.call_later(self.head_s, self._end_if_stopped)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
+        """Stop watching for requests that are not completed."""
         self._patience.cancel()
         super().connection_lost(exc)
 
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> bool:
-        """Send a whole answer in one write; returns False if it must be sent through ASGI."""
+        """Send a whole answer in one write. Return False if it must be sent through ASGI."""
         cycle = self.cycle
         if cycle.response_started or cycle.disconnected or not cycle.keep_alive or self.flow.write_paused:
             return False
@@ -73,7 +75,7 @@ class EagerProtocol(HttpToolsProtocol):
         return True
 
     def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> bool:
-        """Answer a request whose body is incomplete, and end the connection; returns False if the body is complete."""
+        """Answer a request whose body is incomplete, and end the connection. Return False if the body is complete."""
         cycle = self.cycle
         if cycle.disconnected or not cycle.more_body:
             return False
@@ -83,14 +85,14 @@ class EagerProtocol(HttpToolsProtocol):
         return True
 
     def _linger(self) -> None:
-        """Discard what the client still sends, for a while, then end the connection."""
+        """Discard for a while what the client still sends, then end the connection."""
         self._linger_bytes = _LINGER_BYTES
         self._patience.cancel()
         self.loop.call_later(_LINGER_S, self.transport.abort)
         self.flow.resume_reading()
 
     def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> None:
-        # The default headers are the date, which uvicorn writes once in a second.
+        # The default headers hold only the date, which uvicorn formats once per second.
         lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
         ending = b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body)
         cycle.response_started = cycle.response_complete = True
@@ -102,7 +104,7 @@ class EagerProtocol(HttpToolsProtocol):
         if self._linger_bytes is not None:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
-                self.transport.abort()  # an orderly end of TLS would go on reading
+                self.transport.abort()  # abort, because an orderly end of TLS would continue to read
             return
         self._received_s, self._reading = self.loop.time(), True
         try:
@@ -114,39 +116,39 @@ class EagerProtocol(HttpToolsProtocol):
         if self._is_head_too_long or (self._in_head and self._head_bytes > self.most_head_bytes):
             self._refuse(431)
             return
-        if self._begun is not None:
-            cycle, app = self._begun
+        if self._first_step is not None:
+            cycle, app = self._first_step
             waits = cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue
             if waits and not app.denial(cycle.scope):
-                return  # clients send the headers alone; the body is on its way
-            self._begun = None
+                return  # the body is on its way, because clients send the headers in a packet of their own
+            self._first_step = None
             running = cycle.run_asgi(app)
             try:
                 awaited = running.send(None)
             except StopIteration:
                 return
-            task = self.loop.create_task(_rest(running, awaited))
+            task = self.loop.create_task(_run_rest(running, awaited))
             task.add_done_callback(self.tasks.discard)
             self.tasks.add(task)
 
     def on_message_begin(self) -> None:
-        """The head of a request begins."""
+        """Start counting the head of a request."""
         super().on_message_begin()
         self._in_head, self._head_bytes, self._head_start_s = True, 0, self._received_s
 
     def on_headers_complete(self) -> None:
-        """The head of a request is complete."""
+        """Check the size of a complete head."""
         self._in_head, self._head_start_s = False, None
         head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         self._is_head_too_long = head_bytes > self.most_head_bytes
         super().on_headers_complete()
 
     def _end_if_stopped(self) -> None:
-        """End the connection if the rest of a request is overdue, and look again when it could be."""
+        """End the connection if the remainder of a request is overdue, or schedule the next check."""
         now_s, cycle = self.loop.time(), cast(Any, self.cycle)  # None before the first request
         due_s = now_s + self.head_s
         if self.flow.read_paused:
-            self._received_s = now_s  # it is this side that makes the other wait
+            self._received_s = now_s  # reading is paused here, so the client is not to blame
         elif self._head_start_s is not None:
             due_s = self._head_start_s + self.head_s
         elif cycle is not None and cycle.more_body and not cycle.response_complete:
@@ -157,11 +159,11 @@ class EagerProtocol(HttpToolsProtocol):
             self._patience = self.loop.call_later(due_s - now_s, self._end_if_stopped)
 
     def _refuse(self, status: int) -> None:
-        """Answer a request that is not complete, and end the connection."""
+        """Answer an incomplete request, and end the connection."""
         cycle = cast(Any, self.cycle)
-        self._begun = None
+        self._first_step = None
         if cycle is None and not self._head_bytes:
-            self.transport.close()  # nothing was asked
+            self.transport.close()  # no request has begun
         if self.transport.is_closing():
             return
         is_answering = cycle is not None and not cycle.response_complete
@@ -178,19 +180,19 @@ class EagerProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if self._is_head_too_long:
             return
-        if self._reading and self._begun is None:
-            self._begun = (cycle, app)
+        if self._reading and self._first_step is None:
+            self._first_step = (cycle, app)
         else:
             super()._start_asgi_task(cycle, app)
 
 
-async def _rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:
-    await _resumed(running, awaited)
+async def _run_rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _resume(running, awaited)
 
 
 @types.coroutine
-def _resumed(running: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """Run the rest of a request that has begun and waits for ``awaited``."""
+def _resume(running: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """Run a request that has begun and waits for ``awaited`` until it ends."""
     try:
         while True:
             try:

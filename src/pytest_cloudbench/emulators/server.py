@@ -1,7 +1,6 @@
 """The emulator's process: an ASGI application on uvicorn over TLS, a control socket, one line when ready.
 
-What may live here: HTTP in and out, the order of a request's stages, start and end of the process. The skin decides
-what an answer says, and ``behaviour`` when it is sent.
+The skin decides what an answer says, and ``behaviour`` when it is sent.
 
 A request passes: route -> authorization -> throttle -> body -> fault -> skin -> wait -> answer. If the profile has no
 delays and no faults, a request needs no timer and no task of its own. No body is read before the request is known to be
@@ -42,9 +41,9 @@ from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_c
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
 _PIECE_BYTES = 64 * 1024
-_MOST_WRITTEN_BYTES = 1024 * 1024
-"""TLS libraries refuse a write of 2 GiB or more, and a large one is copied as a whole before any of it is sent."""
-_MOST_UNSTREAMED_BYTES = 32 * 1024 * 1024
+_MAX_WRITE_BYTES = 1024 * 1024
+"""TLS libraries refuse a write of 2 GiB or more, and copy a large write as a whole before they send any of it."""
+_MAX_WHOLE_BODY_BYTES = 32 * 1024 * 1024
 """The largest body for a route that has no sink: JSON and forms."""
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROL_GREETING_S = 10.0
@@ -65,17 +64,17 @@ class _Disconnect(Exception):
     """The client disconnected before its body was complete."""
 
 
-class _TooLong(Exception):
-    """The body is longer than its route takes."""
+class _BodyTooLong(Exception):
+    """The body is longer than its route accepts."""
 
 
-class _Unstreamed(PieceWriter):
-    """Collects the body for a route that has no sink. Raises _TooLong."""
+class _WholeBody(PieceWriter):
+    """The whole body of a request whose route has no sink. Raises _BodyTooLong."""
 
     def feed(self, piece: bytes | memoryview) -> None:
         super().feed(piece)
-        if self.size_bytes > _MOST_UNSTREAMED_BYTES:
-            raise _TooLong
+        if self.size_bytes > _MAX_WHOLE_BODY_BYTES:
+            raise _BodyTooLong
 
     def finish(self) -> Any:
         return super().finish().data
@@ -89,15 +88,15 @@ class Emulator:
         self._seed = seed
         self._starts = 0
         self._makes_faults = True
-        self._start(profile)
+        self._start_account(profile)
 
-    def _start(self, profile: Profile) -> None:
-        # Other draws after each reset: repeats of an experiment that meet the same delays would hide the noise.
+    def _start_account(self, profile: Profile) -> None:
+        # Each reset makes other draws: repeats of an experiment that met the same delays would hide the noise.
         self.behaviour = Behaviour(profile, self._clock, self._seed + _SEED_STEP * self._starts)
         self.behaviour.make_faults(self._makes_faults)
         self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
-        self.skin: Skin = module.create(_of_last_replica(profile), self._clock, self._seed)
+        self.skin: Skin = module.create(_lagging_profile(profile), self._clock, self._seed)
         self._counts: Counter[tuple[str, int]] = Counter()
         self._refused = 0
         self._accepted_writes = 0
@@ -107,16 +106,16 @@ class Emulator:
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        call = self._call(scope)
+        call = self._make_call(scope)
         if call is None:
-            await _answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
+            await _send_answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
             return
         denial = call.route.denied(call) if call.route.denied is not None else None
         if denial is not None:
             await self._turn_away(call, denial, scope, send)
             return
         if call.route.kind is Kind.FREE or not self.behaviour.limits:
-            await self._serve(call, scope, receive, send)
+            await self._serve_in_slot(call, scope, receive, send)
             return
         write = call.route.kind is Kind.WRITE
         throttle = self.behaviour.throttle
@@ -127,20 +126,20 @@ class Emulator:
             self._counts[call.route.name, answer.status] += 1
             if self.behaviour.delays:
                 await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
-            await _answer(scope, send, answer)
+            await _send_answer(scope, send, answer)
             return
         try:
-            await self._serve(call, scope, receive, send)
+            await self._serve_in_slot(call, scope, receive, send)
         finally:
             throttle.release(self._clock.now_s(), write=write)
 
     def denial(self, scope: _Message) -> Answer | None:
-        """Returns the refusal of a request, based on its headers alone; None if it is allowed."""
-        call = self._call(scope)
+        """Return the refusal of a request based on its headers alone, or None if it is allowed."""
+        call = self._make_call(scope)
         return call.route.denied(call) if call is not None and call.route.denied is not None else None
 
-    def _call(self, scope: _Message) -> Call | None:
-        """Returns the call of a request without its body; None if the API has no route for its path and method."""
+    def _make_call(self, scope: _Message) -> Call | None:
+        """Return the call of a request without its body, or None if the API has no route for its path and method."""
         method, path, query = scope["method"], scope["path"], scope["query_string"]
         sent = scope["raw_path"]
         match = self.skin.route(method, sent.decode("ascii") if b"%" in sent else path, query)
@@ -155,26 +154,26 @@ class Emulator:
             await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
         connection = scope.get("state", {}).get("connection")
         if connection is None or not connection.turn_away(answer.status, answer.headers, answer.body):
-            await _answer(scope, send, answer)
+            await _send_answer(scope, send, answer)
 
-    async def _serve(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Serve one admitted request; wait for a slot first, if slots are limited."""
+    async def _serve_in_slot(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one admitted request, after waiting for a slot if slots are limited."""
         slots = self.behaviour.slots
         if slots is None or call.route.kind is Kind.FREE:
-            await self._work(call, scope, receive, send)
+            await self._process_call(call, scope, receive, send)
         else:
             async with slots:  # first come, first served
-                await self._work(call, scope, receive, send)
+                await self._process_call(call, scope, receive, send)
 
-    async def _work(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Read the body, call the skin, wait, answer."""
+    async def _process_call(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Read the body, call the skin, wait and answer."""
         behaviour, route = self.behaviour, call.route
         try:
-            call.body = await self._body(call, receive)
+            call.body = await self._read_body(call, receive)
         except _Disconnect:
             self._counts[route.name, 0] += 1
             return
-        except _TooLong:
+        except _BodyTooLong:
             await self._turn_away(call, Answer(413, _TEXT, b"Payload Too Large"), scope, send)
             return
         now_s = call.now_s = self._clock.now_s()
@@ -188,39 +187,39 @@ class Emulator:
         if fault == "error":
             answer = self.skin.broken(call)
         elif fault == "reset":
-            _reset(scope)
+            _reset_connection(scope)
             self._counts[route.name, 0] += 1
             return
         else:
-            made = route.handler(call)
-            if isinstance(made, Answer):
-                answer = made
+            result = route.handler(call)
+            if isinstance(result, Answer):
+                answer = result
             else:
-                await asyncio.sleep(0)  # from here on inside a task: see ``protocol``
-                answer = await made
+                await asyncio.sleep(0)  # waiting once makes this a task: see ``protocol``
+                answer = await result
         if behaviour.delays:
             await behaviour.wait_until(now_s + behaviour.latency_s(route.kind))
         if fault == "reset_after":
-            _reset(scope)
+            _reset_connection(scope)
             self._counts[route.name, 0] += 1
             return
         self._counts[route.name, answer.status] += 1
         if route.kind is Kind.WRITE and answer.status < 300:
             self._accepted_writes += 1
-        sends = bool(len(answer.body)) and call.method != "HEAD"
-        if sends and behaviour.delays and behaviour.profile.bandwidth.down_bytes_per_s:
+        has_body = bool(len(answer.body)) and call.method != "HEAD"
+        if has_body and behaviour.delays and behaviour.profile.bandwidth.down_bytes_per_s:
             await self._send_slowly(send, answer)
         else:
-            await _answer(scope, send, answer)
+            await _send_answer(scope, send, answer)
 
-    async def _body(self, call: Call, receive: _Receive) -> Any:
-        """Returns the body as the route's sink built it, received at the speed of the profile's upstream."""
+    async def _read_body(self, call: Call, receive: _Receive) -> Any:
+        """Return the body as the route's sink built it, received at the speed of the profile's upstream."""
         started_s, new_sink = self._clock.now_s() if self.behaviour.delays else 0.0, call.route.sink
         message = await receive()
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
         body: bytes = message.get("body", b"")
-        sink: Sink = _Unstreamed() if new_sink is None else new_sink(call)
-        if not more and message["type"] == "http.request":
+        sink: Sink = _WholeBody() if new_sink is None else new_sink(call)
+        if not has_more and message["type"] == "http.request":
             if self.behaviour.delays:
                 await self.behaviour.wait_until(started_s + self.behaviour.upload_s(len(body)))
             if new_sink is None:
@@ -247,7 +246,7 @@ class Emulator:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         sent = 0
-        for piece in _cut(answer.body, _PIECE_BYTES):
+        for piece in _split_body(answer.body, _PIECE_BYTES):
             sent += len(piece)
             await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent))
             await send({"type": "http.response.body", "body": piece, "more_body": sent < len(answer.body)})
@@ -255,7 +254,7 @@ class Emulator:
     # ---------------------------------------------------------------- control
 
     def control(self, request: object) -> dict[str, object]:
-        """Answer one request of the control socket; never raises."""
+        """Answer one request of the control socket. Never raises."""
         if not isinstance(request, dict) or len(request) != 1:
             return {"ok": False, "error": f"expected one of {_CONTROLS}"}
         (verb, value), profile = next(iter(request.items())), self.behaviour.profile
@@ -265,14 +264,14 @@ class Emulator:
             except ConfigError as error:
                 return {"ok": False, "error": str(error)}
             self.behaviour.configure(profile)
-            self.skin.configure(_of_last_replica(profile))
+            self.skin.configure(_lagging_profile(profile))
             return {"ok": True, "profile": settings(profile)}
         if verb == "get" and value == "profile":
             return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": settings(profile)}
         if verb == "get" and value == "stats":
             return {"ok": True, "stats": self.stats()}
         if verb == "reset" and value is True:
-            self._start(profile)
+            self._start_account(profile)
         elif verb == "refill" and value is True:
             self.behaviour.refill()
         elif verb == "faults" and isinstance(value, bool):
@@ -283,7 +282,7 @@ class Emulator:
         return {"ok": True}
 
     def stats(self) -> dict[str, object]:
-        """Returns counts since the start or the last reset; status 0 is a connection that ended without an answer."""
+        """Return counts since the start or the last reset. Status 0 is a connection that ended without an answer."""
         routes: dict[str, dict[str, int]] = {}
         for (name, status), count in sorted(self._counts.items()):
             routes.setdefault(name, {})[str(status)] = count
@@ -298,11 +297,11 @@ class Emulator:
         """Serve one connection of the control socket: first the token, then a JSON answer to each JSON line."""
         with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(_CONTROL_GREETING_S):
-                answer = _greeting(await _line(reader), token)
+                answer = _check_greeting(await _read_line(reader), token)
             while answer is not None:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
-                line = await _line(reader)
+                line = await _read_line(reader)
                 if not line:
                     break
                 try:
@@ -312,32 +311,34 @@ class Emulator:
         writer.close()
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Returns the next line; empty at the end of input or if the line is too long."""
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, which is empty at the end of input or if the line is too long."""
     try:
         return await reader.readline()
     except ValueError:
         return b""
 
 
-def _of_last_replica(profile: Profile) -> Profile:
-    """Returns what a skin imitates: the replica that lags. Reads that meet another one come from its future."""
+def _lagging_profile(profile: Profile) -> Profile:
+    """Return the profile of the lagging replica, which the skin imitates. Reads of another replica come from its
+    future.
+    """
     return dataclasses.replace(profile, readiness=profile.readiness.of_last_replica())
 
 
-def _greeting(line: bytes, token: str) -> dict[str, object] | None:
-    """Returns the answer to the first line, ``{"token": "..."}``; None, to end the connection, for any other.
+def _check_greeting(line: bytes, token: str) -> dict[str, object] | None:
+    """Return the answer to the first line, ``{"token": "..."}``, or None to end the connection after any other.
 
-    So a web page that posts to this port gets no answer: its first line is HTTP, and the rest is not read.
+    So a web page that posts to this port gets no answer: its first line is HTTP, and nothing after it is read.
     """
     try:
-        given = json.loads(line)["token"].encode()
+        sent_token = json.loads(line)["token"].encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return {"ok": True} if hmac.compare_digest(given, token.encode()) else None
+    return {"ok": True} if hmac.compare_digest(sent_token, token.encode()) else None
 
 
-async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
+async def _send_answer(scope: _Message, send: _Send, answer: Answer) -> None:
     """Send an answer, in one write if the connection supports it."""
     connection, body = scope.get("state", {}).get("connection"), answer.body
     if connection is not None and connection.respond(answer.status, answer.headers, body):
@@ -348,19 +349,19 @@ async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
         await send({"type": "http.response.body", "body": b""})
         return
     sent = 0
-    for piece in _cut(body, _MOST_WRITTEN_BYTES):
+    for piece in _split_body(body, _MAX_WRITE_BYTES):
         sent += len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": sent < len(body)})
 
 
-def _cut(body: bytes | BytePieces, most_bytes: int) -> Iterator[bytes]:
-    """Yields a body in pieces of at most the given size."""
+def _split_body(body: bytes | BytePieces, max_bytes: int) -> Iterator[bytes]:
+    """Yield a body in pieces of at most the given size."""
     for piece in body.pieces if isinstance(body, BytePieces) else (body,):
-        for start in range(0, len(piece), most_bytes):
-            yield bytes(piece[start : start + most_bytes])
+        for start in range(0, len(piece), max_bytes):
+            yield bytes(piece[start : start + max_bytes])
 
 
-def _reset(scope: _Message) -> None:
+def _reset_connection(scope: _Message) -> None:
     """End the connection with a TCP reset, as a failing network does."""
     transport = scope["state"]["connection"].transport
     with contextlib.suppress(OSError, AttributeError):
@@ -372,10 +373,10 @@ def _reset(scope: _Message) -> None:
 # -------------------------------------------------------------------- process
 
 
-async def _run(
+async def _serve_requests(
     emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str, str, str], None]
 ) -> None:
-    """Serve until a signal; when ready, call ``announce`` with the control socket, its token file and the proxy."""
+    """Serve until a signal. When ready, call ``announce`` with the control socket, its token file and the proxy."""
     import uvicorn
 
     from pytest_cloudbench.emulators.protocol import EagerProtocol
@@ -387,7 +388,7 @@ async def _run(
     proxy = await serve_proxy(emulator.skin.host_names, listener.getsockname()[1])
 
     class Server(uvicorn.Server):
-        """Announces when it accepts requests."""
+        """A server that announces when it accepts requests."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             forget_key(folder)
@@ -399,7 +400,7 @@ async def _run(
             announce(f"{host}:{port}", token_file, proxy)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.disable()  # requests that are cut off now are not errors, however many there are
+            logging.disable()  # requests that are cut off by the shutdown are not errors
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
@@ -419,7 +420,7 @@ async def _run(
         timeout_graceful_shutdown=1,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn raises the signal again once it has shut down; by then there is nothing left to do.
+        # uvicorn raises the signal again once it has shut down, when nothing is left to do.
         signal.signal(number, lambda *_: None)
     await Server(config).serve(sockets=[listener])
 
@@ -438,7 +439,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _listen(port: int) -> socket.socket:
+def _bind_port(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -452,7 +453,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard limit; each kept-alive connection needs one."""
+    """Raise the soft limit of open files to the hard limit, because each kept-alive connection needs one."""
     try:
         import resource
     except ImportError:
@@ -463,7 +464,7 @@ def _allow_many_connections() -> None:
 
 
 def _watch_lifeline(folder: str) -> None:
-    """End this process at once when stdin ends: the process that started it has died or closed it."""
+    """End this process at once when stdin ends, since the process that started it has then died or closed it."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):
@@ -475,10 +476,10 @@ def _watch_lifeline(folder: str) -> None:
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
-def _serve_until_told(options: argparse.Namespace) -> None:
+def _serve_until_stopped(options: argparse.Namespace) -> None:
     profile = find_profile(options.profile or options.api, options.api)
     emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
-    listener = _listen(options.port)
+    listener = _bind_port(options.port)
     port = listener.getsockname()[1]
     folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
 
@@ -498,13 +499,13 @@ def _serve_until_told(options: argparse.Namespace) -> None:
         _watch_lifeline(folder)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_run(emulator, listener, folder, announce))
+            runner.run(_serve_requests(emulator, listener, folder, announce))
     finally:
         logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _number_above_zero(text: str) -> float:
+def _positive_number(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("expected a number above 0")
@@ -512,28 +513,28 @@ def _number_above_zero(text: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one emulator in this process until it is told to stop; returns the exit status."""
+    """Run one emulator in this process until it is stopped, and return the exit status."""
     parser = argparse.ArgumentParser(prog="cloudbench emulate", description="Run one emulated provider on loopback.")
     parser.add_argument("api", nargs="?", default="", help="which API: " + ", ".join(SKINS))
     parser.add_argument("--profile", default="", help="name of a shipped profile, or a .toml file")
     parser.add_argument("--port", type=int, default=0, help="TLS port on 127.0.0.1; 0 takes a free one")
-    parser.add_argument("--time-scale", type=_number_above_zero, default=1.0)
+    parser.add_argument("--time-scale", type=_positive_number, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lifeline", action="store_true", help="exit when stdin ends")
     options = parser.parse_args(arguments)
     if not options.api and not options.profile:
         parser.error("expected an api or --profile")
     _allow_many_connections()
-    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    former_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        _serve_until_told(options)
+        _serve_until_stopped(options)
     except (ConfigError, ServiceError) as error:
         print(f"cloudbench emulate: {error}", file=sys.stderr)
         return 4 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, former_handler)
     return 0
 
 

@@ -1,7 +1,4 @@
-"""The interface between the server and a skin (one API): answers, routes and the skin's few methods.
-
-What may live here: this narrow interface, as values and protocols. No I/O.
-"""
+"""The interface between the server and a skin (one API): answers, routes and the skin's few methods."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.throttle import Refusal
 
 BODILESS = frozenset({204, 304})
-"""Statuses whose answers have no body, and no header that says how long it is."""
+"""Statuses whose answers have no body, and no content-length."""
 
 
 class Kind(str, Enum):
-    """Which latency a request has, and whether it counts against the write limits."""
+    """The kind of a request, which decides its latency and whether it counts against the write limits."""
 
     META = "meta"
     READ = "read"
@@ -30,7 +27,7 @@ class Kind(str, Enum):
 
 @dataclass(slots=True)
 class Answer:
-    """One HTTP answer. ``headers`` hold all but content-length."""
+    """One HTTP answer. ``headers`` hold all headers but content-length."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -38,14 +35,14 @@ class Answer:
 
 
 class Sink(Protocol):
-    """Receives a body in pieces while it arrives, such as ``blob.BlobWriter``."""
+    """A receiver of a body in pieces while it arrives, such as ``blob.BlobWriter``."""
 
     def feed(self, piece: bytes, /) -> None:
         """Add the next piece."""
         ...
 
     def finish(self) -> Any:
-        """Returns the body for the handler."""
+        """Return the body for the handler."""
         ...
 
 
@@ -54,7 +51,7 @@ class Call:
     """One request.
 
     Attributes:
-        route: the route that it is for.
+        route: the route that serves it.
         method: the HTTP method.
         path: without the query, decoded.
         parameters: values from the path for the parameters of the route's pattern.
@@ -86,9 +83,10 @@ class Route:
     Attributes:
         name: its name in statistics and error messages.
         kind: see ``Kind``.
-        handler: answers a call; returns an awaitable if it has to wait for a change.
-        sink: creates the receiver of the body; None: the handler gets the bytes.
-        denied: returns the refusal of a call, or None if allowed; called before the body arrives. None: never refuses.
+        handler: answers a call. Returns an awaitable if it has to wait for a change.
+        sink: creates the receiver of the body. If None, the handler gets the bytes.
+        denied: returns the refusal of a call, or None to allow it. Called before the body arrives. If None, all calls
+            are allowed.
     """
 
     name: str
@@ -99,42 +97,43 @@ class Route:
 
 
 class Match(NamedTuple):
-    """A route, and the parameters in the path."""
+    """A route, and the values of the parameters in the path."""
 
     route: Route
     parameters: Mapping[str, str]
 
 
 class Clock(Protocol):
-    """The emulator's clock; it may run faster than real time."""
+    """The emulator's clock, which may run faster than real time."""
 
     def now_s(self) -> float:
-        """Returns the seconds since 1970, on the emulator's clock."""
+        """Return the seconds since 1970, on the emulator's clock."""
         ...
 
     def real_s(self, emulated_s: float) -> float:
-        """Returns how many real seconds an emulated duration lasts."""
+        """Return how many real seconds an emulated duration lasts."""
         ...
 
 
 class Skin(Protocol):
     """One API. A skin's module offers ``create(profile, clock, seed) -> Skin``, ``CHOICES`` and ``DEFAULTS``.
 
-    The last two give the words that a profile of the API may use for ``throttle.reason`` and ``account.type``, and
-    their defaults. Both omit settings that the API does not have. A skin that shows listings by ``File.listed``, and
-    removed files by ``NodeStore.fading`` or the views, says so by ``LAGS``: the settings of ``readiness`` it follows.
-    ``readiness.replica_lag_s`` is among them only if no route but those of ``Kind.WRITE`` changes files, and no address
-    that one replica gives is refused by another.
+    The last two list the words that a profile of the API may use for ``throttle.reason`` and ``account.type``, and
+    their defaults. Both omit settings that the API does not have.
+
+    A skin that shows listings by ``File.listed``, and removed files by ``NodeStore.fading`` or the views, declares in
+    ``LAGS`` which settings of ``readiness`` it follows. It may list ``readiness.replica_lag_s`` only if no route but
+    those of ``Kind.WRITE`` changes files, and if no replica refuses an address that another one returned.
     """
 
     @property
     def roles(self) -> Sequence[str]:
-        """The API's hosts, such as ``api`` and ``content``; all are served on one port."""
+        """The API's hosts, such as ``api`` and ``content``, which are all served on one port."""
         ...
 
     @property
     def host_names(self) -> Sequence[str]:
-        """Real host names, for the certificate."""
+        """The real host names, for the certificate."""
         ...
 
     @property
@@ -143,21 +142,23 @@ class Skin(Protocol):
         ...
 
     def configure(self, profile: Profile) -> None:
-        """The profile changed."""
+        """Apply a changed profile."""
         ...
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Returns a request's route; None if there is none. ``path`` is as it was sent: ``%2F`` is not ``/``."""
+        """Return the route of a request, or None. ``path`` is as it was sent, so ``%2F`` is not ``/``."""
         ...
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """Returns the answer "too many requests". The call has no body."""
+        """Return the answer "too many requests". The call has no body."""
         ...
 
     def broken(self, call: Call) -> Answer:
-        """Returns the answer for an injected server error."""
+        """Return the answer for an injected server error."""
         ...
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Returns the answer if ``route`` found nothing: there is no such path, or it does not accept this method."""
+        """Return the answer to a request without a route, which has an unknown path, or a method the path does not
+        accept.
+        """
         ...

@@ -1,9 +1,9 @@
 """Decides whether a provider admits a request or answers "too many": pure arithmetic on times that callers pass.
 
-What may live here: the policy, the refusal and the state between requests. No clock, no I/O, no sleep, so
-the same class serves the emulator (real clock) and the fit of a profile (virtual clock).
+There is no clock here, so the same class serves the emulator (real clock) and the fit of a profile (virtual clock).
 
-Three limits, each switched off by 0 and checked in this order; the first that is exceeded refuses:
+There are three limits, each of which is off at 0. They are checked in this order, and the first that is exceeded
+refuses:
 
 =================  ===========================================  ==========================
 limit              counts                                       a refused write costs
@@ -29,10 +29,10 @@ class ThrottlePolicy:
     """The limits of a provider. Every limit is off at 0, so the default admits everything.
 
     Attributes:
-        rate_per_s: tokens (admitted writes) that flow into the bucket per second; 0 means no bucket.
-        burst: tokens in a full bucket, that is writes admitted at once after a pause; below 1 it counts as 1.
+        rate_per_s: tokens (admitted writes) that flow into the bucket per second. 0 means no bucket.
+        burst: tokens in a full bucket, which are the writes admitted at once after a pause. Below 1 it counts as 1.
         refused_cost: tokens that a refused write takes, so that fast retries make it worse.
-        max_debt: how many tokens below zero such costs may take the level; 0 means that it stops at zero.
+        max_debt: how many tokens below zero such costs may take the level. 0 means that it stops at zero.
         max_in_flight: requests (reads and writes) that may be served at the same time.
         write_lock: writes that may be served at the same time in one namespace.
         retry_after_s: seconds that a refusal asks the client to wait.
@@ -64,14 +64,14 @@ class ThrottlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer "too many": its tag, and the seconds that the client should wait."""
+    """The answer "too many": its reason, and the seconds that the client should wait."""
 
     reason: str
     retry_after_s: int
 
 
 class Throttle:
-    """The state of one account's limits. Not thread-safe: the caller must serialise calls.
+    """The state of one account's limits. Not thread-safe, so the caller must serialise calls.
 
     ``now_s`` is in seconds of any clock that does not run backwards, the same one in all calls. A time before the
     latest one counts as the latest one: it neither fills nor empties the bucket.
@@ -86,7 +86,7 @@ class Throttle:
 
     @property
     def policy(self) -> ThrottlePolicy:
-        """The limits in force. Setting them keeps level and counts; a bucket switched on starts full."""
+        """The limits in force. Setting them keeps level and counts, and a bucket that is switched on starts full."""
         return self._policy
 
     @policy.setter
@@ -101,21 +101,21 @@ class Throttle:
         return self._in_flight
 
     def level(self, now_s: float) -> float:
-        """Tokens in the bucket at ``now_s``; negative while in debt, ``capacity`` when the bucket is off."""
+        """Return the tokens in the bucket: negative while in debt, ``capacity`` when the bucket is off."""
         self._refill(now_s)
         return self._level
 
     def refill(self) -> None:
-        """Fill the bucket; requests in flight stay counted."""
+        """Fill the bucket. Requests in flight stay counted."""
         self._level = self._policy.capacity
 
     def admit(self, now_s: float, *, write: bool, namespace: str = "") -> Refusal | None:
-        """Ask for one request at ``now_s``. None means admitted: call ``release`` when it is answered.
+        """Admit or refuse a request at ``now_s``. None means admitted: call ``release`` when it is answered.
 
         Args:
             now_s: seconds, see the class.
-            write: whether the request changes something; only writes take tokens and locks.
-            namespace: what the write lock belongs to (a user's or a shared folder's root).
+            write: whether the request changes something. Only writes take tokens and locks.
+            namespace: the owner of the write lock (a user's or a shared folder's root).
         """
         self._refill(now_s)
         policy = self._policy

@@ -1,7 +1,4 @@
-"""The Box emulator: what other processes need from it without importing it.
-
-What may live here: the words that a profile of this API may use, and ``create``, which makes the skin.
-"""
+"""The Box emulator: the words that a profile of this API may use, and ``create``, which makes its skin."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:
-    """Returns the skin of a new, empty account."""
+    """Return the skin of a new, empty account."""
     from pytest_cloudbench.emulators.box.skin import Box
 
     return Box(profile, clock, seed)

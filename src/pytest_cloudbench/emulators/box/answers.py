@@ -1,7 +1,4 @@
-"""The form of Box's answers: JSON, errors, times, and the addresses that answers name.
-
-What may live here: converting values to HTTP answers, and reading JSON bodies. No state, no routes.
-"""
+"""The form of Box's answers: JSON, errors, times and addresses. It also reads JSON bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no
 _encode = json_writer()
 _request_numbers = count(0x4D1C0DE)
 _OFFSET_S = 7 * 3600
-"""Box writes times in the account's time zone; this account's is Pacific time, as in the recorded answers."""
+"""Box writes times in the account's time zone, here Pacific time as in the recorded answers."""
 
 _MESSAGES: Mapping[str, str] = {
     "access_denied_insufficient_permissions": "Access denied - insufficient permission",
@@ -53,11 +50,11 @@ _MESSAGES: Mapping[str, str] = {
     "too_many_requests": "Request rate limit exceeded, please try again later",
     "trashed": "Item is trashed",
 }
-"""The service's sentences (its guide to common errors); an error without a sentence is named by its code."""
+"""The service's messages (its guide to common errors). The message of any other error is its code."""
 
 
 class BoxError(Exception):
-    """A refusal: status, code, and what the code is about."""
+    """A refusal with status, code and the context of the error."""
 
     def __init__(
         self, status: int, code: str, *, message: str | None = None, context: Mapping[str, Any] | None = None
@@ -67,7 +64,7 @@ class BoxError(Exception):
         self.message = _MESSAGES.get(code, code) if message is None else message
 
     def answer(self, *headers: tuple[bytes, bytes]) -> Answer:
-        """Returns the answer that says so."""
+        """Return the HTTP answer for this error."""
         body: dict[str, Any] = {"type": "error", "status": self.status, "code": self.code}
         if self.context is not None:
             body["context_info"] = self.context
@@ -76,17 +73,17 @@ class BoxError(Exception):
 
 
 def answer_json(value: Any, status: int = 200) -> Answer:
-    """A JSON body."""
+    """Return an answer with a JSON body."""
     return Answer(status, _JSON_HEADERS, _encode(value))
 
 
-def nothing(status: int = 204) -> Answer:
-    """No body."""
+def empty_answer(status: int = 204) -> Answer:
+    """Return an answer without a body."""
     return Answer(status, [], b"")
 
 
 def unauthorized(has_token: bool) -> Answer:
-    """Status 401: no body, and the reason in a header."""
+    """Return status 401, which has no body, and the reason in a header."""
     reason = b'Bearer realm="Service"'
     if has_token:
         reason += b', error="invalid_token", error_description="The access token provided is invalid."'
@@ -94,7 +91,7 @@ def unauthorized(has_token: bool) -> Answer:
 
 
 def insufficient_scope() -> Answer:
-    """Status 403: the token's scopes do not allow this."""
+    """Return status 403, because the token's scopes do not allow the request."""
     reason = (
         b'Bearer realm="Service", error="insufficient_scope", '
         b'error_description="The request requires higher privileges than provided by the access token."'
@@ -102,19 +99,19 @@ def insufficient_scope() -> Answer:
     return BoxError(403, "insufficient_scope").answer((b"www-authenticate", reason))
 
 
-def not_offered(what: str) -> Answer:
-    """Status 400: the service has this, and the emulator does not."""
-    return BoxError(400, "bad_request", message=f"This emulator does not offer {what}.").answer()
+def missing_feature(feature: str) -> Answer:
+    """Return status 400, because the service has this and the emulator does not."""
+    return BoxError(400, "bad_request", message=f"This emulator does not offer {feature}.").answer()
 
 
 def bad_parameter(name: str, message: str, status: int = 400, code: str = "bad_request") -> BoxError:
-    """A parameter that is missing or cannot be read."""
+    """Return the error for a parameter that is missing or cannot be read."""
     reason = "missing_parameter" if message.endswith("is required") else "invalid_parameter"
     return BoxError(status, code, context={"errors": [{"reason": reason, "name": name, "message": message}]})
 
 
 def store_error(error: StoreError) -> BoxError:
-    """A write that the store refused."""
+    """Return the error for a write that the store refused."""
     if error.reason == "insufficient_space":
         return BoxError(403, "storage_limit_exceeded")
     if error.reason == "into_itself":
@@ -123,7 +120,7 @@ def store_error(error: StoreError) -> BoxError:
 
 
 def json_body(call: Call) -> dict[str, Any]:
-    """Returns the body's JSON object, empty if there is no body. Raises BoxError."""
+    """Return the body's JSON object, which is empty if there is no body. Raises BoxError."""
     try:
         value = json.loads(call.body) if call.body else {}
     except (ValueError, RecursionError):
@@ -136,25 +133,25 @@ def json_body(call: Call) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _second(second: int) -> str:
+def _format_second(second: int) -> str:
     return strftime("%Y-%m-%dT%H:%M:%S-07:00", gmtime(second - _OFFSET_S))
 
 
 def timestamp(at_s: float | None) -> str | None:
-    """Seconds since 1970 as the API writes them; None stays None."""
-    return None if at_s is None else _second(int(at_s))
+    """Format seconds since 1970 as the API does. None stays None."""
+    return None if at_s is None else _format_second(int(at_s))
 
 
 def read_time(value: object, name: str) -> float:
-    """Returns a time that a client sent, in seconds since 1970. Raises BoxError."""
+    """Return a time that a client sent, in seconds since 1970. Raises BoxError."""
     try:
         return datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError):
         raise bad_parameter(name, f"Invalid value '{value}'.") from None
 
 
-def origin(call: Call, real_name: str) -> str:
-    """Returns the address of one of the API's hosts, as reachable for a client that used this host name."""
-    came_by = call.headers.get(b"host", b"").decode("latin-1")
-    is_real = not came_by or came_by.partition(":")[0].endswith((".box.com", ".boxcloud.com", ".box.net"))
-    return f"https://{real_name}" if is_real else f"https://{quote(came_by, safe=':[]')}"
+def host_url(call: Call, real_name: str) -> str:
+    """Return the address of one of the API's hosts, as a client that used the request's host name can reach it."""
+    host = call.headers.get(b"host", b"").decode("latin-1")
+    is_real = not host or host.partition(":")[0].endswith((".box.com", ".boxcloud.com", ".box.net"))
+    return f"https://{real_name}" if is_real else f"https://{quote(host, safe=':[]')}"

@@ -1,8 +1,7 @@
 """Box's items as JSON: files and folders in their variants, and pages of them.
 
-What may live here: converting the account's items to JSON. No state of its own, no routes.
-
-Without ``fields`` an item has its standard keys; with it, only ``type``, ``id``, ``etag`` and those named.
+Without ``fields`` an item has its standard keys. With it, an item has only ``type``, ``id``, ``etag`` and the requested
+keys.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DEFAULT_LIMIT, _MAX_LIMIT, _MAX_OFFSET = 100, 1000, 10_000
 
 
 def _mini_folder(state: BoxState, folder: Folder) -> dict[str, Any]:
-    """A folder in its short form; the root has no etag."""
+    """Return a folder in its short form. The root has no etag."""
     if folder.parent is None:
         name = "Trash" if folder is state.trash else "All Files"
         folder_id = "1" if folder is state.trash else folder.id
@@ -35,17 +34,17 @@ def _mini_folder(state: BoxState, folder: Folder) -> dict[str, Any]:
     return {"type": "folder", "id": folder.id, "sequence_id": etag, "etag": etag, "name": folder.name}
 
 
-def mini(state: BoxState, node: Node, version: Version | None = None) -> dict[str, Any]:
-    """An item in its short form."""
+def mini_item(state: BoxState, node: Node, version: Version | None = None) -> dict[str, Any]:
+    """Return an item in its short form."""
     if isinstance(node, Folder):
         return _mini_folder(state, node)
     assert isinstance(node, File)
-    seen = version or node.versions[-1]
-    etag, sha1 = str(state.meta(node).etag), seen.blob.hash_hex
+    visible = version or node.versions[-1]
+    etag, sha1 = str(state.meta(node).etag), visible.blob.hash_hex
     return {
         "type": "file",
         "id": node.id,
-        "file_version": {"type": "file_version", "id": seen.rev, "sha1": sha1},
+        "file_version": {"type": "file_version", "id": visible.rev, "sha1": sha1},
         "sequence_id": etag,
         "etag": etag,
         "sha1": sha1,
@@ -53,20 +52,20 @@ def mini(state: BoxState, node: Node, version: Version | None = None) -> dict[st
     }
 
 
-def _common(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dict[str, Any]:
-    """What files and folders have in common, in the standard form."""
-    parent, trashed_s = state.place(node)
-    above: list[dict[str, Any]] = []
+def _common_fields(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dict[str, Any]:
+    """Return the keys that files and folders share in the standard form."""
+    parent, trashed_s = state.visible_parent(node)
+    ancestors: list[dict[str, Any]] = []
     folder = parent
     while folder is not None:
-        above.append(_mini_folder(state, folder))
+        ancestors.append(_mini_folder(state, folder))
         folder = folder.parent
-    above.reverse()
+    ancestors.reverse()
     is_root = parent is None
     return {
         "description": meta.description,
         "size": size_bytes,
-        "path_collection": {"total_count": len(above), "entries": above},
+        "path_collection": {"total_count": len(ancestors), "entries": ancestors},
         "created_at": None if is_root else timestamp(meta.created_s),
         "modified_at": None if is_root else timestamp(meta.modified_s),
         "trashed_at": timestamp(trashed_s),
@@ -76,29 +75,29 @@ def _common(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dic
         "created_by": {"type": "user", "id": "", "name": "", "login": ""} if is_root else USER,
         "modified_by": USER,
         "owned_by": USER,
-        "shared_link": _shared_link(state, node, meta),
-        "parent": None if parent is None else above[-1],
-        "item_status": "trashed" if above and above[0]["id"] == "1" else "active",
+        "shared_link": _link_item(state, node, meta),
+        "parent": None if parent is None else ancestors[-1],
+        "item_status": "trashed" if ancestors and ancestors[0]["id"] == "1" else "active",
     }
 
 
-def _shared_link(state: BoxState, node: Node, meta: ItemMeta) -> dict[str, Any] | None:
-    """An item's own link; None if it has none."""
+def _link_item(state: BoxState, node: Node, meta: ItemMeta) -> dict[str, Any] | None:
+    """Return an item's own link, or None."""
     link = meta.link
     if link is None:
         return None
     is_file = isinstance(node, File)
-    ending = f".{node.name.rpartition('.')[2]}" if "." in node.name else ""
+    extension = f".{node.name.rpartition('.')[2]}" if "." in node.name else ""
     home = "https://app.box.com"
     vanity = f"{home}/v/{link.vanity_name}" if link.vanity_name else None
-    right = "can_edit" if link.can_edit else "can_download" if link.can_download else "can_preview"
+    permission = "can_edit" if link.can_edit else "can_download" if link.can_download else "can_preview"
     return {
         "url": f"{home}/s/{link.token}",
-        "download_url": f"{home}/shared/static/{link.token}{ending}" if is_file and link.can_download else None,
+        "download_url": f"{home}/shared/static/{link.token}{extension}" if is_file and link.can_download else None,
         "vanity_url": vanity,
         "vanity_name": link.vanity_name,
         "effective_access": link.access,
-        "effective_permission": right,
+        "effective_permission": permission,
         "is_password_enabled": link.password is not None,
         "unshared_at": timestamp(link.unshared_s),
         "download_count": link.downloads,
@@ -108,16 +107,16 @@ def _shared_link(state: BoxState, node: Node, meta: ItemMeta) -> dict[str, Any] 
     }
 
 
-def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
-    """Keys that an answer has only if they were asked for."""
+def _extra_fields(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
+    """Return functions for the keys that an answer has only on request."""
     meta = state.meta(node)
     rights = dict.fromkeys(
         ("can_download", "can_upload", "can_rename", "can_delete", "can_share", "can_invite_collaborator",
          "can_set_share_access"), True,
     )  # fmt: skip
-    found: dict[str, Callable[[], Any]] = {
+    makers: dict[str, Callable[[], Any]] = {
         "is_externally_owned": lambda: False,
-        "has_collaborations": lambda: any(each["item"]["id"] == node.id for each in state.collaborations.values()),
+        "has_collaborations": lambda: any(entry["item"]["id"] == node.id for entry in state.collaborations.values()),
         "allowed_invitee_roles": lambda: _ROLES,
         "is_accessible_via_shared_link": lambda: meta.link is not None,
         "watermark_info": lambda: {"is_watermarked": False},
@@ -125,10 +124,10 @@ def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
         "metadata": lambda: {},
         "is_associated_with_app_item": lambda: False,
     }
-    if meta.tags:  # the specification has no empty list of them
-        found["tags"] = lambda: meta.tags
+    if meta.tags:  # the specification has no empty list of tags
+        makers["tags"] = lambda: meta.tags
     if isinstance(node, Folder):
-        return found | {
+        return makers | {
             "permissions": lambda: rights,
             "sync_state": lambda: "not_synced",
             "can_non_owners_invite": lambda: True,
@@ -138,14 +137,20 @@ def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
             "folder_upload_email": lambda: None,
         }
     assert isinstance(node, File)
-    annotating = ("can_annotate", "can_comment", "can_preview", "can_view_annotations_all", "can_view_annotations_self")
-    return found | {
-        "permissions": lambda: rights | dict.fromkeys(annotating, True),
+    annotation_rights = (
+        "can_annotate",
+        "can_comment",
+        "can_preview",
+        "can_view_annotations_all",
+        "can_view_annotations_self",
+    )
+    return makers | {
+        "permissions": lambda: rights | dict.fromkeys(annotation_rights, True),
         "version_number": lambda: str(len(node.versions) - node.born),
-        "comment_count": lambda: sum(each["item"]["id"] == node.id for each in state.comments.values()),
+        "comment_count": lambda: sum(entry["item"]["id"] == node.id for entry in state.comments.values()),
         "extension": lambda: node.name.rpartition(".")[2] if "." in node.name else _EXTENSION_FREE,
         "is_package": lambda: False,
-        "lock": lambda: _lock(state, meta),
+        "lock": lambda: _lock_item(state, meta),
         "expires_at": lambda: None,
         "disposition_at": lambda: None,
         "representations": lambda: {"entries": []},
@@ -154,40 +159,40 @@ def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _lock(state: BoxState, meta: ItemMeta) -> dict[str, Any] | None:
-    """A file's lock; None if it has none, or if it has expired."""
+def _lock_item(state: BoxState, meta: ItemMeta) -> dict[str, Any] | None:
+    """Return the lock of a file, or None if it has none or the lock has expired."""
     lock = meta.lock
     if lock is None or (lock.expires_s is not None and lock.expires_s <= state.clock.now_s()):
         return None
-    shown = {
+    item = {
         "type": "lock", "id": lock.id, "created_by": USER, "created_at": timestamp(lock.created_s),
         "is_download_prevented": lock.prevents_download, "app_type": None,
     }  # fmt: skip
-    return shown if lock.expires_s is None else {**shown, "expired_at": timestamp(lock.expires_s)}
+    return item if lock.expires_s is None else {**item, "expired_at": timestamp(lock.expires_s)}
 
 
-def _picked(state: BoxState, node: Node, whole: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def _pick_fields(state: BoxState, node: Node, item: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
     if names is None:
-        return whole
-    picked = {key: whole[key] for key in ("type", "id", "etag")}
-    more: dict[str, Callable[[], Any]] | None = None
+        return item
+    fields = {key: item[key] for key in ("type", "id", "etag")}
+    extra: dict[str, Callable[[], Any]] | None = None
     for name in names:
-        if name in whole:
-            picked[name] = whole[name]
-        elif name and name not in picked:
-            more = _extra(state, node) if more is None else more
-            if name in more:
-                picked[name] = more[name]()
-    return picked
+        if name in item:
+            fields[name] = item[name]
+        elif name and name not in fields:
+            extra = _extra_fields(state, node) if extra is None else extra
+            if name in extra:
+                fields[name] = extra[name]()
+    return fields
 
 
 def file_item(
     state: BoxState, file: File, version: Version | None, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """A file with one of its versions, the newest by default."""
-    seen = version or file.versions[-1]
-    whole = mini(state, file, seen) | _common(state, file, state.meta(file), seen.blob.size_bytes)
-    return _picked(state, file, whole, names)
+    """Return a file with one of its versions, by default the newest."""
+    visible = version or file.versions[-1]
+    item = mini_item(state, file, visible) | _common_fields(state, file, state.meta(file), visible.blob.size_bytes)
+    return _pick_fields(state, file, item, names)
 
 
 def folder_item(
@@ -198,16 +203,20 @@ def folder_item(
     *,
     contents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A folder; ``contents`` are the parameters of the page of items to include, None for no such page."""
+    """Return a folder. ``contents`` are the parameters of the page of items to include, or None for no such page."""
     size_bytes = sum(node.versions[-1].blob.size_bytes for node in folder.below() if isinstance(node, File))
-    whole = mini(state, folder) | _common(state, folder, state.meta(folder), size_bytes) | {"folder_upload_email": None}
+    item = (
+        mini_item(state, folder)
+        | _common_fields(state, folder, state.meta(folder), size_bytes)
+        | {"folder_upload_email": None}
+    )
     if contents is not None and (names is None or "item_collection" in names):
-        whole["item_collection"] = page(state, children(state, folder, now_s), contents, now_s, None)
-    return _picked(state, folder, whole, names)
+        item["item_collection"] = list_page(state, list_children(state, folder, now_s), contents, now_s, None)
+    return _pick_fields(state, folder, item, names)
 
 
-def entry(state: BoxState, node: Node, now_s: float, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """A file or a folder in its standard form."""
+def standard_item(state: BoxState, node: Node, now_s: float, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a file or a folder in its standard form."""
     if isinstance(node, Folder):
         return folder_item(state, node, now_s, names)
     assert isinstance(node, File)
@@ -215,36 +224,36 @@ def entry(state: BoxState, node: Node, now_s: float, names: Sequence[str] | None
 
 
 def version_item(state: BoxState, file: File, version: Version, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """A version of a file."""
-    at, trashed_s = timestamp(version.server_s), state.meta(file).trashed_versions.get(version.rev)
-    whole = {
+    """Return a version of a file."""
+    time, trashed_s = timestamp(version.server_s), state.meta(file).trashed_versions.get(version.rev)
+    item = {
         "type": "file_version", "id": version.rev, "sha1": version.blob.hash_hex, "name": file.name,
-        "size": version.blob.size_bytes, "uploader_display_name": USER["name"], "created_at": at, "modified_at": at,
+        "size": version.blob.size_bytes, "uploader_display_name": USER["name"], "created_at": time, "modified_at": time,
         "modified_by": USER, "trashed_at": timestamp(trashed_s), "trashed_by": None if trashed_s is None else USER,
         "restored_at": None, "restored_by": None, "purged_at": None,
         "version_number": str(file.versions.index(version) - file.born + 1),
     }  # fmt: skip
     if names is None:
-        return {key: value for key, value in whole.items() if value is not None or key.endswith("_at")}
-    return {key: whole[key] for key in ("type", "id", *names) if key in whole}
+        return {key: value for key, value in item.items() if value is not None or key.endswith("_at")}
+    return {key: item[key] for key in ("type", "id", *names) if key in item}
 
 
-def conflict(state: BoxState, node: Node, *, as_list: bool) -> BoxError:
-    """The name is taken: the answer has a list of items if a folder was to be made, otherwise one item."""
-    found = mini(state, node)
-    return BoxError(409, "item_name_in_use", context={"conflicts": [found] if as_list else found})
+def name_conflict(state: BoxState, node: Node, *, as_list: bool) -> BoxError:
+    """Return the error for a name that is in use. It holds a list of items for a new folder, otherwise one item."""
+    item = mini_item(state, node)
+    return BoxError(409, "item_name_in_use", context={"conflicts": [item] if as_list else item})
 
 
 # -------------------------------------------------------------------- pages
 
 
-def chosen(query: Mapping[str, str]) -> Sequence[str] | None:
-    """Returns the keys that a request wants to see; None for the standard ones."""
+def requested_fields(query: Mapping[str, str]) -> Sequence[str] | None:
+    """Return the keys that a request asks for, or None for the standard ones."""
     return [name.strip() for name in query["fields"].split(",")] if query.get("fields") else None
 
 
-def number_of(query: Mapping[str, str], name: str, default: int) -> int:
-    """Returns a number of the query. Raises BoxError."""
+def read_number(query: Mapping[str, str], name: str, default: int) -> int:
+    """Return a number of the query. Raises BoxError."""
     text = query.get(name, "")
     if not text:
         return default
@@ -253,13 +262,13 @@ def number_of(query: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def children(state: BoxState, folder: Folder, now_s: float) -> list[Node]:
-    """Returns what listings see in a folder."""
+def list_children(state: BoxState, folder: Folder, now_s: float) -> list[Node]:
+    """Return the items that listings see in a folder."""
     nodes = (*folder.nodes(), *state.store.fading(folder, now_s))
     return [node for node in nodes if isinstance(node, Folder) or (isinstance(node, File) and node.listed(now_s))]
 
 
-def _order(state: BoxState, by: str) -> Callable[[Node], Any]:
+def _sort_key(state: BoxState, by: str) -> Callable[[Node], Any]:
     if by == "id":
         return lambda node: int(node.id)
     if by == "date":
@@ -269,45 +278,53 @@ def _order(state: BoxState, by: str) -> Callable[[Node], Any]:
     return lambda node: node.name.lower()
 
 
-def page(
+def list_page(
     state: BoxState, nodes: list[Node], query: Mapping[str, str], now_s: float, names: Sequence[str] | None
 ) -> dict[str, Any]:
-    """One page of items, folders first. By offset, or by a marker, which survives changes between pages."""
-    limit = min(number_of(query, "limit", _DEFAULT_LIMIT), _MAX_LIMIT)
+    """Return one page of items, folders first. Pages are by offset, or by a marker, which survives changes between
+    pages.
+    """
+    limit = min(read_number(query, "limit", _DEFAULT_LIMIT), _MAX_LIMIT)
     by, direction = query.get("sort", "name"), query.get("direction", "ASC").upper()
     if by not in ("id", "name", "date", "size"):
         raise bad_parameter("sort", f"Invalid value '{by}'.")
     if direction not in ("ASC", "DESC"):
         raise bad_parameter("direction", f"Invalid value '{direction}'.")
 
-    def shown(node: Node) -> dict[str, Any]:
+    def format_node(node: Node) -> dict[str, Any]:
         version = node.listed(now_s) if isinstance(node, File) else None
         if names is None:
-            return mini(state, node, version)
-        return file_item(state, node, version, names) if isinstance(node, File) else entry(state, node, now_s, names)
+            return mini_item(state, node, version)
+        return (
+            file_item(state, node, version, names)
+            if isinstance(node, File)
+            else standard_item(state, node, now_s, names)
+        )
 
     order = [{"by": "type", "direction": "ASC"}, {"by": by, "direction": direction}]
     if query.get("usemarker", "").lower() == "true":
-        after = _marked(query.get("marker", ""))
+        after = _parse_marker(query.get("marker", ""))
         ranked = sorted((isinstance(node, File), int(node.id), node) for node in nodes)
-        left = [(rank, node) for *rank, node in ranked if rank > after]
-        found: dict[str, Any] = {"entries": [shown(node) for _, node in left[:limit]], "limit": limit}
-        if len(left) > limit:
-            found["next_marker"] = (
-                f"{int(left[limit - 1][0][0])}x{left[limit - 1][0][1]:x}" if limit else query.get("marker", "")
+        remaining = [(rank, node) for *rank, node in ranked if rank > after]
+        page: dict[str, Any] = {"entries": [format_node(node) for _, node in remaining[:limit]], "limit": limit}
+        if len(remaining) > limit:
+            page["next_marker"] = (
+                f"{int(remaining[limit - 1][0][0])}x{remaining[limit - 1][0][1]:x}"
+                if limit
+                else query.get("marker", "")
             )
-        return found | {"order": [order[0], {"by": "id", "direction": "ASC"}]}
-    offset = number_of(query, "offset", 0)
+        return page | {"order": [order[0], {"by": "id", "direction": "ASC"}]}
+    offset = read_number(query, "offset", 0)
     if offset > _MAX_OFFSET:
         raise BoxError(400, "invalid_offset")
-    nodes.sort(key=_order(state, by), reverse=direction == "DESC")
+    nodes.sort(key=_sort_key(state, by), reverse=direction == "DESC")
     nodes.sort(key=lambda node: isinstance(node, File))
-    entries = [shown(node) for node in nodes[offset : offset + limit]]
+    entries = [format_node(node) for node in nodes[offset : offset + limit]]
     return {"total_count": len(nodes), "entries": entries, "offset": offset, "limit": limit, "order": order}
 
 
-def _marked(marker: str) -> list[int]:
-    """Returns the place that a marker names."""
+def _parse_marker(marker: str) -> list[int]:
+    """Return the type and id of the item after which the page begins."""
     if not marker:
         return [-1, 0]
     kind, _, number = marker.partition("x")
@@ -317,6 +334,6 @@ def _marked(marker: str) -> list[int]:
         raise bad_parameter("marker", f"Invalid value '{marker}'.") from None
 
 
-def query_of(call: Call) -> dict[str, str]:
-    """Returns the fields of a request's query."""
+def read_query(call: Call) -> dict[str, str]:
+    """Return the fields of a request's query."""
     return parse_form(call.query) if call.query else {}

@@ -1,7 +1,6 @@
-"""What a token may do that is not the account's own: one that was made smaller, or whose scopes a user agreed to.
+"""The limits of a token that was made smaller, or to whose scopes a user agreed.
 
-What may live here: the names of Box's scopes, what they allow, and the item that a token is bound to
-(developer.box.com, "Scopes" and "Downscope a token").
+The names of Box's scopes and what they allow are from developer.box.com ("Scopes" and "Downscope a token").
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ SCOPES: Mapping[str, frozenset[str] | None] = {
     "item_share": _READS | _CHANGES,
     "item_delete": _READS | _REMOVALS,
 }
-"""Scopes to the names of the functions that they allow; None: all of them."""
+"""Maps a scope to the names of the functions that it allows, or to None if it allows all of them."""
 
 _RESOURCE = re.compile(r"https://[^/]+/2\.0/(files|folders)/(\d+)/?")
 
 
 class Bounds(NamedTuple):
-    """What a token is limited to: its scopes, and an item with all that is below it; None: every item."""
+    """The limits of a token: its scopes, and an item with all that is below it, or None for every item."""
 
     scopes: frozenset[str]
     node: Node | None = None
 
     def allows(self, function: str) -> bool:
-        """Returns whether one of the scopes is enough for a function, by its name."""
+        """Return whether one of the scopes allows a function, by its name."""
         allowed = [SCOPES.get(scope, frozenset()) for scope in self.scopes]
         return any(names is None or function in names for names in allowed)
 
     def reaches(self, node: Node) -> bool:
-        """Returns whether an item is the bounds' own, or below it."""
-        above: Node | None = node
-        while above is not None and above is not self.node:
-            above = above.parent
-        return self.node is None or above is self.node
+        """Return whether an item is within the bounds, which means that it is their item or below it."""
+        ancestor: Node | None = node
+        while ancestor is not None and ancestor is not self.node:
+            ancestor = ancestor.parent
+        return self.node is None or ancestor is self.node
 
     def within(self, scopes: frozenset[str], node: Node | None) -> Bounds | None:
-        """Returns smaller bounds; None if they would not be smaller."""
+        """Return smaller bounds, or None if they would not be smaller."""
         if not ("root_readwrite" in self.scopes or scopes <= self.scopes) or (
             node is not None and not self.reaches(node)
         ):
@@ -74,7 +73,7 @@ class Bounds(NamedTuple):
         return Bounds(scopes, node or self.node)
 
 
-def resource_of(address: str) -> tuple[str, str]:
-    """Returns what an address names: ``files`` or ``folders``, and an id; both are empty if it names neither."""
-    found = _RESOURCE.fullmatch(address)
-    return (found[1], found[2]) if found else ("", "")
+def parse_resource(address: str) -> tuple[str, str]:
+    """Return ``files`` or ``folders``, and the id that an address names. Both are empty if it names neither."""
+    parts = _RESOURCE.fullmatch(address)
+    return (parts[1], parts[2]) if parts else ("", "")

@@ -1,7 +1,7 @@
-"""Box's API 2.0 on top of the core, written from the published specification and documents.
+"""Routing, authentication and errors of Box's API 2.0, after its published specification and documents.
 
-What may live here: routing, who may ask, and the form of errors. The functions themselves are in the modules beside
-this one, each with its ``FUNCTIONS``. Nothing here imports a driver or an SDK, or a shared bug would go unnoticed.
+The functions of the API are in the modules beside this one, each with its ``FUNCTIONS``. No module of the emulator
+imports a driver or an SDK, because a bug that both sides shared would go unnoticed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from pytest_cloudbench.emulators.box import account, downloads, events, files, sessions, sharing, social, uploads
-from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, not_offered, unauthorized
-from pytest_cloudbench.emulators.box.items import query_of
+from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, missing_feature, unauthorized
+from pytest_cloudbench.emulators.box.items import read_query
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
@@ -63,11 +63,11 @@ _NOT_OFFERED: Mapping[str, str] = {
     "workflows": "workflows",
     "zip_downloads": "downloads as ZIP files",
 }
-"""What Box has and this emulator does not, by the part of the path that asks for it."""
+"""Features of Box that this emulator does not offer, by the part of the path that requests them."""
 
 
 class Box:
-    """The skin: see ``skin.Skin``."""
+    """The skin of Box, as described by ``skin.Skin``."""
 
     roles = ("api", "upload", "account")
     host_names = (
@@ -83,14 +83,16 @@ class Box:
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
         self.state = BoxState(seed, clock, profile.account, profile.jobs, account.DIALECT)
-        token = self.state.token("", 32)
+        token = self.state.random_token("", 32)
         self.credentials = {"access_token": token}
         self.state.oauth.add(token)
         self.configure(profile)
-        self._routes = RouteTable((each.method, each.path, self._route(each)) for each in _FUNCTIONS)
+        self._routes = RouteTable(
+            (function.method, function.path, self._make_route(function)) for function in _FUNCTIONS
+        )
 
     def configure(self, profile: Profile) -> None:
-        """The profile changed."""
+        """Apply a changed profile."""
         store, readiness = self.state.store, profile.readiness
         store.quota_bytes = profile.quota.bytes
         store.readiness_s, store.list_delay_s = readiness.delay_s, readiness.list_delay_s
@@ -98,43 +100,43 @@ class Box:
         self.state.account, self.state.job_times = profile.account, profile.jobs
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """What a request is for. Hosts of uploads serve the same functions below ``/api``."""
-        return self._routes.find(method, _plain(path))
+        """Return the route of a request. Hosts of uploads serve the same functions below ``/api``."""
+        return self._routes.find(method, _strip_path(path))
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """Status 429."""
+        """Answer with status 429."""
         return BoxError(429, refusal.reason).answer((b"retry-after", b"%d" % refusal.retry_after_s))
 
     def broken(self, call: Call) -> Answer:
-        """Status 500."""
+        """Answer with status 500."""
         return BoxError(500, "internal_server_error").answer()
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Not a function of the API, or not with this method."""
-        if allowed := self._routes.methods(_plain(path)):
+        """Answer that there is no such function, or that it does not accept this method."""
+        if allowed := self._routes.methods(_strip_path(path)):
             return BoxError(405, "method_not_allowed").answer((b"allow", ", ".join(allowed).encode()))
-        known = [what for part, what in _NOT_OFFERED.items() if part in _plain(path).split("/")]
-        if known and _plain(path).startswith("/2.0/"):
-            return not_offered(known[0])
+        features = [feature for part, feature in _NOT_OFFERED.items() if part in _strip_path(path).split("/")]
+        if features and _strip_path(path).startswith("/2.0/"):
+            return missing_feature(features[0])
         return BoxError(404, "not_found").answer()
 
     # ---------------------------------------------------------------- one request
 
-    def _route(self, function: BoxFunction) -> Route:
+    def _make_route(self, function: BoxFunction) -> Route:
         def handler(call: Call) -> Answer | Awaitable[Answer]:
-            self.state.current_bounds = None if function.is_open else self.state.bounds.get(_token_of(call))
+            self.state.current_bounds = None if function.is_open else self.state.bounds.get(_read_token(call))
             try:
-                made: Answer | Awaitable[Answer] = function.run(self.state, call)
+                answer: Answer | Awaitable[Answer] = function.run(self.state, call)
             except BoxError as error:
                 return error.answer()
-            return made
+            return answer
 
-        denied = None if function.is_open else self._denied
-        return Route(function.name, function.kind, handler, sink=function.sink, denied=denied)
+        refuse = None if function.is_open else self._refuse_unauthorized
+        return Route(function.name, function.kind, handler, sink=function.sink, denied=refuse)
 
-    def _denied(self, call: Call) -> Answer | None:
-        """Returns the refusal of a call without a valid token; None if it is allowed."""
-        token = _token_of(call)
+    def _refuse_unauthorized(self, call: Call) -> Answer | None:
+        """Return the refusal of a call without a valid token, or None if it is allowed."""
+        token = _read_token(call)
         until_s = self.state.oauth.tokens.get(f"Bearer {token}".encode())
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
@@ -142,16 +144,16 @@ class Box:
         return None if bounds is None or bounds.allows(call.route.name) else insufficient_scope()
 
 
-def _token_of(call: Call) -> str:
-    """Returns the access token in the header or in the query; empty if there is none."""
+def _read_token(call: Call) -> str:
+    """Return the access token in the header or in the query, which is empty if there is none."""
     header = call.headers.get(b"authorization")
     if header is None:
-        return query_of(call).get("access_token", "") if b"access_token=" in call.query else ""
+        return read_query(call).get("access_token", "") if b"access_token=" in call.query else ""
     kind, _, token = header.decode("utf-8", "replace").partition(" ")
     return token if kind == "Bearer" else ""
 
 
-def _plain(path: str) -> str:
-    """Returns a path without the prefix of upload hosts, and without a slash at the end."""
+def _strip_path(path: str) -> str:
+    """Return a path without the prefix of upload hosts and without a final slash."""
     path = path.removeprefix("/api") if path.startswith("/api/2.0/") else path
     return path.rstrip("/") or "/"

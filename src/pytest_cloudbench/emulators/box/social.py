@@ -1,15 +1,28 @@
-"""Around the files: search, comments and collaborations.
+"""Search, comments and collaborations.
 
-What may live here: what people do with items besides storing them. There is one user: nobody else's comments
-appear, and nobody accepts an invitation by mail.
+There is one user, so no comments of others appear, and invitations by mail stay pending.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, bad_parameter, json_body, nothing, timestamp
-from pytest_cloudbench.emulators.box.items import USER, chosen, entry, mini, number_of, query_of
+from pytest_cloudbench.emulators.box.answers import (
+    BoxError,
+    answer_json,
+    bad_parameter,
+    empty_answer,
+    json_body,
+    timestamp,
+)
+from pytest_cloudbench.emulators.box.items import (
+    USER,
+    mini_item,
+    read_number,
+    read_query,
+    requested_fields,
+    standard_item,
+)
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
@@ -17,52 +30,56 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 _ROLES = ("editor", "viewer", "previewer", "uploader", "previewer uploader", "viewer uploader", "co-owner", "owner")
 
 
-def _picked(whole: dict[str, Any], call: Call) -> dict[str, Any]:
-    names = chosen(query_of(call))
-    return whole if names is None else {key: whole[key] for key in ("type", "id", *names) if key in whole}
+def _pick_fields(item: dict[str, Any], call: Call) -> dict[str, Any]:
+    names = requested_fields(read_query(call))
+    return item if names is None else {key: item[key] for key in ("type", "id", *names) if key in item}
 
 
 # -------------------------------------------------------------------- search
 
 
-def _search(state: BoxState, call: Call) -> Answer:
-    query = query_of(call)
+def _search_items(state: BoxState, call: Call) -> Answer:
+    query = read_query(call)
     words = query.get("query", "").strip('" ').lower()
     if not words and not query.get("mdfilters"):
         raise bad_parameter("query", "'query' is required")
-    offset, limit = number_of(query, "offset", 0), min(number_of(query, "limit", 30), 200)
-    kind, endings = query.get("type", ""), query.get("file_extensions", "").lower().split(",")
-    above = [state.folder(each) for each in query.get("ancestor_folder_ids", "").split(",") if each]
-    found = [
+    offset, limit = read_number(query, "offset", 0), min(read_number(query, "limit", 30), 200)
+    item_type, extensions = query.get("type", ""), query.get("file_extensions", "").lower().split(",")
+    ancestors = [
+        state.find_folder(folder_id) for folder_id in query.get("ancestor_folder_ids", "").split(",") if folder_id
+    ]
+    matches = [
         node
         for node in (state.trash if query.get("trash_content") == "trashed_only" else state.store.root).below()
         if words in node.name.lower() or words in state.meta(node).description.lower()
-        if kind in ("", "folder" if isinstance(node, Folder) else "file")
-        if endings == [""] or (isinstance(node, File) and node.name.lower().rpartition(".")[2] in endings)
-        if not above or any(_is_below(node, folder) for folder in above)
+        if item_type in ("", "folder" if isinstance(node, Folder) else "file")
+        if extensions == [""] or (isinstance(node, File) and node.name.lower().rpartition(".")[2] in extensions)
+        if not ancestors or any(_is_below(node, folder) for folder in ancestors)
         if not isinstance(node, File) or node.seen(call.now_s) is not None
-        if state.is_reached(node)
+        if state.is_in_bounds(node)
     ]
-    entries = [entry(state, node, call.now_s, chosen(query)) for node in found[offset : offset + limit]]
-    page = {"total_count": len(found), "entries": entries, "limit": limit, "offset": offset}
+    entries = [
+        standard_item(state, node, call.now_s, requested_fields(query)) for node in matches[offset : offset + limit]
+    ]
+    page = {"total_count": len(matches), "entries": entries, "limit": limit, "offset": offset}
     return answer_json(page | {"type": "search_results_items"})
 
 
 def _is_below(node: Node, folder: Folder) -> bool:
-    above = node.parent
-    while above is not None and above is not folder:
-        above = above.parent
-    return above is not None
+    ancestor = node.parent
+    while ancestor is not None and ancestor is not folder:
+        ancestor = ancestor.parent
+    return ancestor is not None
 
 
 # -------------------------------------------------------------------- comments
 
 
-def _comment(state: BoxState, call: Call) -> dict[str, Any]:
-    found: dict[str, Any] | None = state.comments.get(call.parameters["id"])
-    if found is None:
+def _find_comment(state: BoxState, call: Call) -> dict[str, Any]:
+    comment: dict[str, Any] | None = state.comments.get(call.parameters["id"])
+    if comment is None:
         raise BoxError(404, "not_found")
-    return found
+    return comment
 
 
 def _create_comment(state: BoxState, call: Call) -> Answer:
@@ -75,53 +92,53 @@ def _create_comment(state: BoxState, call: Call) -> Answer:
     is_reply = item.get("type") == "comment"
     if is_reply and str(item["id"]) not in state.comments:
         raise BoxError(404, "not_found")
-    about = (
+    target = (
         {"id": str(item["id"]), "type": "comment"}
         if is_reply
-        else {"id": state.file(str(item["id"])).id, "type": "file"}
+        else {"id": state.find_file(str(item["id"])).id, "type": "file"}
     )
-    at = timestamp(call.now_s)
+    time = timestamp(call.now_s)
     comment: dict[str, Any] = {
-        "type": "comment", "id": state.number(), "is_reply_comment": is_reply, "message": message, "created_by": USER,
-        "created_at": at, "modified_at": at, "item": about,
+        "type": "comment", "id": state.next_id(), "is_reply_comment": is_reply, "message": message, "created_by": USER,
+        "created_at": time, "modified_at": time, "item": target,
     }  # fmt: skip
     if body.get("tagged_message"):
         comment["tagged_message"] = body["tagged_message"]
     state.comments[comment["id"]] = comment
-    return answer_json(_picked(comment, call), 201)
+    return answer_json(_pick_fields(comment, call), 201)
 
 
 def _get_comment(state: BoxState, call: Call) -> Answer:
-    return answer_json(_picked(_comment(state, call), call))
+    return answer_json(_pick_fields(_find_comment(state, call), call))
 
 
 def _update_comment(state: BoxState, call: Call) -> Answer:
-    comment, body = _comment(state, call), json_body(call)
+    comment, body = _find_comment(state, call), json_body(call)
     if isinstance(body.get("message"), str):
         comment["message"] = body["message"]
         comment["modified_at"] = timestamp(call.now_s)
-    return answer_json(_picked(comment, call))
+    return answer_json(_pick_fields(comment, call))
 
 
 def _delete_comment(state: BoxState, call: Call) -> Answer:
-    del state.comments[_comment(state, call)["id"]]
-    return nothing()
+    del state.comments[_find_comment(state, call)["id"]]
+    return empty_answer()
 
 
-def _file_comments(state: BoxState, call: Call) -> Answer:
-    file, query = state.file(call.parameters["id"]), query_of(call)
-    found = [_picked(each, call) for each in state.comments.values() if each["item"]["id"] == file.id]
-    return answer_json(_by_offset(found, query, {}))
+def _list_file_comments(state: BoxState, call: Call) -> Answer:
+    file, query = state.find_file(call.parameters["id"]), read_query(call)
+    comments = [_pick_fields(comment, call) for comment in state.comments.values() if comment["item"]["id"] == file.id]
+    return answer_json(_offset_page(comments, query, {}))
 
 
-def _by_offset(found: list[Any], query: dict[str, str], more: dict[str, Any]) -> dict[str, Any]:
-    offset, limit = number_of(query, "offset", 0), min(number_of(query, "limit", 100), 1000)
+def _offset_page(entries: list[Any], query: dict[str, str], other_keys: dict[str, Any]) -> dict[str, Any]:
+    offset, limit = read_number(query, "offset", 0), min(read_number(query, "limit", 100), 1000)
     return {
-        "total_count": len(found),
-        "entries": found[offset : offset + limit],
+        "total_count": len(entries),
+        "entries": entries[offset : offset + limit],
         "offset": offset,
         "limit": limit,
-    } | more
+    } | other_keys
 
 
 # -------------------------------------------------------------------- collaborations
@@ -129,80 +146,88 @@ def _by_offset(found: list[Any], query: dict[str, str], more: dict[str, Any]) ->
 
 def _create_collaboration(state: BoxState, call: Call) -> Answer:
     body = json_body(call)
-    item, who, role = body.get("item"), body.get("accessible_by"), body.get("role")
-    if not isinstance(item, dict) or not isinstance(who, dict) or role not in _ROLES:
-        name = "item" if not isinstance(item, dict) else "accessible_by" if not isinstance(who, dict) else "role"
+    item, person, role = body.get("item"), body.get("accessible_by"), body.get("role")
+    if not isinstance(item, dict) or not isinstance(person, dict) or role not in _ROLES:
+        name = "item" if not isinstance(item, dict) else "role" if isinstance(person, dict) else "accessible_by"
         raise bad_parameter(name, f"'{name}' is required")
-    node = state.folder(str(item.get("id"))) if item.get("type") == "folder" else state.file(str(item.get("id")))
+    node = (
+        state.find_folder(str(item.get("id"))) if item.get("type") == "folder" else state.find_file(str(item.get("id")))
+    )
     if node.parent is None:
         raise BoxError(400, "collaborations_not_available_on_root_folder", message="Root folder cannot be collaborated")
-    at = timestamp(call.now_s)
-    # A user with an id is in the same company and counts as having accepted; an invitation by mail stays pending.
-    person, is_known = str(who.get("login", "")), bool(who.get("id"))
-    grantee = {"type": "user", "id": str(who.get("id")), "name": person, "login": person, "is_active": True}
-    made = {
-        "type": "collaboration", "id": state.number(), "created_by": USER, "created_at": at, "modified_at": at,
-        "expires_at": None, "status": "accepted" if is_known else "pending",
-        "accessible_by": grantee if is_known else None, "invite_email": None if is_known else person, "role": role,
-        "acknowledged_at": at if is_known else None, "item": mini(state, node), "is_access_only": False,
-        "app_item": None,
+    time = timestamp(call.now_s)
+    # A user with an id is in the same company and counts as having accepted. An invitation by mail stays pending.
+    login, is_colleague = str(person.get("login", "")), bool(person.get("id"))
+    grantee = {"type": "user", "id": str(person.get("id")), "name": login, "login": login, "is_active": True}
+    collaboration = {
+        "type": "collaboration", "id": state.next_id(), "created_by": USER, "created_at": time, "modified_at": time,
+        "expires_at": None, "status": "accepted" if is_colleague else "pending",
+        "accessible_by": grantee if is_colleague else None, "invite_email": None if is_colleague else login,
+        "role": role, "acknowledged_at": time if is_colleague else None, "item": mini_item(state, node),
+        "is_access_only": False, "app_item": None,
     }  # fmt: skip
-    state.collaborations[made["id"]] = made
-    return answer_json(_picked(made, call), 201)
+    state.collaborations[collaboration["id"]] = collaboration
+    return answer_json(_pick_fields(collaboration, call), 201)
 
 
-def _collaboration(state: BoxState, call: Call) -> dict[str, Any]:
-    found: dict[str, Any] | None = state.collaborations.get(call.parameters["id"])
-    if found is None:
+def _find_collaboration(state: BoxState, call: Call) -> dict[str, Any]:
+    collaboration: dict[str, Any] | None = state.collaborations.get(call.parameters["id"])
+    if collaboration is None:
         raise BoxError(404, "not_found")
-    return found
+    return collaboration
 
 
 def _get_collaboration(state: BoxState, call: Call) -> Answer:
-    return answer_json(_picked(_collaboration(state, call), call))
+    return answer_json(_pick_fields(_find_collaboration(state, call), call))
 
 
 def _update_collaboration(state: BoxState, call: Call) -> Answer:
-    found, body = _collaboration(state, call), json_body(call)
+    collaboration, body = _find_collaboration(state, call), json_body(call)
     if body.get("role") is not None and body["role"] not in _ROLES:
         raise bad_parameter("role", f"Invalid value '{body['role']}'.")
-    found |= {key: body[key] for key in ("role", "expires_at") if body.get(key) is not None}
-    found["modified_at"] = timestamp(call.now_s)
-    return answer_json(_picked(found, call))
+    collaboration |= {key: body[key] for key in ("role", "expires_at") if body.get(key) is not None}
+    collaboration["modified_at"] = timestamp(call.now_s)
+    return answer_json(_pick_fields(collaboration, call))
 
 
 def _delete_collaboration(state: BoxState, call: Call) -> Answer:
-    del state.collaborations[_collaboration(state, call)["id"]]
-    return nothing()
+    del state.collaborations[_find_collaboration(state, call)["id"]]
+    return empty_answer()
 
 
-def _pending(state: BoxState, call: Call) -> Answer:
-    query = query_of(call)
+def _list_pending(state: BoxState, call: Call) -> Answer:
+    query = read_query(call)
     if query.get("status") != "pending":
         raise bad_parameter("status", "'status' is required")
-    # Invitations that wait for this user's answer: none, since those that the user made wait for others.
-    return answer_json(_by_offset([], query, {}))
+    # No invitation waits for this user's answer, since those that the user made wait for others.
+    return answer_json(_offset_page([], query, {}))
 
 
-def _of_item(state: BoxState, call: Call) -> Answer:
+def _list_item_collaborations(state: BoxState, call: Call) -> Answer:
     is_folder = call.path.removeprefix("/api").startswith("/2.0/folders/")
-    node = state.folder(call.parameters["id"]) if is_folder else state.file(call.parameters["id"])
-    found = [_picked(each, call) for each in state.collaborations.values() if each["item"]["id"] == node.id]
-    return answer_json({"total_count": len(found), "entries": found})
+    node = state.find_folder(call.parameters["id"]) if is_folder else state.find_file(call.parameters["id"])
+    collaborations = [
+        _pick_fields(collaboration, call)
+        for collaboration in state.collaborations.values()
+        if collaboration["item"]["id"] == node.id
+    ]
+    return answer_json({"total_count": len(collaborations), "entries": collaborations})
 
 
 FUNCTIONS = (
-    BoxFunction("GET", "/2.0/search", "search", Kind.META, _search),
+    BoxFunction("GET", "/2.0/search", "search", Kind.META, _search_items),
     BoxFunction("POST", "/2.0/comments", "comment_create", Kind.META, _create_comment),
     BoxFunction("GET", "/2.0/comments/{id}", "comment_get", Kind.META, _get_comment),
     BoxFunction("PUT", "/2.0/comments/{id}", "comment_update", Kind.META, _update_comment),
     BoxFunction("DELETE", "/2.0/comments/{id}", "comment_delete", Kind.META, _delete_comment),
-    BoxFunction("GET", "/2.0/files/{id}/comments", "comments", Kind.META, _file_comments),
-    BoxFunction("GET", "/2.0/collaborations", "collaborations_pending", Kind.META, _pending),
+    BoxFunction("GET", "/2.0/files/{id}/comments", "comments", Kind.META, _list_file_comments),
+    BoxFunction("GET", "/2.0/collaborations", "collaborations_pending", Kind.META, _list_pending),
     BoxFunction("POST", "/2.0/collaborations", "collaboration_create", Kind.META, _create_collaboration),
     BoxFunction("GET", "/2.0/collaborations/{id}", "collaboration_get", Kind.META, _get_collaboration),
     BoxFunction("PUT", "/2.0/collaborations/{id}", "collaboration_update", Kind.META, _update_collaboration),
     BoxFunction("DELETE", "/2.0/collaborations/{id}", "collaboration_delete", Kind.META, _delete_collaboration),
-    BoxFunction("GET", "/2.0/files/{id}/collaborations", "file_collaborations", Kind.META, _of_item),
-    BoxFunction("GET", "/2.0/folders/{id}/collaborations", "folder_collaborations", Kind.META, _of_item),
+    BoxFunction("GET", "/2.0/files/{id}/collaborations", "file_collaborations", Kind.META, _list_item_collaborations),
+    BoxFunction(
+        "GET", "/2.0/folders/{id}/collaborations", "folder_collaborations", Kind.META, _list_item_collaborations
+    ),
 )

@@ -1,9 +1,7 @@
-"""What one emulated Box account knows: items, trash, tokens, upload sessions, shared links and events.
+"""The state of one emulated Box account: items, trash, tokens, upload sessions, shared links and events.
 
-What may live here: the account's state, and finding things in it. No HTTP besides the refusals.
-
-Names in a folder are unique, whatever their case. An item in the trash keeps its id and its space; it lies in a hidden
-folder, and ``ItemMeta.former`` says where it came from.
+Names in a folder are unique, whatever their case. An item in the trash keeps its id and its space. It lies in a hidden
+folder, and ``ItemMeta.former_parent`` is the folder from which it came.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
 USER_ID = "11446498007"
 _FIRST_ID = 20_000_000_000
-_MAX_NAME = 255
-_ODD = re.compile(r"[/\\\x00-\x1f\x7f]")
+_MAX_NAME_LENGTH = 255
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(slots=True)
 class ItemLink:
-    """A link to an item; ``access`` is open, company or collaborators."""
+    """A link to an item. ``access`` is open, company or collaborators."""
 
     token: str
     access: str = "open"
@@ -44,7 +42,7 @@ class ItemLink:
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
-    """A lock on a file: this account's own, so it hinders nobody here."""
+    """A lock on a file. It is this account's own, so it hinders nobody here."""
 
     id: str
     created_s: float
@@ -54,11 +52,11 @@ class FileLock:
 
 @dataclass(slots=True)
 class ItemMeta:
-    """What Box knows of an item besides name, place and content.
+    """The metadata of an item besides its name, parent and content.
 
     Attributes:
-        etag: grows by one with each change of the item itself.
-        former: the folder that it was in before it went to the trash.
+        etag: a number that grows by one with each change of the item itself.
+        former_parent: the folder that it was in before it was moved to the trash.
     """
 
     created_s: float
@@ -69,21 +67,23 @@ class ItemMeta:
     description: str = ""
     tags: list[str] = field(default_factory=list)
     link: ItemLink | None = None
-    former: Folder | None = None
+    former_parent: Folder | None = None
     trashed_s: float | None = None
     trashed_versions: dict[str, float] = field(default_factory=dict)
-    """Versions in the trash, and since when."""
+    """Maps the id of a version in the trash to the time at which it was moved there."""
     lock: FileLock | None = None
 
-    def changed(self, now_s: float) -> None:
-        """The item itself changed."""
+    def mark_changed(self, now_s: float) -> None:
+        """Record that the item itself changed."""
         self.etag += 1
         self.modified_s = now_s
 
 
 @dataclass(slots=True)
 class PartsSession:
-    """An upload session; ``parts`` by offset: id and content. ``file_id`` names the file that gets a new version."""
+    """An upload session. ``parts`` maps an offset to id and content. ``file_id`` is the file that gets a new
+    version.
+    """
 
     id: str
     folder_id: str
@@ -97,7 +97,7 @@ class PartsSession:
 
 
 class Event(NamedTuple):
-    """Something that happened to an item."""
+    """A change of an item that clients are notified of."""
 
     kind: str
     node: Node
@@ -106,7 +106,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BoxFunction:
-    """One function of the API; ``is_open`` if it needs no access token."""
+    """One function of the API. ``is_open`` means that it needs no access token."""
 
     method: str
     path: str
@@ -118,21 +118,21 @@ class BoxFunction:
 
 
 class BoxState:
-    """One account. Raises BoxError for what it refuses."""
+    """The state of one account. Its methods raise BoxError for requests that they refuse."""
 
     def __init__(self, seed: int, clock: Clock, account: Account, job_times: JobTimes, dialect: Dialect) -> None:
         self._names = Tokens(seed)
         self._last_id = _FIRST_ID + seed % 1000 * 1_000_000
         self.clock, self.account, self.job_times = clock, account, job_times
         self._is_new = True
-        self.store = NodeStore(self._node_id, self.number, str.lower)
+        self.store = NodeStore(self._node_id, self.next_id, str.lower)
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
-        self.oauth = OAuth(dialect, self.token, lambda: self.account.token_lifetime_s)
+        self.oauth = OAuth(dialect, self.random_token, lambda: self.account.token_lifetime_s)
         self.bounds: dict[str, Bounds] = {}
-        """What a token, or a code for one, is limited to; one that is not here may do everything."""
+        """The limits of a token, or of a code for one. A token without an entry may do everything."""
         self.current_bounds: Bounds | None = None
-        """Those of the call that is being answered."""
+        """The limits of the call that is being answered."""
         self.sessions: dict[str, PartsSession] = {}
         self.committed: set[str] = set()
         """Upload sessions that became files."""
@@ -140,135 +140,135 @@ class BoxState:
         self.events: ChangeLog[Event] = ChangeLog()
         self.comments: dict[str, Any] = {}
         self.collaborations: dict[str, Any] = {}
-        self.secret = self.token("", 32)
+        self.secret = self.random_token("", 32)
 
     def _node_id(self) -> str:
         if self._is_new:
             self._is_new = False
             return "0"
-        return self.number()
+        return self.next_id()
 
-    def number(self) -> str:
-        """Returns the next id: a string of digits."""
+    def next_id(self) -> str:
+        """Return the next id, which is a string of digits."""
         self._last_id += 1
         return str(self._last_id)
 
-    def token(self, prefix: str, length: int) -> str:
-        """Returns a text that looks random: letters and digits alone."""
+    def random_token(self, prefix: str, length: int) -> str:
+        """Return a text that looks random, and has only letters and digits after the prefix."""
         return prefix + self._names.next("", length).replace("-", "x").replace("_", "y")
 
     # ---------------------------------------------------------------- finding
 
-    def in_trash(self, node: Node) -> bool:
-        """Returns whether an item, or a folder above it, is in the trash."""
-        above: Node | None = node
-        while above is not None:
-            if above is self.trash:
+    def is_in_trash(self, node: Node) -> bool:
+        """Return whether an item or a folder above it is in the trash."""
+        ancestor: Node | None = node
+        while ancestor is not None:
+            if ancestor is self.trash:
                 return True
-            above = above.parent
+            ancestor = ancestor.parent
         return False
 
-    def _find(self, item_id: str, name: str, letter: str) -> Node:
+    def _find_item(self, item_id: str, name: str, letter: str) -> Node:
         if not item_id.isascii() or not item_id.isdigit():
             raise BoxError(405, "method_not_allowed")
         node = self.store.by_id(item_id)
         is_kind = isinstance(node, Folder if letter == "d" else File)
         if node is None or not is_kind or node.deleted_s is not None:
-            shown = f"{letter}_{item_id}"
-            message = f"Invalid value '{shown}'. '{name}' with value '{shown}' not found"
+            value = f"{letter}_{item_id}"
+            message = f"Invalid value '{value}'. '{name}' with value '{value}' not found"
             raise bad_parameter(name, message, 404, "not_found")
-        if self.in_trash(node):
+        if self.is_in_trash(node):
             raise BoxError(404, "trashed")
-        if not self.is_reached(node):
+        if not self.is_in_bounds(node):
             raise BoxError(403, "access_denied_insufficient_permissions")
         return node
 
-    def is_reached(self, node: Node) -> bool:
-        """Returns whether the call's token is for this item, too."""
+    def is_in_bounds(self, node: Node) -> bool:
+        """Return whether the token of the current call gives access to this item."""
         return self.current_bounds is None or self.current_bounds.reaches(node)
 
-    def folder(self, folder_id: str, name: str = "folder") -> Folder:
-        """Returns the folder with an id; ``name`` is the parameter that names it."""
-        node = self._find(folder_id, name, "d")
+    def find_folder(self, folder_id: str, name: str = "folder") -> Folder:
+        """Return the folder with an id. ``name`` is the parameter that errors name."""
+        node = self._find_item(folder_id, name, "d")
         assert isinstance(node, Folder)
         return node
 
-    def file(self, file_id: str) -> File:
-        """Returns the file with an id, whether reads see it or not."""
-        node = self._find(file_id, "item", "f")
+    def find_file(self, file_id: str) -> File:
+        """Return the file with an id, whether reads see it or not."""
+        node = self._find_item(file_id, "item", "f")
         assert isinstance(node, File)
         return node
 
-    def seen(self, file_id: str, now_s: float) -> tuple[File, Version]:
-        """Returns what reads see of a file."""
-        file = self.file(file_id)
+    def find_visible_file(self, file_id: str, now_s: float) -> tuple[File, Version]:
+        """Return a file and the version that reads see."""
+        file = self.find_file(file_id)
         version = file.seen(now_s)
         if version is None:
-            shown = f"f_{file_id}"
+            value = f"f_{file_id}"
             raise bad_parameter(
-                "item", f"Invalid value '{shown}'. 'item' with value '{shown}' not found", 404, "not_found"
+                "item", f"Invalid value '{value}'. 'item' with value '{value}' not found", 404, "not_found"
             )
         return file, version
 
-    def read(self, file_id: str, now_s: float) -> tuple[File, Version]:
-        """Like ``seen``, for reads: they may still see a removed file."""
+    def find_readable_file(self, file_id: str, now_s: float) -> tuple[File, Version]:
+        """Like ``find_visible_file``, but also return a removed file that reads still see."""
         file = self.store.by_id(file_id)
         if isinstance(file, File) and now_s < self.store.fading_until_s(file) and (version := file.seen(now_s)):
             return file, version
-        return self.seen(file_id, now_s)
+        return self.find_visible_file(file_id, now_s)
 
-    def place(self, node: Node) -> tuple[Folder | None, float | None]:
-        """Returns the folder in which reads see an item, and since when it is in the trash."""
+    def visible_parent(self, node: Node) -> tuple[Folder | None, float | None]:
+        """Return the folder in which reads see an item, and since when it is in the trash."""
         meta = self.meta(node)
         is_fading = meta.trashed_s is not None and self.clock.now_s() < self.store.fading_until_s(node)
-        return (meta.former, None) if is_fading else (node.parent, meta.trashed_s)
+        return (meta.former_parent, None) if is_fading else (node.parent, meta.trashed_s)
 
-    def trashed(self, item_id: str, kind: type[Node]) -> Node:
-        """Returns an item that lies in the trash itself."""
+    def find_trashed(self, item_id: str, kind: type[Node]) -> Node:
+        """Return an item that was itself moved to the trash."""
         node = self.store.by_id(item_id)
         if not isinstance(node, kind) or node.deleted_s is not None:
             raise BoxError(404, "not_found")
         if node.parent is not self.trash:
-            raise BoxError(404, "trashed" if self.in_trash(node) else "not_trashed")
-        if not self.is_reached(self.meta(node).former or node):
+            raise BoxError(404, "trashed" if self.is_in_trash(node) else "not_trashed")
+        if not self.is_in_bounds(self.meta(node).former_parent or node):
             raise BoxError(403, "access_denied_insufficient_permissions")
         return node
 
-    def taken(self, folder: Folder, name: str) -> Node | None:
-        """Returns what has that name in a folder, whatever its case."""
-        same = self.store.named(folder, name)
-        return same[0] if same else None
+    def find_by_name(self, folder: Folder, name: str) -> Node | None:
+        """Return the item with this name in a folder, whatever its case, or None."""
+        namesakes = self.store.named(folder, name)
+        return namesakes[0] if namesakes else None
 
     # ---------------------------------------------------------------- names
 
     @staticmethod
-    def checked_name(name: object) -> str:
-        """Returns a name that an item may have."""
+    def check_name(name: object) -> str:
+        """Return a name if an item may have it."""
         if not isinstance(name, str) or not name:
             raise bad_parameter("name", "'name' is required")
-        if len(name) > _MAX_NAME:
+        if len(name) > _MAX_NAME_LENGTH:
             raise bad_parameter("name", "Item name too long", code="item_name_too_long")
-        if _ODD.search(name) or name in (".", "..") or name.endswith(" "):
+        if _FORBIDDEN.search(name) or name in (".", "..") or name.endswith(" "):
             raise bad_parameter("name", f"Invalid value '{name}'.", code="item_name_invalid")
         return name
 
-    def parent_of(self, body: dict[str, Any]) -> Folder:
-        """Returns the folder that ``parent.id`` of a request names."""
+    def find_parent(self, body: dict[str, Any]) -> Folder:
+        """Return the folder that ``parent.id`` of a request names."""
         parent = body.get("parent")
         if not isinstance(parent, dict) or "id" not in parent:
             raise bad_parameter("parent", "'parent' is required")
-        return self.folder(str(parent["id"]), "parent")
+        return self.find_folder(str(parent["id"]), "parent")
 
     # ---------------------------------------------------------------- writing
 
     def meta(self, node: Node) -> ItemMeta:
-        """Returns what Box knows of an item besides its content."""
+        """Return the metadata of an item."""
         if not isinstance(node.extra, ItemMeta):
             node.extra = ItemMeta(self.started_s, self.started_s, self.started_s, self.started_s)
         return node.extra
 
-    def happened(self, kind: str, node: Node, now_s: float) -> None:
-        """Log an event, from when reads see it."""
+    def log_event(self, kind: str, node: Node, now_s: float) -> None:
+        """Log an event from the moment when reads see it."""
         visible_s = node.versions[-1].visible_s if isinstance(node, File) else now_s
         if kind == "ITEM_TRASH":
             visible_s = max(visible_s, self.store.fading_until_s(node))
@@ -283,72 +283,72 @@ class BoxState:
         except StoreError as error:
             raise store_error(error) from error
         file.extra = ItemMeta(now_s, now_s, created_s, modified_s)
-        self.happened("ITEM_UPLOAD", file, now_s)
+        self.log_event("ITEM_UPLOAD", file, now_s)
         return file
 
     def add_version(self, file: File, blob: Blob, now_s: float, modified_s: float) -> Version:
-        """Give a file new content."""
+        """Replace the content of a file by a new version."""
         try:
             version = self.store.add_version(file, blob, now_s, client_s=modified_s)
         except StoreError as error:
             raise store_error(error) from error
         meta = self.meta(file)
-        meta.changed(now_s)
+        meta.mark_changed(now_s)
         meta.content_modified_s = modified_s
-        self.happened("ITEM_UPLOAD", file, now_s)
+        self.log_event("ITEM_UPLOAD", file, now_s)
         return version
 
     def add_folder(self, folder: Folder, name: str, now_s: float) -> Folder:
         """Add a folder whose name is free."""
-        made = self.store.add_folder(folder, name, now_s)
-        made.extra = ItemMeta(now_s, now_s, now_s, now_s)
-        self.happened("ITEM_CREATE", made, now_s)
-        return made
+        new_folder = self.store.add_folder(folder, name, now_s)
+        new_folder.extra = ItemMeta(now_s, now_s, now_s, now_s)
+        self.log_event("ITEM_CREATE", new_folder, now_s)
+        return new_folder
 
     def copy(self, node: Node, folder: Folder, name: str, now_s: float) -> Node:
-        """Copy an item whose new name is free, with all that it holds."""
+        """Copy an item with all its contents to a name that is free."""
         try:
             twin = self.store.copy(node, folder, name, now_s)
         except StoreError as error:
             raise store_error(error) from error
         for entry in (twin, *(twin.below() if isinstance(twin, Folder) else ())):
-            former = self.meta(entry)
-            entry.extra = ItemMeta(now_s, now_s, former.content_created_s, former.content_modified_s)
-        self.happened("ITEM_COPY", twin, now_s)
+            original_meta = self.meta(entry)
+            entry.extra = ItemMeta(now_s, now_s, original_meta.content_created_s, original_meta.content_modified_s)
+        self.log_event("ITEM_COPY", twin, now_s)
         return twin
 
     def move(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
-        """Move an item to a place and a name that are free."""
+        """Move an item to a folder and a name that are free."""
         kind = "ITEM_MOVE" if folder is not node.parent else "ITEM_RENAME"
         try:
             self.store.move(node, folder, name, now_s)
         except StoreError as error:
             raise store_error(error) from error
-        self.happened(kind, node, now_s)
+        self.log_event(kind, node, now_s)
 
-    def throw_away(self, node: Node, now_s: float) -> None:
+    def move_to_trash(self, node: Node, now_s: float) -> None:
         """Move an item to the trash."""
         meta = self.meta(node)
-        meta.former, meta.trashed_s = node.parent, now_s
-        meta.changed(now_s)
+        meta.former_parent, meta.trashed_s = node.parent, now_s
+        meta.mark_changed(now_s)
         self.store.move(node, self.trash, node.name, now_s, fades=True)
-        self.happened("ITEM_TRASH", node, now_s)
+        self.log_event("ITEM_TRASH", node, now_s)
 
     def purge(self, node: Node, now_s: float) -> None:
-        """Remove an item in the trash for good."""
+        """Permanently remove an item that is in the trash."""
         self.store.remove(node, now_s, fades=False)
 
     def restore(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
         """Move an item out of the trash."""
         meta = self.meta(node)
-        meta.former = meta.trashed_s = None
-        meta.changed(now_s)
+        meta.former_parent = meta.trashed_s = None
+        meta.mark_changed(now_s)
         self.store.move(node, folder, name, now_s)
-        self.happened("ITEM_UNDELETE_VIA_TRASH", node, now_s)
+        self.log_event("ITEM_UNDELETE_VIA_TRASH", node, now_s)
 
     def part_bytes(self, size_bytes: int) -> int:
-        """Returns how large the parts of an upload session are: 8 MiB, or more if that would make too many parts."""
-        part = 8 * 1024 * 1024
-        while -(-size_bytes // part) > 10_000:
-            part *= 2
-        return part
+        """Return the size of the parts of an upload session: 8 MiB, or more if that would make too many parts."""
+        part_bytes = 8 * 1024 * 1024
+        while -(-size_bytes // part_bytes) > 10_000:
+            part_bytes *= 2
+        return part_bytes

@@ -31,12 +31,14 @@ _STEPS = st.one_of(
 def _do(tree: Tree, step: tuple[str, str, Any], now_s: float) -> None:
     verb, path, other = step
     actions: dict[str, Callable[[], object]] = {
-        "put": lambda: tree.put(path, BlockBlob.of(other), now_s, mode="overwrite"),
-        "mkdir": lambda: tree.mkdir(path, now_s),
+        "put": lambda: tree.put(path, BlockBlob.from_content(other), now_s, mode="overwrite"),
+        "mkdir": lambda: tree.create_folder(path, now_s),
         "delete": lambda: tree.delete(path, now_s),
         "move": lambda: tree.move(path, other, now_s),
         "copy": lambda: tree.copy(path, other, now_s),
-        "restore": lambda: [tree.restore(path, old.rev, now_s) for old in tree.revisions(path, now_s).versions[-1:]],
+        "restore": lambda: [
+            tree.restore(path, old.rev, now_s) for old in tree.list_revisions(path, now_s).versions[-1:]
+        ],
     }
     with contextlib.suppress(StoreError):
         actions[verb]()
@@ -44,7 +46,7 @@ def _do(tree: Tree, step: tuple[str, str, Any], now_s: float) -> None:
 
 def _listed(tree: Tree, now_s: float) -> dict[str, str]:
     """What a recursive listing shows: path to kind or content hash."""
-    root = tree.folder("", now_s)
+    root = tree.find_folder("", now_s)
     entries = tree.paths.entries(root, now_s, recursive=True)
     return {path.lower(): version.blob.hash_hex if version else "folder" for path, _, version, _ in entries}
 
@@ -73,7 +75,7 @@ def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]],
                 seen[path] = "folder"
         place = end
         assert seen == _listed(tree, now_s)
-        root = tree.folder("", now_s)
+        root = tree.find_folder("", now_s)
         everything = list(tree.paths.entries(root, now_s + 99, recursive=True))
         assert tree.store.used_bytes == sum(version.blob.size_bytes for _, _, version, _ in everything if version)
         for path, node, _, _ in everything:
@@ -90,7 +92,11 @@ def test_blob_is_the_same_however_it_arrives(pieces: list[bytes]) -> None:
     writer = BlockWriter()
     for piece in pieces:
         writer.feed(piece)
-    for blob in (BlockBlob.of(whole), writer.finish(), BlockBlob.concatenated(BlockBlob.of(piece) for piece in pieces)):
+    for blob in (
+        BlockBlob.from_content(whole),
+        writer.finish(),
+        BlockBlob.concatenate(BlockBlob.from_content(piece) for piece in pieces),
+    ):
         assert blob.data == whole
         assert blob.hash_hex == hashlib.sha256(hashlib.sha256(whole).digest() if whole else b"").hexdigest()
 
@@ -103,35 +109,35 @@ def test_blocks(size: int) -> None:
     writer = BlockWriter()
     for start in range(0, size, 1_000_003):
         writer.feed(data[start : start + 1_000_003])
-    assert BlockBlob.of(data).hash_hex == writer.finish().hash_hex == expected
-    assert BlockBlob.concatenated([BlockBlob.of(block) for block in blocks]).hash_hex == expected
+    assert BlockBlob.from_content(data).hash_hex == writer.finish().hash_hex == expected
+    assert BlockBlob.concatenate([BlockBlob.from_content(block) for block in blocks]).hash_hex == expected
 
 
 def test_flipped_differs_in_one_bit() -> None:
-    blob = BlockBlob.of(b"\x00" * 4)
+    blob = BlockBlob.from_content(b"\x00" * 4)
     assert blob.flipped(9).data == b"\x00\x02\x00\x00"
     assert blob.flipped(9 + 32).data == blob.flipped(9).data
-    assert BlockBlob.of(blob.flipped(9)).hash_hex != blob.hash_hex
-    assert BlockBlob.of(b"").flipped(3).data == b""
+    assert BlockBlob.from_content(blob.flipped(9)).hash_hex != blob.hash_hex
+    assert BlockBlob.from_content(b"").flipped(3).data == b""
 
 
 def test_names_are_the_same_for_the_same_seed() -> None:
-    ids = [Tree(seed=seed).mkdir("/a", 0).node.id for seed in (1, 1, 2)]
+    ids = [Tree(seed=seed).create_folder("/a", 0).node.id for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
 
 
 def test_deleted_entries_give_way_to_new_ones() -> None:
     tree = Tree()
-    old = tree.put("/A.txt", BlockBlob.of(b"1"), 0)
+    old = tree.put("/A.txt", BlockBlob.from_content(b"1"), 0)
     tree.delete("/a.TXT", 1)
     assert tree.get("/a.txt", 1, include_deleted=True) == PathEntry("/A.txt", old.node, None, is_gone=True)
-    new = tree.put("/a.txt", BlockBlob.of(b"2"), 2)
+    new = tree.put("/a.txt", BlockBlob.from_content(b"2"), 2)
     assert new.node.id != old.node.id
     assert tree.get("/a.txt", 2, include_deleted=True) == new
-    assert [entry.blob.data for entry in tree.revisions("/a.txt", 2).versions] == [b"2", b"1"]
-    tree.put("/a.txt", BlockBlob.of(b"3"), 3, mode="overwrite")
+    assert [entry.blob.data for entry in tree.list_revisions("/a.txt", 2).versions] == [b"2", b"1"]
+    tree.put("/a.txt", BlockBlob.from_content(b"3"), 3, mode="overwrite")
     tree.move("/a.txt", "/b.txt", 4)
-    assert [entry.blob.data for entry in tree.revisions("/b.txt", 4).versions] == [b"3", b"2", b"1"]
+    assert [entry.blob.data for entry in tree.list_revisions("/b.txt", 4).versions] == [b"3", b"2", b"1"]
 
 
 @pytest.mark.parametrize(
@@ -140,18 +146,18 @@ def test_deleted_entries_give_way_to_new_ones() -> None:
 )
 def test_autorename(taken: str, free: str) -> None:
     tree = Tree()
-    tree.put(taken, BlockBlob.of(b"1"), 0)
-    assert tree.put(taken, BlockBlob.of(b"2"), 0, autorename=True).path == free
-    assert tree.put(taken, BlockBlob.of(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")
+    tree.put(taken, BlockBlob.from_content(b"1"), 0)
+    assert tree.put(taken, BlockBlob.from_content(b"2"), 0, autorename=True).path == free
+    assert tree.put(taken, BlockBlob.from_content(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")
 
 
 def test_names_are_stored_composed() -> None:
     """rclone's tests say so of the service, and other clients that a name which is not composed is not found."""
     tree = Tree()
-    assert tree.put("/e\u0301/o\u0308", BlockBlob.of(b"1"), 0.0).path == "/\u00e9/\u00f6"
+    assert tree.put("/e\u0301/o\u0308", BlockBlob.from_content(b"1"), 0.0).path == "/\u00e9/\u00f6"
     assert tree.get("/\u00e9/\u00f6", 0.0).path == "/\u00e9/\u00f6"
     with pytest.raises(StoreError, match="not_found"):
         tree.get("/e\u0301/o\u0308", 0.0)
     with pytest.raises(StoreError, match="conflict/file"):
-        tree.put("/e\u0301/o\u0308", BlockBlob.of(b"2"), 0.0)
+        tree.put("/e\u0301/o\u0308", BlockBlob.from_content(b"2"), 0.0)
     assert tree.move("/\u00e9/\u00f6", "/u\u0308", 0.0).path == "/\u00fc"

@@ -1,7 +1,4 @@
-"""The Dropbox emulator: what other processes need from it without importing it.
-
-What may live here: the words that a profile of this API may use, and ``create``, which makes the skin.
-"""
+"""The Dropbox emulator: the words that a profile of this API may use, and ``create``, which makes its skin."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readine
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:
-    """Returns the skin of a new, empty account."""
+    """Return the skin of a new, empty account."""
     from pytest_cloudbench.emulators.dropbox.skin import Dropbox
 
     return Dropbox(profile, clock, seed)

@@ -1,7 +1,4 @@
-"""The account, its space, and the tokens.
-
-What may live here: ``users/``, ``check/``, ``auth/``, and what Dropbox says on the routes of ``emulators.oauth``.
-"""
+"""The account, its space and its tokens, with Dropbox's words on the routes of ``emulators.oauth``."""
 
 from __future__ import annotations
 
@@ -128,7 +125,7 @@ def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
     state.oauth.revoke(header.partition(" ")[2])
 
 
-def _granted(grant: Grant) -> Answer:
+def _token_answer(grant: Grant) -> Answer:
     answer: dict[str, Any] = {
         "access_token": grant.access_token,
         "token_type": "bearer",
@@ -142,32 +139,35 @@ def _granted(grant: Grant) -> Answer:
     return answer_json(answer)
 
 
-def _refused(error: str, form: Mapping[str, str]) -> Answer:
+def _error_answer(error: str, form: Mapping[str, str]) -> Answer:
     kind = form.get("grant_type", "")
     proof = "refresh_token" if kind == "refresh_token" else "code"
-    words = {
+    messages = {
         "unsupported_grant_type": ("unsupported_grant_type", f"grant_type {kind!r} is not supported"),
         "invalid_client": ("invalid_client_id: Invalid client_id", "no client_id"),
         "invalid_scope": ("invalid_scope", "a requested scope is unknown, or was not granted"),
         "invalid_grant": ("invalid_grant", f"{proof} is invalid or revoked"),
     }
     if is_plausible("client", form.get("client_id", "")):
-        words["invalid_client"] = ("invalid_client: Invalid client_id or client_secret", "the client_secret is wrong")
-    name, description = words.get(error, (error, f"{error.replace('_', ' ')}"))
+        messages["invalid_client"] = (
+            "invalid_client: Invalid client_id or client_secret",
+            "the client_secret is wrong",
+        )
+    name, description = messages.get(error, (error, f"{error.replace('_', ' ')}"))
     answer = answer_json({"error_description": description, "error": name})
     answer.status = 400
     return answer
 
 
 DIALECT = Dialect(
-    granted=_granted,
-    refused=_refused,
+    granted=_token_answer,
+    refused=_error_answer,
     shown=lambda code: answer_text(200, code),
     access=("sl.emulated-", 64),
     is_scope=SCOPES.__contains__,
-    takes_query=True,  # the official SDK for JavaScript sends it so
+    takes_query=True,  # the official SDK for JavaScript sends them in the query
 )
-"""How Dropbox speaks OAuth."""
+"""Dropbox's variant of OAuth."""
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -1,9 +1,7 @@
 """The form of the API's answers: metadata, errors and envelopes.
 
-What may live here: converting values of the tree to JSON objects and HTTP answers. No state, no routes.
-
-An error is a chain of tags: ``ApiError("path", "not_found")`` is
-``{"error_summary": "path/not_found/..", "error": {".tag": "path", "path": {".tag": "not_found"}}}``.
+An error is a chain of tags: ``ApiError("path", "not_found")`` is ``{"error_summary": "path/not_found/..", "error":
+{".tag": "path", "path": {".tag": "not_found"}}}``.
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ class ApiError(Exception):
     def __init__(self, *tags: str, inside: Mapping[str, Any] | None = None) -> None:
         super().__init__("/".join(tags))
         self.summary = "/".join(tags)
-        self.error = tagged(*tags, inside=inside)
+        self.error = nest_tags(*tags, inside=inside)
 
 
 class BadRequest(Exception):
-    """Status 400: a request that the API cannot parse; the text follows the API's usual sentence."""
+    """Status 400: a request that the API cannot parse. The text follows the API's usual sentence."""
 
 
-def tagged(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON form of nested unions, outermost tag first."""
+def nest_tags(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JSON form of nested unions, outermost tag first."""
     value: dict[str, Any] = {".tag": tags[-1], **(inside or {})}
     for tag in reversed(tags[:-1]):
         value = {".tag": tag, tag: value}
@@ -48,45 +46,45 @@ def tagged(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, Any
 
 
 def answer_json(value: Any) -> Answer:
-    """Status 200 with a JSON body."""
+    """Return status 200 with a JSON body."""
     return Answer(200, _JSON_HEADERS, _encode(value))
 
 
 def answer_text(status: int, text: str) -> Answer:
-    """A plain sentence, as the API answers requests that it cannot parse."""
+    """Return a plain sentence, as the API answers requests that it cannot parse."""
     return Answer(status, _TEXT_HEADERS, text.encode())
 
 
 def error_answer(status: int, summary: str, error: Any, *headers: tuple[bytes, bytes]) -> Answer:
-    """An error with its summary."""
+    """Return an error with its summary."""
     body = _encode({"error_summary": f"{summary}/..", "error": error})
     return Answer(status, [*_JSON_HEADERS, *headers], body)
 
 
-def unauthorized(tag: str, **more: str) -> Answer:
-    """Status 401; ``more`` are fields beside the tag."""
-    return error_answer(401, tag, {".tag": tag, **more})
+def unauthorized(tag: str, **other_fields: str) -> Answer:
+    """Return status 401. ``other_fields`` are beside the tag."""
+    return error_answer(401, tag, {".tag": tag, **other_fields})
 
 
 @lru_cache(maxsize=1024)
-def _second(second: int) -> str:
+def _format_second(second: int) -> str:
     return strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(second))
 
 
 def timestamp(at_s: float) -> str:
-    """Seconds since 1970 as the API writes them, whole seconds of UTC."""
-    return _second(int(at_s))
+    """Format seconds since 1970 as the API does, in whole seconds of UTC."""
+    return _format_second(int(at_s))
 
 
 def file_metadata(path: str, node_id: str, version: Version) -> dict[str, Any]:
-    """A file without ``.tag``, as in functions that return only files."""
+    """Return a file without ``.tag``, as in functions that return only files."""
     return {
         "name": path.rpartition("/")[2],
         "path_lower": path.lower(),
         "path_display": path,
         "id": node_id,
-        "client_modified": _second(int(version.client_s)),
-        "server_modified": _second(int(version.server_s)),
+        "client_modified": _format_second(int(version.client_s)),
+        "server_modified": _format_second(int(version.server_s)),
         "rev": version.rev,
         "size": version.blob.size_bytes,
         "is_downloadable": True,
@@ -95,39 +93,39 @@ def file_metadata(path: str, node_id: str, version: Version) -> dict[str, Any]:
 
 
 def folder_metadata(entry: PathEntry) -> dict[str, Any]:
-    """A folder without ``.tag``."""
-    return {**_place(entry.path), "id": entry.node.id}
+    """Return a folder without ``.tag``."""
+    return {**_path_fields(entry.path), "id": entry.node.id}
 
 
-def metadata(entry: PathEntry) -> dict[str, Any]:
-    """A file, folder or deleted entry with ``.tag``."""
+def entry_metadata(entry: PathEntry) -> dict[str, Any]:
+    """Return a file, folder or deleted entry with ``.tag``."""
     if entry.version is not None:
         return {".tag": "file", **file_metadata(entry.path, entry.node.id, entry.version)}
     if isinstance(entry.node, Folder) and not entry.is_gone:
         return {".tag": "folder", **folder_metadata(entry)}
-    return {".tag": "deleted", **_place(entry.path)}
+    return {".tag": "deleted", **_path_fields(entry.path)}
 
 
-def _place(path: str) -> dict[str, Any]:
+def _path_fields(path: str) -> dict[str, Any]:
     return {"name": path.rpartition("/")[2], "path_lower": path.lower(), "path_display": path}
 
 
-_LOOKUP = frozenset({"malformed_path", "not_found", "not_file", "not_folder"})
+_LOOKUP_REASONS = frozenset({"malformed_path", "not_found", "not_file", "not_folder"})
 
 
 def lookup_error(error: StoreError, tag: str = "path") -> ApiError:
-    """A read that the tree refused."""
-    return ApiError(tag, error.reason if error.reason in _LOOKUP else "not_found")
+    """Return the error for a read that the tree refused."""
+    return ApiError(tag, error.reason if error.reason in _LOOKUP_REASONS else "not_found")
 
 
 def write_tags(error: StoreError) -> tuple[str, ...]:
-    """A write that the tree refused, as tags of WriteError."""
-    reason = "malformed_path" if error.reason in _LOOKUP else error.reason
+    """Return the tags of WriteError for a write that the tree refused."""
+    reason = "malformed_path" if error.reason in _LOOKUP_REASONS else error.reason
     return tuple(reason.split("/"))
 
 
 def relocation_error(error: StoreError) -> ApiError:
-    """A copy or move that the tree refused."""
+    """Return the error for a copy or move that the tree refused."""
     if error.reason == "into_itself":
         return ApiError("duplicated_or_nested_paths")
     if error.reason == "insufficient_space":

@@ -1,7 +1,6 @@
-"""The arguments of the API's functions: what a JSON value may be, as small composable checks.
+"""The arguments of the API's functions, as small composable checks of JSON values.
 
-What may live here: checks from a JSON value to a checked one, and the sentences for what is wrong. The
-types are those of the published specification; nothing here knows a function.
+A check returns the checked value, or raises ArgError. The types are those of the published specification.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ _REQUIRED = object()
 
 
 class ArgError(Exception):
-    """A value that the specification does not allow; the text says where and why."""
+    """A value that the specification does not allow. The text says where and why."""
 
 
 def string(*, minimum: int = 0, maximum: int | None = None) -> Check:
-    """A text with bounds on its length."""
+    """Check a text with bounds on its length."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str):
-            raise ArgError(f"expected string, got {_kind(value)}")
+            raise ArgError(f"expected string, got {_type_name(value)}")
         if len(value) < minimum:
             raise ArgError(f"{value!r} must be at least {minimum} characters, got {len(value)}")
         if maximum is not None and len(value) > maximum:
@@ -36,18 +35,18 @@ def string(*, minimum: int = 0, maximum: int | None = None) -> Check:
 
 
 def boolean(value: Any) -> bool:
-    """true or false."""
+    """Check that a value is true or false."""
     if not isinstance(value, bool):
-        raise ArgError(f"expected bool, got {_kind(value)}")
+        raise ArgError(f"expected bool, got {_type_name(value)}")
     return value
 
 
 def integer(minimum: int, maximum: int) -> Check:
-    """A whole number with bounds."""
+    """Check a whole number with bounds."""
 
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgError(f"expected integer, got {_kind(value)}")
+            raise ArgError(f"expected integer, got {_type_name(value)}")
         if not minimum <= value <= maximum:
             raise ArgError(f"{value} is not within range {minimum} to {maximum}")
         return value
@@ -56,9 +55,9 @@ def integer(minimum: int, maximum: int) -> Check:
 
 
 def timestamp(value: Any) -> float:
-    """``2026-11-20T12:00:00Z`` as seconds since 1970."""
+    """Return ``2026-11-20T12:00:00Z`` as seconds since 1970."""
     if not isinstance(value, str):
-        raise ArgError(f"expected timestamp, got {_kind(value)}")
+        raise ArgError(f"expected timestamp, got {_type_name(value)}")
     try:
         return float(timegm(strptime(value, "%Y-%m-%dT%H:%M:%SZ")))
     except ValueError:
@@ -66,32 +65,32 @@ def timestamp(value: Any) -> float:
 
 
 def optional(inner: Check) -> Check:
-    """The inner value, or null."""
+    """Check a value that may be null."""
     return lambda value: None if value is None else inner(value)
 
 
 def array(inner: Check, *, minimum: int = 0, maximum: int | None = None) -> Check:
-    """A list with bounds on its length."""
+    """Check a list with bounds on its length."""
 
     def check(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise ArgError(f"expected list, got {_kind(value)}")
+            raise ArgError(f"expected list, got {_type_name(value)}")
         if len(value) < minimum or (maximum is not None and len(value) > maximum):
             raise ArgError(f"list has {len(value)} items, expected {minimum} to {maximum}")
-        return [_within(f"{place}", inner, item) for place, item in enumerate(value)]
+        return [_check_inner(f"{index}", inner, item) for index, item in enumerate(value)]
 
     return check
 
 
 def struct(**fields: Check | tuple[Check, Any]) -> Check:
-    """An object. A field is required as ``name=check``, and has a default as ``name=(check, default)``."""
+    """Check an object. A field is required as ``name=check``, and has a default as ``name=(check, default)``."""
     checks = {name: field[0] if isinstance(field, tuple) else field for name, field in fields.items()}
     defaults = {name: field[1] if isinstance(field, tuple) else _REQUIRED for name, field in fields.items()}
 
     def check(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise ArgError(f"expected object, got {_kind(value)}")
-        made = dict(defaults)
+            raise ArgError(f"expected object, got {_type_name(value)}")
+        checked = dict(defaults)
         for name, item in value.items():
             inner = checks.get(name)
             if inner is None:
@@ -99,19 +98,19 @@ def struct(**fields: Check | tuple[Check, Any]) -> Check:
                     continue
                 raise ArgError(f"unknown field {name!r}")
             try:
-                made[name] = inner(item)
+                checked[name] = inner(item)
             except ArgError as error:
                 raise ArgError(f"{name}: {error}") from None
-        if _REQUIRED in made.values():
-            missing = next(name for name, item in made.items() if item is _REQUIRED)
+        if _REQUIRED in checked.values():
+            missing = next(name for name, item in checked.items() if item is _REQUIRED)
             raise ArgError(f"missing required field {missing!r}")
-        return made
+        return checked
 
     return check
 
 
 def union(**tags: Check | None) -> Check:
-    """One of several tags, some with a value, as ``(tag, value)``; the short form ``"tag"`` is understood."""
+    """Check a union of tags, some with a value, and return ``(tag, value)``. The short form ``"tag"`` is accepted."""
 
     def check(value: Any) -> tuple[str, Any]:
         if isinstance(value, str):
@@ -121,7 +120,7 @@ def union(**tags: Check | None) -> Check:
         elif isinstance(value, dict) and len(value) == 1:
             tag, body = next(iter(value)), value
         else:
-            raise ArgError(f"expected string or object with '.tag', got {_kind(value)}")
+            raise ArgError(f"expected string or object with '.tag', got {_type_name(value)}")
         if tag not in tags:
             raise ArgError(f"unknown tag {tag!r}")
         inner = tags[tag]
@@ -129,23 +128,23 @@ def union(**tags: Check | None) -> Check:
             return tag, None
         if tag not in body:
             raise ArgError(f"missing {tag!r} key")
-        return tag, _within(tag, inner, body[tag])
+        return tag, _check_inner(tag, inner, body[tag])
 
     return check
 
 
 def rev(value: Any) -> str:
-    """A revision: at least nine hexadecimal digits."""
+    """Check a revision, which has at least nine hexadecimal digits."""
     text: str = _TEXT(value)
     if len(text) < 9 or not _HEX.issuperset(text):
         raise ArgError(f"{text!r} did not match pattern '[0-9a-f]{{9,}}'")
     return text
 
 
-def _path(pattern: str, *, root: bool = False, ids: bool = True, revs: bool = False) -> Check:
+def _path_check(pattern: str, *, root: bool = False, ids: bool = True, revs: bool = False) -> Check:
     def check(value: Any) -> str:
         if not isinstance(value, str):
-            raise ArgError(f"expected string, got {_kind(value)}")
+            raise ArgError(f"expected string, got {_type_name(value)}")
         if value[:1] == "/" or (value == "" and root) or (ids and value.startswith("id:")):
             return value
         if value.startswith("ns:") and _is_namespace(value):
@@ -164,29 +163,29 @@ def _is_namespace(value: str) -> bool:
 
 _ANY = "(.|[\\r\\n])*"
 _TEXT = string()
-write_path = _path(f"(/{_ANY})|(ns:[0-9]+(/.*)?)|(id:.*)")
-create_path = _path(f"(/{_ANY})|(ns:[0-9]+(/.*)?)", ids=False)
-read_path = _path(f"(/{_ANY}|id:.*)|(rev:[0-9a-f]{{9,}})|(ns:[0-9]+(/.*)?)", revs=True)
-revisions_path = _path(f"/{_ANY}|id:.*|(ns:[0-9]+(/.*)?)")
-_folder_path = _path(f"(/{_ANY})?|id:.*|(ns:[0-9]+(/.*)?)", root=True)
+write_path = _path_check(f"(/{_ANY})|(ns:[0-9]+(/.*)?)|(id:.*)")
+create_path = _path_check(f"(/{_ANY})|(ns:[0-9]+(/.*)?)", ids=False)
+read_path = _path_check(f"(/{_ANY}|id:.*)|(rev:[0-9a-f]{{9,}})|(ns:[0-9]+(/.*)?)", revs=True)
+revisions_path = _path_check(f"/{_ANY}|id:.*|(ns:[0-9]+(/.*)?)")
+_folder_path = _path_check(f"(/{_ANY})?|id:.*|(ns:[0-9]+(/.*)?)", root=True)
 
 
 def list_path(value: Any) -> str:
-    """The path of a folder to list; the root is the empty text."""
+    """Check the path of a folder to list. The root is the empty text."""
     if value == "/":
         raise ArgError('Specify the root folder as an empty string rather than as "/".')
     path: str = _folder_path(value)
     return path
 
 
-def _within(name: str, inner: Check, value: Any) -> Any:
+def _check_inner(name: str, inner: Check, value: Any) -> Any:
     try:
         return inner(value)
     except ArgError as error:
         raise ArgError(f"{name}: {error}") from None
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     names: Mapping[type[Any], str] = {
         dict: "object",
         list: "list",

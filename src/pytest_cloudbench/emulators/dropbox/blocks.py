@@ -1,10 +1,7 @@
 """Dropbox's block hash: content with the digests of its blocks, computed while it arrives.
 
-What may live here: content and hashes. No paths, no clock, no I/O.
-
-The block hash is the emulator's own implementation, written from the published rule: SHA-256 over the
-concatenated SHA-256 digests of each 4 MiB block. Drivers have their own implementation, so a bug in one is found by the
-other.
+The block hash is the emulator's own implementation, written from the published rule: SHA-256 over the concatenated
+SHA-256 digests of each 4 MiB block. Drivers have their own implementation, so a bug in one is found by the other.
 """
 
 from __future__ import annotations
@@ -27,25 +24,25 @@ class BlockBlob(Blob):
         self.block_digests = block_digests
 
     @classmethod
-    def of(cls, content: bytes | BytePieces) -> BlockBlob:
-        """Returns the blob of some content."""
+    def from_content(cls, content: bytes | BytePieces) -> BlockBlob:
+        """Return the blob of some content."""
         writer = BlockWriter()
         for piece in (content,) if isinstance(content, bytes) else content.pieces:
             writer.feed(piece)
         return writer.finish()
 
     @classmethod
-    def concatenated(cls, parts: Iterable[BlockBlob]) -> BlockBlob:
-        """Returns several blobs as one; nothing is hashed again if they are joined at block boundaries."""
+    def concatenate(cls, parts: Iterable[BlockBlob]) -> BlockBlob:
+        """Return several blobs as one. No block is hashed again if they are joined at block boundaries."""
         blobs = [blob for blob in parts if blob.size_bytes]
         content = BytePieces.join(blobs)
         if any(blob.size_bytes % BLOCK_BYTES for blob in blobs[:-1]):
-            return cls.of(content)
+            return cls.from_content(content)
         return cls(content.pieces, b"".join(blob.block_digests for blob in blobs))
 
 
 class BlockWriter(PieceWriter):
-    """Receives a body in pieces and hashes each block as soon as it is complete."""
+    """A receiver of a body in pieces that hashes each block as soon as it is complete."""
 
     __slots__ = ("_block", "_digests", "_filled")
 
@@ -68,6 +65,6 @@ class BlockWriter(PieceWriter):
                 self._block, self._filled = sha256(), 0
 
     def finish(self) -> BlockBlob:
-        """Returns the blob of all pieces."""
-        last = [self._block.digest()] if self._filled else []
-        return BlockBlob(self._pieces, b"".join(self._digests + last))
+        """Return the blob of all pieces."""
+        last_block = [self._block.digest()] if self._filled else []
+        return BlockBlob(self._pieces, b"".join(self._digests + last_block))

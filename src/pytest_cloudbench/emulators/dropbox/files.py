@@ -1,7 +1,6 @@
 """Metadata, folders, delete, copy and move, downloads, revisions and restore.
 
-What may live here: the functions of ``files/`` that concern one entry. Listings are in ``listing``, batches in
-``batches``, uploads in ``uploads``.
+Listings are in ``listing``, batches in ``batches``, uploads in ``uploads``.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 
 from pytest_cloudbench.emulators.dropbox.answers import (
     ApiError,
+    entry_metadata,
     file_metadata,
     folder_metadata,
     lookup_error,
-    metadata,
     relocation_error,
     timestamp,
     write_tags,
@@ -75,15 +74,15 @@ _REFERENCE_LIFE_S = 30 * 365 * 86_400.0
 
 def _run_get_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        return metadata(state.tree.get(arg["path"], call.now_s, include_deleted=arg["include_deleted"]))
+        return entry_metadata(state.tree.get(arg["path"], call.now_s, include_deleted=arg["include_deleted"]))
     except StoreError as error:
         raise lookup_error(error) from error
 
 
 def make_folder(state: State, path: str, autorename: bool, now_s: float) -> dict[str, Any]:
-    """Create a folder; returns its metadata without ``.tag``. Raises ApiError."""
+    """Create a folder, and return its metadata without ``.tag``. Raises ApiError."""
     try:
-        return folder_metadata(state.tree.mkdir(path, now_s, autorename=autorename))
+        return folder_metadata(state.tree.create_folder(path, now_s, autorename=autorename))
     except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
 
@@ -96,10 +95,10 @@ def _run_create_folder_v2(state: State, arg: dict[str, Any], call: Call) -> dict
     return {"metadata": _run_create_folder(state, arg, call)}
 
 
-def delete(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
-    """Delete an entry; returns its last metadata with ``.tag``. Raises ApiError."""
+def delete_entry(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
+    """Delete an entry, and return its last metadata with ``.tag``. Raises ApiError."""
     try:
-        return metadata(state.tree.delete(arg["path"], now_s, parent_rev=arg["parent_rev"] or ""))
+        return entry_metadata(state.tree.delete(arg["path"], now_s, parent_rev=arg["parent_rev"] or ""))
     except StoreError as error:
         if error.reason.startswith("conflict"):
             raise ApiError("path_write", *write_tags(error)) from error
@@ -107,11 +106,11 @@ def delete(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
 
 
 def _run_delete(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return delete(state, arg, call.now_s)
+    return delete_entry(state, arg, call.now_s)
 
 
 def _run_delete_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return {"metadata": delete(state, arg, call.now_s)}
+    return {"metadata": delete_entry(state, arg, call.now_s)}
 
 
 def _run_permanently_delete(state: State, arg: dict[str, Any], call: Call) -> None:
@@ -124,10 +123,10 @@ def _run_permanently_delete(state: State, arg: dict[str, Any], call: Call) -> No
 
 
 def relocate(state: State, verb: str, source: str, target: str, now_s: float, *, autorename: bool) -> dict[str, Any]:
-    """Copy or move; returns the result's metadata with ``.tag``. Raises ApiError."""
-    act = state.tree.copy if verb == "copy" else state.tree.move
+    """Copy or move an entry, and return the result's metadata with ``.tag``. Raises ApiError."""
+    operation = state.tree.copy if verb == "copy" else state.tree.move
     try:
-        return metadata(act(source, target, now_s, autorename=autorename))
+        return entry_metadata(operation(source, target, now_s, autorename=autorename))
     except StoreError as error:
         raise relocation_error(error) from error
 
@@ -151,7 +150,7 @@ def _run_move_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any
 def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
     path = f"rev:{arg['rev']}" if arg["rev"] else arg["path"]
     try:
-        entry, version = state.tree.file(path, call.now_s)
+        entry, version = state.tree.find_file(path, call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
     content, size, etag = version.blob, version.blob.size_bytes, b'W/"%s"' % version.rev.encode()
@@ -176,14 +175,14 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
 
 def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        path, node_id, versions, deleted_s = state.tree.revisions(arg["path"], call.now_s)
+        path, node_id, versions, deleted_s = state.tree.list_revisions(arg["path"], call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
     if arg["before_rev"] is not None:
-        places = [place for place, version in enumerate(versions) if version.rev == arg["before_rev"]]
-        if not places:
+        indexes = [index for index, version in enumerate(versions) if version.rev == arg["before_rev"]]
+        if not indexes:
             raise ApiError("invalid_before_rev")
-        versions = versions[places[0] + 1 :]
+        versions = versions[indexes[0] + 1 :]
     result: dict[str, Any] = {
         "is_deleted": deleted_s is not None,
         "entries": [file_metadata(path, node_id, version) for version in versions[: arg["limit"]]],
@@ -215,7 +214,7 @@ def _run_get_reference(state: State, arg: dict[str, Any], call: Call) -> dict[st
     reference = state.tree.token("", _REFERENCE_LENGTH)
     state.copy_references[reference] = entry.node.id
     expires = timestamp(call.now_s + _REFERENCE_LIFE_S)
-    return {"metadata": metadata(entry), "copy_reference": reference, "expires": expires}
+    return {"metadata": entry_metadata(entry), "copy_reference": reference, "expires": expires}
 
 
 def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -230,7 +229,7 @@ def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[s
     try:
         if node_id is None:
             raise StoreError("not_found")
-        return {"metadata": metadata(state.tree.copy(node_id, arg["path"], call.now_s))}
+        return {"metadata": entry_metadata(state.tree.copy(node_id, arg["path"], call.now_s))}
     except StoreError as error:
         if error.reason.startswith("to/") or error.reason == "insufficient_space":
             tags = write_tags(StoreError(error.reason.removeprefix("to/")))

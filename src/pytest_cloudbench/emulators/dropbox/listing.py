@@ -1,7 +1,7 @@
-"""list_folder, its cursors and the long poll.
+"""``list_folder``, its cursors and the long poll.
 
-What may live here: listings and what has changed since. The server keeps no state for a cursor: it names the folder,
-the position in the tree's log of changes, and, until a listing is complete, the last path returned.
+The server keeps no state for a cursor. The cursor holds the folder, the position in the tree's log of changes, and,
+until a listing is complete, the last path returned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from pytest_cloudbench.emulators.dropbox.answers import ApiError, BadRequest, lookup_error, metadata
+from pytest_cloudbench.emulators.dropbox.answers import ApiError, BadRequest, entry_metadata, lookup_error
 from pytest_cloudbench.emulators.dropbox.args import (
     array,
     boolean,
@@ -58,8 +58,8 @@ class _Cursor:
     place: int
     after: str | None
 
-    def text(self) -> str:
-        """Returns the cursor as text for the client."""
+    def encode(self) -> str:
+        """Return the cursor as text for the client."""
         return urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
 
 
@@ -67,12 +67,12 @@ def _read_cursor(text: str) -> _Cursor:
     try:
         value = json.loads(urlsafe_b64decode(text.encode()))
         cursor = _Cursor(
-            _typed(value, "folder", str),
-            _typed(value, "recursive", bool),
-            _typed(value, "deleted", bool),
-            _typed(value, "limit", int),
-            _typed(value, "place", int),
-            _typed(value, "after", (str, type(None))),
+            _read_field(value, "folder", str),
+            _read_field(value, "recursive", bool),
+            _read_field(value, "deleted", bool),
+            _read_field(value, "limit", int),
+            _read_field(value, "place", int),
+            _read_field(value, "after", (str, type(None))),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BadRequest('Invalid "cursor" parameter') from None
@@ -81,65 +81,65 @@ def _read_cursor(text: str) -> _Cursor:
     return cursor
 
 
-def _typed(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+def _read_field(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
     if not isinstance(value[key], kind):
         raise TypeError(key)
     return value[key]
 
 
-def _start(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
+def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
     if arg["shared_link"] is not None:
         raise BadRequest("shared_link: this emulator does not list what a link shows")
     path = arg["path"]
-    if path.startswith("//"):  # rclone asks for what is below the root in this way, and the service answers
+    if path.startswith("//"):  # rclone lists the root in this way, and the service accepts it
         path = f"/{path.lstrip('/')}"
     try:
-        folder = state.tree.folder(path, now_s)
+        folder = state.tree.find_folder(path, now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    mark = state.tree.paths.log.end(now_s)
+    position = state.tree.paths.log.end(now_s)
     limit = arg["limit"] or _DEFAULT_LIMIT
-    return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, mark, "")
+    return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, position, "")
 
 
-def _page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
-    """Returns the next entries of an incomplete listing."""
+def _list_page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
+    """Return the next entries of an incomplete listing."""
     after = cursor.after or ""
     entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
     if cursor.recursive and folder.parent is not None and not after:
-        entries = chain([state.tree.newest(folder)], entries)
+        entries = chain([state.tree.newest_entry(folder)], entries)
     page = list(islice(entries, cursor.limit))
     has_more = next(entries, None) is not None
-    following = replace(cursor, after=page[-1].path.lower() if has_more else None)
-    return {"entries": [metadata(entry) for entry in page], "cursor": following.text(), "has_more": has_more}
+    next_cursor = replace(cursor, after=page[-1].path.lower() if has_more else None)
+    return {"entries": [entry_metadata(entry) for entry in page], "cursor": next_cursor.encode(), "has_more": has_more}
 
 
-def _changes(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
-    """Returns the entries that changed since the cursor, each once, in the order of their last change."""
+def _list_changes(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
+    """Return the entries that changed since the cursor, each once, in the order of their last change."""
     log = state.tree.paths.log
-    visible = log.end(now_s)
-    inside = f"{state.tree.paths.path(folder).lower()}/"
+    end = log.end(now_s)
+    prefix = f"{state.tree.paths.path(folder).lower()}/"
     paths: dict[str, None] = {}
-    place = cursor.place
-    while place < visible and len(paths) < cursor.limit:
-        path = log.keys[place]
-        place += 1
-        if path.startswith(inside) and (cursor.recursive or "/" not in path[len(inside) :]):
+    position = cursor.place
+    while position < end and len(paths) < cursor.limit:
+        path = log.keys[position]
+        position += 1
+        if path.startswith(prefix) and (cursor.recursive or "/" not in path[len(prefix) :]):
             paths.pop(path, None)
             paths[path] = None
-    entries = [entry for path in paths for entry in _now(state, path, now_s)]
-    return {"entries": entries, "cursor": replace(cursor, place=place).text(), "has_more": place < visible}
+    entries = [entry for path in paths for entry in _current_entries(state, path, now_s)]
+    return {"entries": entries, "cursor": replace(cursor, place=position).encode(), "has_more": position < end}
 
 
-def _now(state: State, path: str, now_s: float) -> list[dict[str, Any]]:
-    """Returns what is at a path now, for a client that follows changes; nothing if it is not visible yet."""
+def _current_entries(state: State, path: str, now_s: float) -> list[dict[str, Any]]:
+    """Return the entry that is at a path now, in a list that is empty if the entry is not visible yet."""
     try:
-        return [metadata(state.tree.get(path, now_s, include_deleted=True))]
+        return [entry_metadata(state.tree.get(path, now_s, include_deleted=True))]
     except StoreError:
         return []
 
 
-def _folder(state: State, cursor: _Cursor) -> Folder:
+def _cursor_folder(state: State, cursor: _Cursor) -> Folder:
     node = state.tree.store.by_id(cursor.folder)
     if cursor.place > len(state.tree.paths.log.keys) or node is None:
         raise ApiError("reset")
@@ -149,20 +149,20 @@ def _folder(state: State, cursor: _Cursor) -> Folder:
 
 
 def _run_list_folder(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    folder, cursor = _start(state, arg, call.now_s)
-    return _page(state, folder, cursor, call.now_s)
+    folder, cursor = _start_listing(state, arg, call.now_s)
+    return _list_page(state, folder, cursor, call.now_s)
 
 
 def _run_continue(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     cursor = _read_cursor(arg["cursor"])
-    folder = _folder(state, cursor)
-    further = _changes if cursor.after is None else _page
-    return further(state, folder, cursor, call.now_s)
+    folder = _cursor_folder(state, cursor)
+    list_more = _list_changes if cursor.after is None else _list_page
+    return list_more(state, folder, cursor, call.now_s)
 
 
 def _run_get_latest_cursor(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    _, cursor = _start(state, arg, call.now_s)
-    return {"cursor": replace(cursor, after=None).text()}
+    _, cursor = _start_listing(state, arg, call.now_s)
+    return {"cursor": replace(cursor, after=None).encode()}
 
 
 async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -170,28 +170,28 @@ async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[s
     cursor = _read_cursor(arg["cursor"])
     log, clock = state.tree.paths.log, state.clock
     end_s = call.now_s + arg["timeout"]
-    woken = asyncio.Event()
-    log.listeners.append(woken.set)
+    wake_up = asyncio.Event()
+    log.listeners.append(wake_up.set)
     try:
         while True:
             try:
-                folder = _folder(state, cursor)
+                folder = _cursor_folder(state, cursor)
             except ApiError:
                 raise ApiError("reset") from None
             now_s = clock.now_s()
             state.jobs.advance(now_s)
-            if cursor.after is not None or _changes(state, folder, cursor, now_s)["entries"]:
+            if cursor.after is not None or _list_changes(state, folder, cursor, now_s)["entries"]:
                 return {"changes": True}
             if now_s >= end_s:
                 return {"changes": False}
             next_s = min(end_s, log.next_change_s(), state.jobs.next_s())
-            woken.clear()
+            wake_up.clear()
             try:
-                await asyncio.wait_for(woken.wait(), clock.real_s(max(0.0, next_s - now_s)))
+                await asyncio.wait_for(wake_up.wait(), clock.real_s(max(0.0, next_s - now_s)))
             except TimeoutError:
                 continue
     finally:
-        log.listeners.remove(woken.set)
+        log.listeners.remove(wake_up.set)
 
 
 FUNCTIONS: Mapping[str, Function] = {

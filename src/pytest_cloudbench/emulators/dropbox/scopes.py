@@ -1,7 +1,6 @@
-"""Which scope each function of the API needs (the ``scope`` of its route in the published specification), and which
-functions are not offered.
+"""The scopes that functions of the API need, and the functions that are not offered.
 
-What may live here: names of scopes and of functions.
+Scopes are from the field ``scope`` of the routes in the published specification.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _READS_SHARING = ("sharing/get_", "sharing/list_")
 
 
 def required_scope(function: str) -> str:
-    """Returns the scope that a function needs; empty if it needs none."""
+    """Return the scope that a function needs, which is empty if it needs none."""
     if function.startswith(("users/", "check/user")):
         return "account_info.read"
     if function.startswith("sharing/"):
@@ -58,9 +57,11 @@ _NOT_OFFERED = {
     "cloud_docs/": "documents in the cloud",
     "sharing/": "members of shared files and folders",
 }
-"""The beginning of a function's name, and what it belongs to; see the table of docs/reference/emulator.md."""
+"""Maps the beginning of a function's name to its feature. docs/reference/emulator.md has a table of them."""
 
 
-def not_offered(function: str) -> str:
-    """Returns what a function belongs to that the API has and this emulator does not offer; empty if there is none."""
-    return next((what for start, what in _NOT_OFFERED.items() if function.startswith(start)), "")
+def missing_feature(function: str) -> str:
+    """Return the feature of the API that a function belongs to if this emulator does not offer it, else an empty
+    text.
+    """
+    return next((feature for start, feature in _NOT_OFFERED.items() if function.startswith(start)), "")

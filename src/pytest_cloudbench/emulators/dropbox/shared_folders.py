@@ -1,6 +1,6 @@
 """Shared folders: sharing a folder, listing shared folders, and unsharing one.
 
-What may live here: the functions of ``sharing/`` that concern folders. The account is the only member of each.
+The account is the only member of each.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _ID = re.compile(r"[-_0-9a-zA-Z:]+")
 _DEFAULT_LIMIT = 1000
 
 
-def _shared_id(value: Any) -> str:
+def _check_shared_id(value: Any) -> str:
     text: str = string()(value)
     if not _ID.fullmatch(text):
         raise ArgError(f"{text!r} did not match pattern '[-_0-9a-zA-Z:]+'")
     return text
 
 
-def _anything(value: Any) -> Any:
+def _accept_any(value: Any) -> Any:
     return value
 
 
-_actions = optional(array(_anything))
+_actions = optional(array(_accept_any))
 _policies: dict[str, Any] = {
     "acl_update_policy": (optional(union(owner=None, editors=None, other=None)), None),
     "member_policy": (optional(union(team=None, anyone=None, team_and_approved=None, other=None)), None),
@@ -53,34 +53,34 @@ _share = struct(
     force_async=(boolean, False),
     access_inheritance=(union(inherit=None, no_inherit=None, other=None), ("inherit", None)),
     actions=(_actions, None),
-    link_settings=(optional(_anything), None),
+    link_settings=(optional(_accept_any), None),
     **_policies,
 )
 _list = struct(limit=(integer(1, 1000), _DEFAULT_LIMIT), actions=(_actions, None))
 _continue = struct(cursor=string())
-_unshare = struct(shared_folder_id=_shared_id, leave_a_copy=(boolean, False))
-_get = struct(shared_folder_id=_shared_id, actions=(_actions, None))
+_unshare = struct(shared_folder_id=_check_shared_id, leave_a_copy=(boolean, False))
+_get = struct(shared_folder_id=_check_shared_id, actions=(_actions, None))
 _poll = struct(async_job_id=string(minimum=1))
 
 
-def _living(state: State) -> Iterator[tuple[str, SharedFolder, Folder]]:
-    """Yields id, share and folder of each shared folder that still exists."""
+def _list_shared(state: State) -> Iterator[tuple[str, SharedFolder, Folder]]:
+    """Yield id, share and folder of each shared folder that still exists."""
     for folder_id, shared in state.shared_folders.items():
         node = state.tree.store.by_id(shared.node_id)
         if isinstance(node, Folder) and node.deleted_s is None:
             yield folder_id, shared, node
 
 
-def _describe(state: State, folder_id: str, shared: SharedFolder, node: Node) -> dict[str, Any]:
+def _describe_folder(state: State, folder_id: str, shared: SharedFolder, node: Node) -> dict[str, Any]:
     path, is_team = state.tree.paths.path(node), state.account.type == "business"
-    chosen = {name: {".tag": tag} for name, tag in shared.policies}
+    policies = {name: {".tag": tag} for name, tag in shared.policies}
     policy: dict[str, Any] = {
-        "acl_update_policy": chosen.get("acl_update_policy", {".tag": "editors"}),
-        "shared_link_policy": chosen.get("shared_link_policy", {".tag": "anyone"}),
-        "viewer_info_policy": chosen.get("viewer_info_policy", {".tag": "enabled"}),
+        "acl_update_policy": policies.get("acl_update_policy", {".tag": "editors"}),
+        "shared_link_policy": policies.get("shared_link_policy", {".tag": "anyone"}),
+        "viewer_info_policy": policies.get("viewer_info_policy", {".tag": "enabled"}),
     }
     if is_team:
-        policy["member_policy"] = policy["resolved_member_policy"] = chosen.get("member_policy", {".tag": "anyone"})
+        policy["member_policy"] = policy["resolved_member_policy"] = policies.get("member_policy", {".tag": "anyone"})
     return {
         "access_type": {".tag": "owner"},
         "is_inside_team_folder": False,
@@ -96,24 +96,24 @@ def _describe(state: State, folder_id: str, shared: SharedFolder, node: Node) ->
     }
 
 
-def _share_now(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
-    """Share a folder, and create it if it does not exist; returns how it is shared. Raises ApiError."""
+def _share_folder(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
+    """Share a folder, creating it if necessary, and return its description. Raises ApiError."""
     try:
         node: Node = state.tree.get(arg["path"], now_s).node
     except StoreError as error:
         if error.reason != "not_found" or arg["path"].startswith("id:"):
             raise ApiError("bad_path", "invalid_path") from error
         try:
-            node = state.tree.mkdir(arg["path"], now_s).node
-        except StoreError as refused:
-            raise ApiError("bad_path", "invalid_path") from refused
+            node = state.tree.create_folder(arg["path"], now_s).node
+        except StoreError as creation_error:
+            raise ApiError("bad_path", "invalid_path") from creation_error
     if not isinstance(node, Folder):
         raise ApiError("bad_path", "is_file")
     if node.parent is None:
         raise ApiError("bad_path", "invalid_path")
-    for folder_id, shared, other in _living(state):
+    for folder_id, shared, other in _list_shared(state):
         if other is node:
-            raise ApiError("bad_path", "already_shared", inside=_describe(state, folder_id, shared, node))
+            raise ApiError("bad_path", "already_shared", inside=_describe_folder(state, folder_id, shared, node))
         if state.tree.store.holds(other, node):
             raise ApiError("bad_path", "inside_shared_folder")
         if state.tree.store.holds(node, other):
@@ -123,58 +123,60 @@ def _share_now(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any
     shared = SharedFolder(node.id, now_s, token, arg["access_inheritance"][0], policies)
     folder_id = str(_FIRST_ID + len(state.shared_folders))
     state.shared_folders[folder_id] = shared
-    return _describe(state, folder_id, shared, node)
+    return _describe_folder(state, folder_id, shared, node)
 
 
 def _run_share(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     if not arg["force_async"]:
-        return {".tag": "complete", **_share_now(state, arg, call.now_s)}
+        return {".tag": "complete", **_share_folder(state, arg, call.now_s)}
 
     def step(now_s: float) -> dict[str, Any]:
         try:
-            return {".tag": "complete", **_share_now(state, arg, now_s)}
+            return {".tag": "complete", **_share_folder(state, arg, now_s)}
         except ApiError as error:
             return {".tag": "failed", "failed": error.error}
 
     return state.start_job("share_folder", [step], call.now_s)
 
 
-def _page(state: State, start: int, limit: int) -> dict[str, Any]:
-    found = sorted(_living(state), key=lambda each: each[2].name.lower())
-    result: dict[str, Any] = {"entries": [_describe(state, *each) for each in found[start : start + limit]]}
-    if start + limit < len(found):
+def _list_page(state: State, start: int, limit: int) -> dict[str, Any]:
+    shared_folders = sorted(_list_shared(state), key=lambda item: item[2].name.lower())
+    result: dict[str, Any] = {
+        "entries": [_describe_folder(state, *item) for item in shared_folders[start : start + limit]]
+    }
+    if start + limit < len(shared_folders):
         result["cursor"] = f"{start + limit}-{limit}"
     return result
 
 
 def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _page(state, 0, arg["limit"])
+    return _list_page(state, 0, arg["limit"])
 
 
 def _run_continue(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,4})", arg["cursor"])
-    if found is None or not 1 <= int(found[2]) <= _DEFAULT_LIMIT:
+    position = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,4})", arg["cursor"])
+    if position is None or not 1 <= int(position[2]) <= _DEFAULT_LIMIT:
         raise ApiError("invalid_cursor")
-    return _page(state, int(found[1]), int(found[2]))
+    return _list_page(state, int(position[1]), int(position[2]))
 
 
-def _shared(state: State, folder_id: str, *tags: str) -> tuple[SharedFolder, Folder]:
-    for known, shared, node in _living(state):
-        if known == folder_id:
+def _find_shared(state: State, folder_id: str, *tags: str) -> tuple[SharedFolder, Folder]:
+    for known_id, shared, node in _list_shared(state):
+        if known_id == folder_id:
             return shared, node
     raise ApiError(*tags, "invalid_id")
 
 
 def _run_get(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _describe(state, arg["shared_folder_id"], *_shared(state, arg["shared_folder_id"]))
+    return _describe_folder(state, arg["shared_folder_id"], *_find_shared(state, arg["shared_folder_id"]))
 
 
 def _run_unshare(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Unshare a folder. The account is the only member, so nobody else keeps or loses a copy."""
-    _shared(state, arg["shared_folder_id"], "access_error")
+    """Unshare a folder. The account is the only member, so no other member keeps or loses a copy."""
+    _find_shared(state, arg["shared_folder_id"], "access_error")
 
     def step(_now_s: float) -> None:
-        # The id is never given out again.
+        # The entry stays, so that the id is never assigned again.
         state.shared_folders[arg["shared_folder_id"]] = SharedFolder("", 0.0, "", "inherit", ())
 
     return state.start_job("unshare_folder", [step], call.now_s)

@@ -1,7 +1,6 @@
 """Shared links.
 
-What may live here: the functions of ``sharing/`` that concern links. An expired link is still listed, and can be
-changed or revoked, but no longer opened.
+An expired link is still listed, and can be changed or revoked, but no longer opened.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _PREVIEWS: Mapping[str, str] = {
 _LIST_PAGE = 100
 
 
-def _permissions(state: State, link: SharedLink) -> dict[str, Any]:
+def _link_permissions(state: State, link: SharedLink) -> dict[str, Any]:
     business = state.account.type == "business"
     visibility = {".tag": link.visibility}
     return {
@@ -72,9 +71,9 @@ def _permissions(state: State, link: SharedLink) -> dict[str, Any]:
         "requested_visibility": visibility,
         "can_revoke": True,
         "visibility_policies": [
-            _policy("public", True),
-            _policy("team_only", business),
-            _policy("password", state.account.type != "basic"),
+            _visibility_policy("public", True),
+            _visibility_policy("team_only", business),
+            _visibility_policy("password", state.account.type != "basic"),
         ],
         "can_set_expiry": state.account.type != "basic",
         "can_remove_expiry": link.expires_s is not None,
@@ -104,15 +103,15 @@ def _audience_option(name: str, allowed: bool) -> dict[str, Any]:
     return option
 
 
-def _policy(name: str, allowed: bool) -> dict[str, Any]:
+def _visibility_policy(name: str, allowed: bool) -> dict[str, Any]:
     policy: dict[str, Any] = {"policy": {".tag": name}, "resolved_policy": {".tag": name}, "allowed": allowed}
     if not allowed:
         policy["disallowed_reason"] = {".tag": "user_account_type"}
     return policy
 
 
-def _describe(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
-    path, _, version, _ = state.tree.newest(node)
+def _describe_link(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
+    path, _, version, _ = state.tree.newest_entry(node)
     result: dict[str, Any] = {
         ".tag": "file" if isinstance(node, File) else "folder",
         "url": link.url,
@@ -120,7 +119,7 @@ def _describe(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
         "name": node.name,
         "path_lower": path.lower(),
         "created_timestamp": timestamp(link.created_s),
-        "link_permissions": _permissions(state, link),
+        "link_permissions": _link_permissions(state, link),
     }
     if link.expires_s is not None:
         result["expires"] = timestamp(link.expires_s)
@@ -137,28 +136,28 @@ def _describe(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
     return result
 
 
-def _living(state: State, link: SharedLink) -> Node | None:
+def _find_target(state: State, link: SharedLink) -> Node | None:
     node = state.tree.store.by_id(link.node_id)
     return node if node is not None and node.deleted_s is None else None
 
 
-def _visibility(settings: dict[str, Any]) -> str:
-    """Returns public, team_only or password, from the old and the new setting. Raises ApiError."""
-    asked = (settings["requested_visibility"] or ("", None))[0]
+def _read_visibility(settings: dict[str, Any]) -> str:
+    """Return public, team_only or password, from the old and the new setting. Raises ApiError."""
+    requested = (settings["requested_visibility"] or ("", None))[0]
     audience = (settings["audience"] or ("", None))[0]
-    protected = asked == "password" or audience == "password" or bool(settings["require_password"])
+    protected = requested == "password" or audience == "password" or bool(settings["require_password"])
     if protected and not settings["link_password"]:
         raise ApiError("settings_error", "invalid_settings")
     if settings["link_password"] or protected:
         return "password"
-    return "team_only" if asked == "team_only" or audience in ("team", "members") else "public"
+    return "team_only" if requested == "team_only" or audience in ("team", "members") else "public"
 
 
-def _checked(state: State, settings: dict[str, Any]) -> str:
-    visibility = _visibility(settings)
-    kind = state.account.type
-    paid = settings["expires"] is not None or visibility == "password" or settings["allow_download"] is False
-    if (kind == "basic" and paid) or (kind != "business" and visibility == "team_only"):
+def _check_settings(state: State, settings: dict[str, Any]) -> str:
+    visibility = _read_visibility(settings)
+    account_type = state.account.type
+    needs_paid_plan = settings["expires"] is not None or visibility == "password" or settings["allow_download"] is False
+    if (account_type == "basic" and needs_paid_plan) or (account_type != "business" and visibility == "team_only"):
         raise ApiError("settings_error", "not_authorized")
     return visibility
 
@@ -169,22 +168,22 @@ def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
     except StoreError as error:
         raise lookup_error(error) from error
     settings = arg["settings"] or _settings({})
-    visibility = _checked(state, settings)
+    visibility = _check_settings(state, settings)
     for link in state.links.values():
         if link.node_id == node.id:
-            inside = {".tag": "metadata", "metadata": _describe(state, link, node)}
+            inside = {".tag": "metadata", "metadata": _describe_link(state, link, node)}
             failure = ApiError("shared_link_already_exists", "metadata")
             failure.error = {".tag": "shared_link_already_exists", "shared_link_already_exists": inside}
             raise failure
     form = "fi" if isinstance(node, File) else "fo"
-    place, key = state.tree.token("", 21).lower(), state.tree.token("", 25).lower()
-    url = f"https://www.dropbox.com/scl/{form}/{place}/{quote(node.name)}?rlkey={key}&dl=0"
+    token, key = state.tree.token("", 21).lower(), state.tree.token("", 25).lower()
+    url = f"https://www.dropbox.com/scl/{form}/{token}/{quote(node.name)}?rlkey={key}&dl=0"
     link = SharedLink(
         url, node.id, visibility, settings["link_password"], settings["expires"], call.now_s,
         settings["allow_download"] is not False,
     )  # fmt: skip
-    state.links[_key(url)] = link
-    return _describe(state, link, node)
+    state.links[_link_key(url)] = link
+    return _describe_link(state, link, node)
 
 
 def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -202,13 +201,13 @@ def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, A
 
 
 def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    pairs = [(link, node) for link in state.links.values() if (node := _living(state, link)) is not None]
+    pairs = [(link, node) for link in state.links.values() if (node := _find_target(state, link)) is not None]
     if arg["path"] is not None:
         try:
-            wanted = state.tree.get(arg["path"], call.now_s).node
+            target = state.tree.get(arg["path"], call.now_s).node
         except StoreError as error:
             raise lookup_error(error) from error
-        pairs = [pair for pair in pairs if _leads_to(state, pair[1], wanted, bool(arg["direct_only"]))]
+        pairs = [pair for pair in pairs if _is_link_for(state, pair[1], target, bool(arg["direct_only"]))]
     start = 0
     if arg["cursor"]:
         if not (arg["cursor"].isascii() and arg["cursor"].isdigit()):
@@ -216,20 +215,20 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
         start = int(arg["cursor"])
     page = pairs[start : start + _LIST_PAGE]
     has_more = start + len(page) < len(pairs)
-    result: dict[str, Any] = {"links": [_describe(state, *pair) for pair in page], "has_more": has_more}
+    result: dict[str, Any] = {"links": [_describe_link(state, *pair) for pair in page], "has_more": has_more}
     if has_more:
         result["cursor"] = str(start + len(page))
     return result
 
 
-def _leads_to(state: State, shown: Node, wanted: Node, direct_only: bool) -> bool:
-    if shown is wanted:
+def _is_link_for(state: State, linked: Node, target: Node, direct_only: bool) -> bool:
+    if linked is target:
         return True
-    return not direct_only and wanted.parent is not None and state.tree.store.holds(shown, wanted.parent)
+    return not direct_only and target.parent is not None and state.tree.store.holds(linked, target.parent)
 
 
-def _key(url: str) -> str:
-    """Returns what identifies a link: host and path without the query, which ``dl=0`` and ``dl=1`` change."""
+def _link_key(url: str) -> str:
+    """Return the identity of a link: host and path without the query, which ``dl=0`` and ``dl=1`` change."""
     parts = urlsplit(url)
     return f"{(parts.hostname or '').removeprefix('www.')}{parts.path}"
 
@@ -243,12 +242,12 @@ def _is_link(url: str) -> bool:
         return False
 
 
-def _find(
+def _find_link(
     state: State, url: str, password: str | None = None, opened_s: float | None = None
 ) -> tuple[SharedLink, Node]:
-    """Returns a link and what it shows; ``opened_s`` is when somebody opens it, which an expired link refuses."""
-    link = state.links.get(_key(url)) if _is_link(url) else None
-    node = _living(state, link) if link else None
+    """Return a link and its target. ``opened_s`` is the time of opening the link, which fails if it has expired."""
+    link = state.links.get(_link_key(url)) if _is_link(url) else None
+    node = _find_target(state, link) if link else None
     if link is None or node is None:
         raise ApiError("shared_link_not_found")
     if opened_s is not None and link.expires_s is not None and link.expires_s <= opened_s:
@@ -258,9 +257,9 @@ def _find(
     return link, node
 
 
-def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, Node]:
-    """Returns the link, and the node that it shows, or the node at ``path`` below that one."""
-    link, node = _find(state, arg["url"], arg["link_password"], call.now_s)
+def _follow_link(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, Node]:
+    """Return the link, and its target or the node at ``path`` below that."""
+    link, node = _find_link(state, arg["url"], arg["link_password"], call.now_s)
     if arg["path"] is None or arg["path"] == "/":
         return link, node
     try:
@@ -270,16 +269,16 @@ def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, 
 
 
 def _run_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _describe(state, *_inside(state, arg, call))
+    return _describe_link(state, *_follow_link(state, arg, call))
 
 
 def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
-    link, node = _inside(state, arg, call)
+    link, node = _follow_link(state, arg, call)
     if not isinstance(node, File):
         raise ApiError("shared_link_is_directory")
     headers = [
         (b"content-type", b"application/octet-stream"),
-        (b"dropbox-api-result", json.dumps(_describe(state, link, node)).encode()),
+        (b"dropbox-api-result", json.dumps(_describe_link(state, link, node)).encode()),
     ]
     return Answer(200, headers, node.versions[-1].blob)
 
@@ -287,22 +286,22 @@ def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
     if not _is_link(arg["url"]):
         raise ApiError("shared_link_malformed")
-    link, _ = _find(state, arg["url"])
-    del state.links[_key(link.url)]
+    link, _ = _find_link(state, arg["url"])
+    del state.links[_link_key(link.url)]
 
 
 def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    link, node = _find(state, arg["url"])
+    link, node = _find_link(state, arg["url"])
     settings = arg["settings"]
-    visibility = _checked(state, settings)
+    visibility = _check_settings(state, settings)
     expires_s = None if arg["remove_expiration"] else settings["expires"] or link.expires_s
     allowed = settings["allow_download"]
-    changed = replace(
+    new_link = replace(
         link, visibility=visibility, password=settings["link_password"], expires_s=expires_s,
         allows_download=link.allows_download if allowed is None else allowed,
     )  # fmt: skip
-    state.links[_key(link.url)] = changed
-    return _describe(state, changed, node)
+    state.links[_link_key(link.url)] = new_link
+    return _describe_link(state, new_link, node)
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -1,8 +1,4 @@
-"""What one emulated account knows: its tree, tokens, jobs, upload sessions and shared links.
-
-What may live here: the state that several groups of functions share, and the shape of a function's entry in
-the routing table. No HTTP.
-"""
+"""The state of one emulated account: its tree, tokens, jobs, upload sessions and shared links."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
 @dataclass(slots=True)
 class Session:
-    """An upload session, until ``ends_s``; ``parts`` by offset."""
+    """An upload session, which exists until ``ends_s``. ``parts`` are by offset."""
 
     ends_s: float
     concurrent: bool
@@ -33,7 +29,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class SharedLink:
-    """A shared link. ``node_id`` is what it shows, ``visibility`` public, team_only or password."""
+    """A shared link to the node ``node_id``. ``visibility`` is public, team_only or password."""
 
     url: str
     node_id: str
@@ -46,7 +42,7 @@ class SharedLink:
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """A shared folder: which one, since when, the token of its preview, and its settings."""
+    """A shared folder, with the start of sharing, the token of its preview, and its settings."""
 
     node_id: str
     since_s: float
@@ -67,7 +63,7 @@ class TemporaryLink:
 
 @dataclass(slots=True)
 class State:
-    """One account."""
+    """The state of one account."""
 
     tree: Tree
     clock: Clock
@@ -83,7 +79,7 @@ class State:
     saves: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
 
     def start_job(self, kind: str, steps: Sequence[Step], now_s: float) -> dict[str, Any]:
-        """Accept a job, and return its id; long polls check again when its entries are due."""
+        """Accept a job, and return its id. Long polls check again when its entries are due."""
         job_id = self.tree.token("dbjid:", 86)
         times = self.job_times
         self.jobs.start(job_id, kind, steps, now_s, start_s=times.start_s, entry_s=times.entry_s)
@@ -99,8 +95,8 @@ class Function:
         kind: see ``skin.Kind``.
         style: ``rpc`` (argument in the body), ``upload`` (in a header, content in the body) or ``download``
             (in a header, the function makes the whole answer).
-        arg: check of the argument; None if there is none.
-        run: the function itself; its result is the answer's JSON, or a whole Answer.
+        arg: the check of the argument, or None if it takes no argument.
+        run: the function itself, whose result is the answer's JSON, or a whole Answer.
         auth: ``user``, ``app`` or ``none``.
     """
 

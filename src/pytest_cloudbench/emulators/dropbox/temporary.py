@@ -1,7 +1,7 @@
 """Links that work for some hours without a token: one kind to download a file, one to upload a file once.
 
-What may live here: the two functions that make such links, and the routes that the links lead to. A link uses the host
-of the request that asked for it: this process's address on loopback, or a real name, which leads through the proxy.
+A link uses the host of the request for it, which is this process's address on loopback, or a real name, which leads
+through the proxy.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.emulators.dropbox.answers import answer_json, answer_text, lookup_error, metadata
+from pytest_cloudbench.emulators.dropbox.answers import answer_json, answer_text, entry_metadata, lookup_error
 from pytest_cloudbench.emulators.dropbox.args import ArgError, read_path, struct
 from pytest_cloudbench.emulators.dropbox.blocks import BlockWriter
 from pytest_cloudbench.emulators.dropbox.state import Function, State, TemporaryLink
-from pytest_cloudbench.emulators.dropbox.uploads import commit_arg, store
+from pytest_cloudbench.emulators.dropbox.uploads import commit_arg, store_content
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
 
 CONTENT_HOST = "uc-emulated.dl.dropboxusercontent.com"
-"""Where temporary links lead for clients that came by a real name; the service has many such names."""
+"""The host of temporary links for clients that used a real name. The service has many such hosts."""
 _UPLOAD_HOST = "content.dropboxapi.com"
 _LIFE_S = 4 * 3600.0
-_LEAST_S = 60.0
+_MIN_LIFE_S = 60.0
 _UPLOAD_TYPES = (b"application/octet-stream", b"text/plain")
 
 
-def _duration(value: Any) -> float:
+def _check_duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgError("expected float")
-    if not _LEAST_S <= value <= _LIFE_S:
-        raise ArgError(f"{value} is not within range {_LEAST_S:g} to {_LIFE_S:g}")
+    if not _MIN_LIFE_S <= value <= _LIFE_S:
+        raise ArgError(f"{value} is not within range {_MIN_LIFE_S:g} to {_LIFE_S:g}")
     return float(value)
 
 
 _get_link = struct(path=read_path)
-_get_upload_link = struct(commit_info=commit_arg, duration=(_duration, _LIFE_S))
+_get_upload_link = struct(commit_info=commit_arg, duration=(_check_duration, _LIFE_S))
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is this machine, without asking anybody."""
+    """Return whether a host is this machine, without resolving names."""
     if host == "localhost":
         return True
     try:
@@ -50,7 +50,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _origin(call: Call, real_name: str) -> str:
+def _host_url(call: Call, real_name: str) -> str:
     host = call.headers.get(b"host", b"").decode("latin-1")
     try:
         is_own = is_loopback(urlsplit(f"//{host}").hostname or "")
@@ -61,24 +61,24 @@ def _origin(call: Call, real_name: str) -> str:
 
 def _run_get_link(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        entry, _ = state.tree.file(arg["path"], call.now_s)
+        entry, _ = state.tree.find_file(arg["path"], call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
     token = state.tree.token("", 160)
     state.temporary[token] = TemporaryLink(call.now_s + _LIFE_S, node_id=entry.node.id)
-    described = metadata(entry)
-    del described[".tag"]
-    return {"metadata": described, "link": f"{_origin(call, CONTENT_HOST)}/cd/0/get/{token}/file"}
+    file_fields = entry_metadata(entry)
+    del file_fields[".tag"]
+    return {"metadata": file_fields, "link": f"{_host_url(call, CONTENT_HOST)}/cd/0/get/{token}/file"}
 
 
 def _run_get_upload_link(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     token = state.tree.token("", 40)
     state.temporary[token] = TemporaryLink(call.now_s + arg["duration"], commit=arg["commit_info"])
-    return {"link": f"{_origin(call, _UPLOAD_HOST)}/apitul/1/{token}"}
+    return {"link": f"{_host_url(call, _UPLOAD_HOST)}/apitul/1/{token}"}
 
 
-def routes(state: State) -> list[tuple[str, str, Route]]:
-    """Returns the routes that the links lead to; they need no token."""
+def link_routes(state: State) -> list[tuple[str, str, Route]]:
+    """Return the routes of the links, which need no token."""
 
     def download(call: Call) -> Answer:
         link = state.temporary.get(call.parameters["token"])
@@ -87,7 +87,7 @@ def routes(state: State) -> list[tuple[str, str, Route]]:
         if link.ends_s <= call.now_s:
             return answer_text(410, "Gone")
         try:
-            _, version = state.tree.file(link.node_id, call.now_s)
+            _, version = state.tree.find_file(link.node_id, call.now_s)
         except StoreError:
             return answer_text(404, "Not Found")
         size = version.blob.size_bytes
@@ -110,7 +110,7 @@ def routes(state: State) -> list[tuple[str, str, Route]]:
         if link.is_used or link.ends_s <= call.now_s:
             return answer_text(410, "Gone")
         try:
-            store(state, link.commit, call.body, call.now_s, call.damage)
+            store_content(state, link.commit, call.body, call.now_s, call.damage)
         except StoreError:
             return answer_text(409, "Conflict")
         link.is_used = True

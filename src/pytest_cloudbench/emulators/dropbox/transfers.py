@@ -1,7 +1,7 @@
 """Content that moves without the client: a folder as one ZIP file, and a file from an address.
 
-What may live here: download_zip and save_url. The emulator never leaves loopback: an address on any other host fails
-with the service's own words for a host that cannot be reached.
+The emulator never leaves loopback. An address on any other host fails with the service's own words for a host that
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_cloudbench.emulators.dropbox.answers import (
     file_metadata,
     folder_metadata,
     lookup_error,
-    tagged,
+    nest_tags,
     write_tags,
 )
 from pytest_cloudbench.emulators.dropbox.args import ArgError, create_path, read_path, string, struct
@@ -32,16 +32,16 @@ from pytest_cloudbench.emulators.dropbox.temporary import is_loopback
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-_MOST_ZIP_BYTES, _MOST_ZIP_FILES = 20 * 1024**3, 10_000
-_MOST_SAVED_BYTES = 1024**3
+_MAX_ZIP_BYTES, _MAX_ZIP_FILES = 20 * 1024**3, 10_000
+_MAX_SAVED_BYTES = 1024**3
 _PIECE_BYTES = 1024 * 1024
 _FETCH_S = 15 * 60.0
-"""A transfer must be complete within 15 minutes, says the specification."""
+"""A transfer must be complete within 15 minutes, according to the specification."""
 _FIRST_YEAR = 1980
 """The earliest time that a ZIP file can hold."""
 
 
-def _saved_path(value: Any) -> str:
+def _check_saved_path(value: Any) -> str:
     path: str = create_path(value)
     if not path.startswith("/"):
         raise ArgError(f"{path!r} did not match pattern '/(.|[\\r\\n])*'")
@@ -49,12 +49,12 @@ def _saved_path(value: Any) -> str:
 
 
 _download_zip = struct(path=read_path)
-_save_url = struct(path=_saved_path, url=string())
+_save_url = struct(path=_check_saved_path, url=string())
 _poll = struct(async_job_id=string(minimum=1))
 
 
-class _Written(PieceWriter):
-    """What a ZIP file is written to: it keeps the pieces without copying them."""
+class _ZipOutput(PieceWriter):
+    """The output of a ZIP file, which keeps the pieces without copying them."""
 
     def write(self, piece: bytes | memoryview) -> int:
         self.feed(piece)
@@ -66,31 +66,31 @@ class _Written(PieceWriter):
 
 def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
     try:
-        folder = state.tree.folder(arg["path"], call.now_s)
+        folder = state.tree.find_folder(arg["path"], call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    above = len(state.tree.paths.path(folder)) - len(folder.name)
+    prefix_length = len(state.tree.paths.path(folder)) - len(folder.name)
     entries = list(state.tree.paths.entries(folder, call.now_s, recursive=True))
-    if len(entries) > _MOST_ZIP_FILES:
+    if len(entries) > _MAX_ZIP_FILES:
         raise ApiError("too_many_files")
-    if sum(entry.version.blob.size_bytes for entry in entries if entry.version) > _MOST_ZIP_BYTES:
+    if sum(entry.version.blob.size_bytes for entry in entries if entry.version) > _MAX_ZIP_BYTES:
         raise ApiError("too_large")
-    file = _Written()
+    file = _ZipOutput()
     with zipfile.ZipFile(cast(Any, file), "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(f"{folder.name or 'Dropbox'}/"), b"")
         for entry in entries:
-            name = entry.path[above:] if folder.name else f"Dropbox{entry.path}"
+            name = entry.path[prefix_length:] if folder.name else f"Dropbox{entry.path}"
             if entry.version is None:
                 archive.writestr(zipfile.ZipInfo(f"{name}/"), b"")
                 continue
-            when = gmtime(entry.version.client_s)[:6]
-            info = zipfile.ZipInfo(name, when if when[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
-            info.file_size = entry.version.blob.size_bytes  # whether the entry's sizes need 64 bits
-            with archive.open(info, "w") as written:
+            time = gmtime(entry.version.client_s)[:6]
+            info = zipfile.ZipInfo(name, time if time[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
+            info.file_size = entry.version.blob.size_bytes  # decides whether the entry's sizes need 64 bits
+            with archive.open(info, "w") as output:
                 for piece in entry.version.blob.pieces:
-                    written.write(piece)
-    described = {"metadata": folder_metadata(state.tree.newest(folder))}
-    headers = [(b"content-type", b"application/zip"), (b"dropbox-api-result", json.dumps(described).encode())]
+                    output.write(piece)
+    result = {"metadata": folder_metadata(state.tree.newest_entry(folder))}
+    headers = [(b"content-type", b"application/zip"), (b"dropbox-api-result", json.dumps(result).encode())]
     return Answer(200, headers, file.finish())
 
 
@@ -107,37 +107,37 @@ def _run_save_url(state: State, arg: dict[str, Any], call: Call) -> dict[str, An
     except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
     job_id = state.tree.token("dbjid:", 86)
-    state.saves[job_id] = asyncio.ensure_future(_saved(state, arg["path"], arg["url"]))
+    state.saves[job_id] = asyncio.ensure_future(_save_url_content(state, arg["path"], arg["url"]))
     return {".tag": "async_job_id", "async_job_id": job_id}
 
 
-async def _saved(state: State, path: str, url: str) -> dict[str, Any]:
-    """Returns a finished job's result, as its check reports it."""
+async def _save_url_content(state: State, path: str, url: str) -> dict[str, Any]:
+    """Return the result of a finished job, as its check reports it."""
     try:
-        content = await asyncio.to_thread(_fetched, url)
+        content = await asyncio.to_thread(_fetch_url, url)
     except FileNotFoundError:
         return {".tag": "failed", "failed": {".tag": "not_found"}}
     except (OSError, HTTPException, ValueError):
         return {".tag": "failed", "failed": {".tag": "download_failed"}}
     try:
-        at, node, version, _ = state.tree.put(path, content, state.clock.now_s(), autorename=True)
+        stored_path, node, version, _ = state.tree.put(path, content, state.clock.now_s(), autorename=True)
     except StoreError as error:
-        return {".tag": "failed", "failed": tagged("path", *write_tags(error))}
+        return {".tag": "failed", "failed": nest_tags("path", *write_tags(error))}
     assert version is not None
-    return {".tag": "complete", **file_metadata(at, node.id, version)}
+    return {".tag": "complete", **file_metadata(stored_path, node.id, version)}
 
 
-def _fetched(url: str) -> BlockBlob:
-    """Returns what an address on loopback gives. Raises OSError, HTTPException and ValueError."""
+def _fetch_url(url: str) -> BlockBlob:
+    """Return the content of an address on loopback. Raises OSError, HTTPException and ValueError."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if not is_loopback(host):
         raise ConnectionError("not on loopback")
-    address = "127.0.0.1" if host == "localhost" else host  # whatever this name resolves to on the machine
+    address = "127.0.0.1" if host == "localhost" else host  # regardless of what the name resolves to here
     connection = HTTPConnection(address, parts.port, timeout=_FETCH_S)
     if parts.scheme == "https":
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nobody else is on loopback
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # loopback reaches no other machine
         connection = HTTPSConnection(address, parts.port, timeout=_FETCH_S, context=context)
     try:
         connection.request("GET", f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
@@ -147,9 +147,9 @@ def _fetched(url: str) -> BlockBlob:
         if answer.status != 200:  # a redirect may lead anywhere
             raise ConnectionError(str(answer.status))
         writer = BlockWriter()
-        while writer.size_bytes <= _MOST_SAVED_BYTES and (piece := answer.read(_PIECE_BYTES)):
+        while writer.size_bytes <= _MAX_SAVED_BYTES and (piece := answer.read(_PIECE_BYTES)):
             writer.feed(piece)
-        if writer.size_bytes > _MOST_SAVED_BYTES or answer.length:
+        if writer.size_bytes > _MAX_SAVED_BYTES or answer.length:
             raise ConnectionError("too long, or not all of it")
         return writer.finish()
     finally:

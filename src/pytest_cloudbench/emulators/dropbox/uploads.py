@@ -1,7 +1,7 @@
-"""files/upload and the upload sessions.
+"""``files/upload`` and the upload sessions.
 
-What may live here: receiving content. Sessions keep their parts by offset, so that concurrent sessions (4 MiB pieces in
-any order) and sequential ones finish the same way.
+Sessions keep their parts by offset, so that concurrent sessions (4 MiB pieces in any order) and sequential ones finish
+the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_cloudbench.emulators.skin import Call, Kind
 
 _MAX_REQUEST_BYTES = 150 * 1024 * 1024
 _LIFE_S = 7 * 86_400.0
-"""Sessions live for seven days, says the specification."""
+"""Sessions are valid for seven days, according to the specification."""
 _UINT64 = 2**64 - 1
 
 _mode = union(add=None, overwrite=None, update=rev)
@@ -54,10 +54,12 @@ finish_arg = struct(cursor=_cursor, commit=commit_arg, content_hash=(_hash, None
 _start_batch = struct(session_type=(_session_type, None), num_sessions=integer(1, 1000))
 
 
-def store(state: State, info: dict[str, Any], blob: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
-    """Commit content under a path. Raises StoreError."""
+def store_content(
+    state: State, info: dict[str, Any], blob: BlockBlob, now_s: float, damage: int | None
+) -> dict[str, Any]:
+    """Commit content under a path, and return the file's metadata. Raises StoreError."""
     if damage is not None:
-        blob = BlockBlob.of(blob.flipped(damage))
+        blob = BlockBlob.from_content(blob.flipped(damage))
     mode, update_rev = info["mode"]
     path, node, version, _ = state.tree.put(
         info["path"],
@@ -73,8 +75,8 @@ def store(state: State, info: dict[str, Any], blob: BlockBlob, now_s: float, dam
     return file_metadata(path, node.id, version)
 
 
-def _content(call: Call, arg: dict[str, Any]) -> BlockBlob:
-    """Returns the request's content, if it matches its hash."""
+def _read_content(call: Call, arg: dict[str, Any]) -> BlockBlob:
+    """Return the request's content, if it matches its hash. Raises ApiError."""
     blob: BlockBlob = call.body
     if arg.get("content_hash") not in (None, blob.hash_hex):
         raise ApiError("content_hash_mismatch")
@@ -84,9 +86,9 @@ def _content(call: Call, arg: dict[str, Any]) -> BlockBlob:
 
 
 def _run_upload(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    blob = _content(call, arg)
+    blob = _read_content(call, arg)
     try:
-        return store(state, arg, blob, call.now_s, call.damage)
+        return store_content(state, arg, blob, call.now_s, call.damage)
     except StoreError as error:
         tags = write_tags(error)
         session_id = _new_session(state, Session(call.now_s + _LIFE_S, False, True, {0: blob}, blob.size_bytes))
@@ -102,7 +104,7 @@ def _new_session(state: State, session: Session) -> str:
     return session_id
 
 
-def _session(state: State, session_id: str, now_s: float) -> Session | None:
+def _find_session(state: State, session_id: str, now_s: float) -> Session | None:
     session = state.sessions.get(session_id)
     if session is not None and session.ends_s <= now_s:
         del state.sessions[session_id]
@@ -111,7 +113,7 @@ def _session(state: State, session_id: str, now_s: float) -> Session | None:
 
 
 def _run_start(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    blob = _content(call, arg)
+    blob = _read_content(call, arg)
     concurrent = arg["session_type"] is not None and arg["session_type"][0] == "concurrent"
     if concurrent and blob.size_bytes:
         raise ApiError("concurrent_session_data_not_allowed")
@@ -128,7 +130,7 @@ def _run_start_batch(state: State, arg: dict[str, Any], call: Call) -> dict[str,
     return {"session_ids": [_new_session(state, Session(ends_s, concurrent)) for _ in range(arg["num_sessions"])]}
 
 
-def _add(session: Session, offset: int, blob: BlockBlob) -> None:
+def _add_part(session: Session, offset: int, blob: BlockBlob) -> None:
     """Append to a session. Raises ApiError with the tags that append and lookup share."""
     if session.closed:
         raise ApiError("closed")
@@ -145,11 +147,11 @@ def _add(session: Session, offset: int, blob: BlockBlob) -> None:
 
 
 def _run_append_v2(state: State, arg: dict[str, Any], call: Call) -> None:
-    blob = _content(call, arg)
-    session = _session(state, arg["cursor"]["session_id"], call.now_s)
+    blob = _read_content(call, arg)
+    session = _find_session(state, arg["cursor"]["session_id"], call.now_s)
     if session is None:
         raise ApiError("not_found")
-    _add(session, arg["cursor"]["offset"], blob)
+    _add_part(session, arg["cursor"]["offset"], blob)
     session.closed = arg["close"]
 
 
@@ -157,20 +159,22 @@ def _run_append(state: State, arg: dict[str, Any], call: Call) -> None:
     _run_append_v2(state, {"cursor": arg, "close": False}, call)
 
 
-def _joined(session: Session) -> BlockBlob:
-    """Returns all content of a session. Raises ApiError if a concurrent session has a gap."""
+def _join_parts(session: Session) -> BlockBlob:
+    """Return all content of a session. Raises ApiError if a concurrent session has a gap."""
     offset = 0
     for start in sorted(session.parts):
         if start != offset:
             raise ApiError("concurrent_session_missing_data")
         offset += session.parts[start].size_bytes
-    return BlockBlob.concatenated(session.parts[start] for start in sorted(session.parts))
+    return BlockBlob.concatenate(session.parts[start] for start in sorted(session.parts))
 
 
-def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
-    """Finish one session; returns the file's metadata. Raises ApiError with the tags of UploadSessionFinishError."""
+def commit_session(
+    state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, damage: int | None
+) -> dict[str, Any]:
+    """Finish one session, and return the file's metadata. Raises ApiError with the tags of UploadSessionFinishError."""
     session_id, offset = arg["cursor"]["session_id"], arg["cursor"]["offset"]
-    session = _session(state, session_id, now_s)
+    session = _find_session(state, session_id, now_s)
     if session is None:
         raise ApiError("lookup_failed", "not_found")
     if session.concurrent and not session.closed:
@@ -181,11 +185,11 @@ def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, dam
         raise ApiError("lookup_failed", "incorrect_offset", inside={"correct_offset": session.size_bytes})
     if last.size_bytes:
         try:
-            _add(session, offset, last)
+            _add_part(session, offset, last)
         except ApiError as error:
             raise ApiError("lookup_failed", error.summary) from error
     try:
-        result = store(state, arg["commit"], _joined(session), now_s, damage)
+        result = store_content(state, arg["commit"], _join_parts(session), now_s, damage)
     except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
     del state.sessions[session_id]
@@ -193,7 +197,7 @@ def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, dam
 
 
 def _run_finish(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return commit(state, arg, _content(call, arg), call.now_s, call.damage)
+    return commit_session(state, arg, _read_content(call, arg), call.now_s, call.damage)
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -20,9 +20,9 @@ __all__ = [
     "Experiment", "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler",
     "Insert", "Jittered", "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError",
     "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid",
-    "MakesFaults", "Match", "Metric", "MissingProgramError", "NameRules", "NodeStore", "OAuthLogin", "Observation",
-    "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed",
-    "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider",
+    "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "NodeStore", "OAuthLogin",
+    "Observation", "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads",
+    "Placed", "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider",
     "ProviderSpec", "PublishedTable", "Quote", "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver",
     "Refusal", "Replay", "RequestCount", "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route",
     "RouteTable", "Sandbox", "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin",
@@ -230,7 +230,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.workload.payload.contents import difference as content_difference
     from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite, Truncate
     from pytest_cloudbench.workload.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, UniformSizes
-    from pytest_cloudbench.workload.trace import Replay, Trace, parse_trace
+    from pytest_cloudbench.workload.trace import Mixture, Replay, Trace, parse_trace
 
 _NAMES = {
     # values, units and errors
@@ -243,7 +243,7 @@ _NAMES = {
     "pytest_cloudbench.workload.arrival": (
         "Arrival Bursts Closed Diurnal FixedInterval Jittered Lognormal Poisson ThinkTime Threads make_arrival=arrival"
     ),
-    "pytest_cloudbench.workload.trace": "Replay Trace parse_trace",
+    "pytest_cloudbench.workload.trace": "Mixture Replay Trace parse_trace",
     "pytest_cloudbench.data": "read_trace",
     "pytest_cloudbench.workload.payload": "DIGESTS Payloads RandomContent content_digest=digest make_payload=generator",
     "pytest_cloudbench.workload.payload.base": "PayloadGenerator=Generator",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.commands import export, gate, history, raid, report, savingbox
+from pytest_cloudbench.commands import export, gate, history, load, raid, report, savingbox
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
@@ -30,8 +30,8 @@ _SCHEMA = Path(__file__).resolve().parents[1] / "plugin" / "configs" / "bench.sc
 _START = """\
 cloudbench measures and gates cloud storage. What people do with it:
 
-  measure a service  pytest --pyargs pytest_cloudbench.suites.iot -n 50
   check a provider   cloudbench doctor emulated:ideal
+  put load on it     cloudbench put emulated:ideal --size 1MiB --rate 50/s --for 10s
   test of your own   cloudbench new; pytest experiment.bench.toml
   gate a build       pytest experiment.bench.toml --cloudbench-gate
   look at results    cloudbench show last; cloudbench report last -o report.html
@@ -61,7 +61,11 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return 0
     try:
-        options = _parser().parse_args(argv)
+        parser = _parser()
+        options, rest = parser.parse_known_args(argv)
+        if rest and "passes_on" not in options:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.rest = rest
     except SystemExit:
         sys.stdout.flush()  # of --help
         raise
@@ -88,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cloudbench", description="Measure and gate cloud storage.")
     parser.add_argument("--version", action="version", version=f"pytest-cloudbench {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    load.add_commands(commands)
     emulate = commands.add_parser(
         "emulate",
         help="run an emulated provider in the foreground",

@@ -19,7 +19,7 @@ to be compared."""
 
 CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
-    "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until",
+    "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s",
 )  # fmt: skip
 """What two runs must have in common for their numbers to be comparable."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -261,7 +261,11 @@ class OpTable:
 
     def since(self, scheduled_ns: int) -> OpTable:
         """Returns the records of operations that were due at this time or later, with this table's corrections."""
-        return OpTable(_Since(self, scheduled_ns))
+        return OpTable(_Chosen(self, "scheduled_ns", scheduled_ns.__le__))
+
+    def of_verb(self, verb: Verb) -> OpTable:
+        """Return the records of one kind of operation, with this table's corrections."""
+        return OpTable(_Chosen(self, "verb", verb.__eq__))
 
     def ops(self) -> Iterator[Op]:
         """The records one by one."""
@@ -323,18 +327,18 @@ class _Shifted:
             yield block
 
 
-class _Since:
-    """Records of operations that were due at a time or later."""
+class _Chosen:
+    """Some of the records of a table."""
 
-    def __init__(self, part: OpTable, scheduled_ns: int) -> None:
-        self._part, self._scheduled_ns, self.details = part, scheduled_ns, part.details
+    def __init__(self, part: OpTable, field: str, choose: Callable[[Any], bool]) -> None:
+        self._part, self._field, self._choose, self.details = part, field, choose, part.details
 
     def __len__(self) -> int:
         return sum(len(block) // RECORD_BYTES for block in self.blocks())
 
     def blocks(self) -> Iterator[bytearray]:
         for block in self._part.blocks():
-            is_in = [due_ns >= self._scheduled_ns for due_ns in values(block, "scheduled_ns")]
+            is_in = list(map(self._choose, values(block, self._field)))
             if all(is_in):
                 yield block
             elif any(is_in):

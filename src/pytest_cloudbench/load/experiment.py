@@ -370,9 +370,12 @@ class Experiment:
             assert load.payload is not None  # see Load.check
             payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
             files = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=load.names)
-            deal = Deal.of(load, None)
+            deal = Deal.of(load, None, self.facts.seed)
         else:
-            files, deal = load.on, Deal.of(load, self._chosen(load.on, load.sample, name))
+            files, deal = (
+                load.on.in_turn() if load.in_turn else load.on,
+                Deal.of(load, self._chosen(load.on, load.sample, name), self.facts.seed),
+            )
         check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         prepares = is_new and load.operation is not Verb.PUT
         asked = Start(
@@ -405,8 +408,7 @@ class Experiment:
                 if run.load.keep:
                     if is_new:
                         self._kept.append(folder)
-                    members = run.deal.files(0, 1) if run.deal.traced(0, 1) is None else ()
-                    return replace(result, files=_kept(run.files, members, result.tried))
+                    return replace(result, files=_kept(run.files, run.deal, result.tried))
                 return result
             finally:
                 if is_new and folder not in self._kept and not self.agent.stop.is_set():
@@ -487,6 +489,8 @@ class Experiment:
             told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s, pid=agent.pid))
             began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)
+            if deal.for_s:
+                engine.end_ns = began_ns + round(deal.for_s / facts.time_scale * 1e9)
             if watch is not None:
                 watch.measured_from_ns = engine.measured_from_ns
             return began_ns
@@ -539,14 +543,16 @@ def result_of(answer: Any) -> Result:
     return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops, tried=merged.tried)
 
 
-def _kept(files: Files, members: Sequence[tuple[int, int]], tried: bytes) -> Files:
+def _kept(files: Files, deal: Deal, tried: bytes) -> Files:
     """Returns the files that a run has left; one that ended early has said how many there are of each sensor."""
     if not tried:
-        return replace(files, members=members)
+        return replace(files, members=deal.files(0, 1) if deal.traced(0, 1) is None else (), limits=deal.limits)
     limits = array("I")
     limits.frombytes(tried)
-    there = [(sensor, seq) for sensor, seq in members if sensor < len(limits) and seq < limits[sensor]]
-    return replace(files, members=there, limits=limits)
+    if deal.traced(0, 1) is not None:
+        return replace(files, limits=limits)
+    written = sorted((seq, sensor) for sensor, count in enumerate(limits) for seq in range(count))
+    return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)
 
 
 def _shape_of(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
@@ -557,6 +563,6 @@ def _shape_of(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape
         ops, work.size_bytes if work else ops * payload.size_bytes, ops if prepares else 0,
         deal.sensors if threads is None else None, deal.ops_per_sensor, threads, repr(deal.arrival),
         "closed" if isinstance(deal.arrival, Closed) else "open", None if work else payload.size_bytes,
-        type(payload).__name__, files.names, load.operation, load.warm_up_s, load.until,
+        type(payload).__name__, files.names, load.operation, load.warm_up_s, load.for_s, load.until,
         load.may_drift or changes(load.arrival), load.detail, load.keep and load.on is None,
     )  # fmt: skip

@@ -90,6 +90,7 @@ class LoadShape(Message):
         names: what files are called.
         operation: what is measured.
         warm_up_s: seconds from the start; operations due in it are left out of metrics.
+        for_s: when a run ends that is bounded by time, in seconds from the start; 0 if its operations bound it.
         until: what ends the run early.
         may_drift: whether a drift is no surprise, and therefore no doubt.
         detail: whether every operation's times are asked for.
@@ -109,6 +110,7 @@ class LoadShape(Message):
     names: FileNames = field(default_factory=FileNames)
     operation: Verb = Verb.PUT
     warm_up_s: float = 0.0
+    for_s: float = 0.0
     until: Stable | None = None
     may_drift: bool = False
     detail: bool = False

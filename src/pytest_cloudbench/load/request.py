@@ -5,6 +5,7 @@ Imported by fifty agents: keep it light.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from math import inf
@@ -15,7 +16,7 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Content, UsageError, Verb
-from pytest_cloudbench.workload.arrival import Arrival, Closed
+from pytest_cloudbench.workload.arrival import Arrival, Closed, Threads
 from pytest_cloudbench.workload.payload import Generator
 
 
@@ -29,6 +30,7 @@ class Files:
         members: (sensor, sequence number) of each.
         named: what they are called; None for sensor and sequence number, with the payload's suffix if it has one.
         limits: how many files each sensor has, if the run that wrote them ended early.
+        cycle: how many files of each sensor are used again and again, if operations may outnumber them.
     """
 
     folder: str
@@ -36,6 +38,7 @@ class Files:
     members: Sequence[tuple[int, int]] = ()
     named: FileNames | None = None
     limits: Sequence[int] | None = None
+    cycle: Sequence[int] = ()
 
     @property
     def names(self) -> FileNames:
@@ -44,11 +47,19 @@ class Files:
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of the file of a sensor and sequence number."""
-        return f"{self.folder}/{self.names.path(sensor, seq)}"
+        return f"{self.folder}/{self.names.path(sensor, self._number(sensor, seq))}"
 
     def file(self, sensor: int, seq: int) -> tuple[str, Content]:
         """Return the path and the content of the file of a sensor and sequence number."""
-        return self.path(sensor, seq), self.payload.content(sensor, seq)
+        return self.path(sensor, seq), self.payload.content(sensor, self._number(sensor, seq))
+
+    def in_turn(self) -> Files:
+        """Return the same files, such that a sensor's operation after the last file uses the first one again."""
+        counts = Counter(sensor for sensor, _ in self.members)
+        return replace(self, cycle=[counts[sensor] for sensor in range(max(counts, default=-1) + 1)], limits=None)
+
+    def _number(self, sensor: int, seq: int) -> int:
+        return seq % self.cycle[sensor] if sensor < len(self.cycle) and self.cycle[sensor] else seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +72,14 @@ class Load:
             one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
         sensors: logical sensors, shared out evenly among the agents.
         ops_per_sensor: operations of each sensor.
+        for_s: in an open loop, the operations that are due in so many seconds, instead of ``ops_per_sensor``. A closed
+            loop begins no operation after this time, and has ``ops_per_sensor`` (or ``files``) at most.
         files: with ``Threads``, the number of files instead of the two above.
         operation: what is measured. All but an upload need files; if ``on`` names none, they are uploaded first,
             unmeasured. A download is compared with what was uploaded.
         on: files that an earlier run kept; with ``Threads`` all of them, or a random ``sample``.
+        in_turn: with ``on`` and sensors, use a sensor's files again from the first one, so that operations may
+            outnumber files.
         sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
         keep: leave the files for another run of this test; they are removed at its end.
         verify: after uploads and deletions, compare the provider's listing.
@@ -82,9 +97,11 @@ class Load:
     arrival: Arrival | Closed
     sensors: int = 0
     ops_per_sensor: int = 1
+    for_s: float = 0.0
     files: int = 0
     operation: Verb = Verb.PUT
     on: Files | None = None
+    in_turn: bool = False
     sample: float = 1.0
     keep: bool = False
     verify: bool = True
@@ -101,12 +118,33 @@ class Load:
             raise UsageError("experiment.run: expected a payload, or on=files of a former run")
         if self.on is not None and not self.sample > 0:
             raise UsageError(f"experiment.run: sample={self.sample!r}: expected a share above 0, such as 0.5")
-        warm: object = self.warm_up_s
-        if not isinstance(warm, (int, float)) or isinstance(warm, bool) or not 0 <= warm < inf:
-            raise UsageError(f"experiment.run: warm_up_s={warm!r}: expected seconds, 0 or more")
+        times: dict[str, object] = {"warm_up_s": self.warm_up_s, "for_s": self.for_s}
+        for name, seconds in times.items():
+            if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < inf:
+                raise UsageError(f"experiment.run: {name}={seconds!r}: expected seconds, 0 or more")
+        if self.in_turn and (self.on is None or isinstance(self.arrival, Threads)):
+            raise UsageError("experiment.run: in_turn expects on=files of a former run, and sensors")
+        self._check_time()
         until = self.until
         if until is not None and (about := METRICS[until.metric].about) and self.operation not in about:
             raise UsageError(f"experiment.run: until: {until.metric} says nothing about {self.operation.value}")
+
+    def _check_time(self) -> None:
+        """Raise UsageError for a time that contradicts the number of operations, or leaves it open."""
+        if not self.for_s:
+            return
+        if self.for_s <= self.warm_up_s:
+            raise UsageError(f"experiment.run: for_s={self.for_s:g}: expected more than warm_up_s={self.warm_up_s:g}")
+        if not isinstance(self.arrival, Closed):
+            if self.ops_per_sensor != 1:
+                raise UsageError("experiment.run: expected for_s or ops_per_sensor in an open loop, not both")
+        elif self.ops_per_sensor == 1 and not self.files:
+            what = "files" if isinstance(self.arrival, Threads) else "ops_per_sensor"
+            raise UsageError(f"experiment.run: for_s in a closed loop also expects {what}, the most that it does")
+        elif self.on is None and self.operation is not Verb.PUT:
+            raise UsageError(
+                f"experiment.run: for_s of a closed loop that does {self.operation.value} expects on=files"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +177,11 @@ class RunKeywords(TypedDict, total=False):
     arrival: Arrival | Closed
     sensors: int
     ops_per_sensor: int
+    for_s: float
     files: int
     operation: Verb
     on: Files | None
+    in_turn: bool
     sample: float
     keep: bool
     verify: bool

@@ -74,11 +74,13 @@ _OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
 _OF_UPLOADS = ("files", "listed_twice", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
 _COLUMNS: tuple[_Column, ...] = (
-    ("files", "files", format_value),
-    ("ops", "ops", format_value),
     ("threads", "threads", format_value),
     ("sensors", "sensors", format_value),
     ("interval s", "interval_s", _if_number(lambda value: f"{value:g}")),
+    ("files", "files", format_value),
+    ("ops", "ops", format_value),
+    ("MB/s", "throughput", _if_number(lambda value: f"{value / 1e6:,.2f}")),
+    ("ops/s", "ops_per_s", _if_number(lambda value: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")),
     ("lost", "lost", format_value),
     _measured("loss_rate"),
     ("published", "published_loss_rate", _if_number(format_share)),
@@ -172,6 +174,8 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
     hidden = {"ops", "threads"} if first.get("operation", "put") == "put" else set(_OF_UPLOADS)
     if first.get("threads") is not None:
         hidden ^= {"threads", "sensors", "interval_s"} if "threads" in hidden else {"sensors", "interval_s"}
+    if not _is_unpaced(first):
+        hidden |= {"throughput", "ops_per_s"}
     if not any(finding.info["published"] for finding in members):
         hidden.add("published_loss_rate")
     if not any(finding.info.get("listed_twice") for finding in members):
@@ -179,6 +183,11 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
     measured = {"published_loss_rate"}.union(*({*finding.params, *finding.info} for finding in members))
     shown = [column for column in _COLUMNS if column[1] in measured - hidden]
     return [*_varied(members, {key for _, key, _ in shown}), *shown]
+
+
+def _is_unpaced(info: Mapping[str, Any]) -> bool:
+    """Returns whether the load went as fast as the provider let it, so that its rate is the question."""
+    return info.get("threads") is not None or f"{info.get('arrival')}".startswith("ThinkTime(interval_s=0,")
 
 
 def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
@@ -218,7 +227,7 @@ def _named(key: str) -> _Column:
 def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[str, str]]:
     """On a narrow terminal, omit columns that say little. Returns the rows, and what omitted columns hold."""
     left_out: dict[str, str] = {}
-    for title in (_STARVED, "silent", "corrupt", "failed", "published"):
+    for title in (_STARVED, "silent", "corrupt", "failed", "published", "throttled", "lost"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
         if needed > width and title in rows[0]:
             place = rows[0].index(title)

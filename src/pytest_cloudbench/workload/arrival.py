@@ -9,6 +9,7 @@ due times do not depend on which agent carries the sensor. docs/reference/arriva
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
@@ -22,6 +23,7 @@ from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
 
 _SHORTEST_S = 1e-9
 _LARGEST = 1e15
+_MOST_DUE = 1_000_000
 
 
 class Arrival(Protocol):
@@ -37,6 +39,19 @@ class Arrival(Protocol):
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]] | None:
         """Return the verb and the size in bytes of each operation, or None if the experiment chooses them."""
         ...
+
+
+def count_due(arrival: Arrival, seed: str, sensor: int, for_s: float) -> int:
+    """Return how many operations of a sensor are due in the first ``for_s`` seconds.
+
+    Raises UsageError if they have no end, because an endless number is due at once.
+    """
+    count = 16
+    while len(due_s := arrival.due_s(seed, sensor, count)) == count and due_s[-1] < for_s:
+        if count > _MOST_DUE:
+            raise UsageError(f"{arrival!r}: more than {_MOST_DUE:,} operations of a sensor are due in {for_s:g} s")
+        count *= 2
+    return bisect_left(due_s, for_s)
 
 
 class _TimesOnly:

@@ -9,9 +9,12 @@ import csv
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from random import Random
+from typing import Protocol
 
 from pytest_cloudbench.model import ConfigError, Verb
 
@@ -64,6 +67,14 @@ class Trace:
         return slice(self.first[sensor], min(self.first[sensor + 1], self.first[sensor] + count))
 
 
+class OpenLoop(Protocol):
+    """What says when operations of an open loop are due (see ``arrival.Arrival``)."""
+
+    def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
+        """Return the due times of a sensor's first ``count`` operations, ascending."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """An open loop that replays a trace: each row sets the time, the verb and the size of one operation.
@@ -108,6 +119,45 @@ class Replay:
         return [
             (VERBS[code], size) for code, size in zip(self.trace.code[rows], self.trace.size_bytes[rows], strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """An open loop whose operations are chosen at random: put, get, stat and list in given shares.
+
+    A sensor's first operation is always a put, since get and stat use the file that the same sensor put last.
+
+    Attributes:
+        times: an open loop that says when operations are due.
+        shares: the share of each operation, in all 1.
+        size_bytes: of each file.
+    """
+
+    times: OpenLoop
+    shares: Mapping[Verb, float]
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        total = sum(self.shares.values())
+        if any(share < 0 for share in self.shares.values()) or not 0.999 <= total <= 1.001:
+            raise ConfigError("arrival mixture", "shares", f"{total:g}: expected shares that are 1 in all")
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{verb.value} {share:.0%}" for verb, share in self.shares.items())
+        return f"Mixture({self.times!r}, {shares}, {self.size_bytes} bytes)"
+
+    def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
+        """Return the due times of a sensor's first ``count`` operations, in seconds from the start."""
+        return self.times.due_s(seed, sensor, count)
+
+    def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]]:
+        """Return the verb and the size in bytes of each of these operations. The same in every run."""
+        draws = Random(f"mixture/{sensor}")
+        limits = list(accumulate(self.shares.values()))
+        verbs = [*self.shares, *list(self.shares)[-1:]]  # rounding may leave the last limit a little below 1
+        drawn = [verbs[bisect_right(limits, draws.random())] for _ in range(count)]
+        chosen = [Verb.PUT, *drawn[1:]][:count]
+        return [(verb, 0 if verb is Verb.LIST else self.size_bytes) for verb in chosen]
 
 
 # --- text to trace ---

@@ -22,7 +22,7 @@ from pytest_cloudbench.load.conductor.costs import Spending, announcement
 from pytest_cloudbench.load.engine.stopping import Decider
 from pytest_cloudbench.load.merging import wire
 from pytest_cloudbench.load.merging.entries import Entries
-from pytest_cloudbench.load.merging.merge import OpenRun, answer, merge, warm_up_info
+from pytest_cloudbench.load.merging.merge import OpenRun, answer, merge, planned_of, warm_up_info
 from pytest_cloudbench.load.messages import (
     BlockEnded,
     Conclusion,
@@ -256,7 +256,7 @@ class Conductor:
         asked, subject = run.asked, run.asked.subject
         info = {
             **self.entries.info(subject, run.item, asked.entry.published, run.profile_digest), **asked.entry.extra,
-            "planned_ops": asked.load.ops, **warm_up_info(run),
+            **planned_of(asked.load), **warm_up_info(run),
         }  # fmt: skip
         note = {
             "measured_from_ns": run.measured_from_ns if asked.load.warm_up_s else None,

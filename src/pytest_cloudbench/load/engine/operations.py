@@ -15,7 +15,7 @@ from pytest_cloudbench.load.engine.engine import Budget, Task
 from pytest_cloudbench.load.request import Files, Load
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads
+from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads, count_due
 from pytest_cloudbench.workload.payload import Generator, digest
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
@@ -38,18 +38,20 @@ class TracedWork:
     targets: Mapping[tuple[int, int], tuple[int, int]]
 
 
-def traced_work(arrival: Arrival | Closed, sensors: Iterable[int], count: int) -> TracedWork | None:
+def traced_work(
+    arrival: Arrival | Closed, sensors: Iterable[int], count: int | Callable[[int], int]
+) -> TracedWork | None:
     """Return the work of an arrival process that specifies each operation; None for the others.
 
-    A get or a stat uses the file that the same sensor put last. Raises UsageError if there is none, and
-    for verbs that are not replayed.
+    ``count`` is how many operations a sensor has at most. A get or a stat uses the file that the same sensor put
+    last. Raises UsageError if there is none, and for verbs that are not replayed.
     """
     if isinstance(arrival, Closed) or arrival.steps(0, 0) is None:
         return None
     ops = size_bytes = 0
     targets: dict[tuple[int, int], tuple[int, int]] = {}
     for sensor in sensors:
-        steps = arrival.steps(sensor, count) or ()
+        steps = arrival.steps(sensor, count(sensor) if callable(count) else count) or ()
         last: tuple[int, int] | None = None
         for seq, (verb, size) in enumerate(steps):
             where = f"{arrival!r}: operation {seq + 1} of sensor {sensor} is {verb.value}"
@@ -79,7 +81,9 @@ class Deal:
         sensors: logical sensors; with ``Threads`` the number of files.
         ops_per_sensor: operations of each.
         members: with ``Threads``, the files that operations are about; None for new ones.
-        limits: with sensors, the most operations of each: files of a run that ended early. None for no limit.
+        limits: with sensors, the most operations of each: files of a run that ended early, or operations that are due
+            in time. None for no limit.
+        for_s: when a closed loop ends; 0 when its operations are done.
     """
 
     arrival: Arrival | Closed
@@ -87,10 +91,14 @@ class Deal:
     ops_per_sensor: int
     members: Sequence[tuple[int, int]] | None = None
     limits: Sequence[int] | None = None
+    for_s: float = 0.0
 
     @classmethod
-    def of(cls, load: Load, members: Sequence[tuple[int, int]] | None) -> Deal:
-        """Deal out a load; ``members`` are the existing files that it is about. Raises UsageError."""
+    def of(cls, load: Load, members: Sequence[tuple[int, int]] | None, seed: str = "") -> Deal:
+        """Deal out a load; ``members`` are the existing files that it is about, ``seed`` decides due times.
+
+        Raises UsageError.
+        """
         arrival, sensors, count, files = load.arrival, load.sensors, load.ops_per_sensor, load.files
         given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
         for key, value in given.items():
@@ -100,11 +108,16 @@ class Deal:
             if files or sensors < 1 or count < 1:
                 found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
                 raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
-            return cls(arrival, sensors, count, limits=load.on.limits if load.on is not None else None)
+            limits = load.on.limits if load.on is not None and not load.in_turn else None
+            if load.for_s and not isinstance(arrival, Closed):
+                due = [count_due(arrival, seed, sensor, load.for_s) for sensor in range(sensors)]
+                limits = due if limits is None else [min(both) for both in zip(due, limits, strict=False)]
+                return cls(arrival, sensors, max(limits, default=0), limits=limits)
+            return cls(arrival, sensors, count, limits=limits, for_s=load.for_s)
         if sensors or (files < 1 and members is None):
             raise UsageError("experiment.run: Threads expect the number of files, not sensors")
         chosen = members if members is None or not files else members[:files]
-        return cls(arrival, files if chosen is None else len(chosen), 1, chosen)
+        return cls(arrival, files if chosen is None else len(chosen), 1, chosen, for_s=load.for_s)
 
     def count_of(self, sensor: int) -> int:
         """Returns how many operations a sensor has."""
@@ -138,7 +151,7 @@ class Deal:
 
     def traced(self, index: int, agents: int) -> TracedWork | None:
         """Return one agent's work as a trace specifies it; None if there is no trace."""
-        return traced_work(self.arrival, range(index, self.sensors, agents), self.ops_per_sensor)
+        return traced_work(self.arrival, range(index, self.sensors, agents), self.count_of)
 
     def threads(self, index: int, agents: int) -> range:
         """The numbers of one agent's threads in a pool."""
@@ -146,7 +159,9 @@ class Deal:
         return range(index, min(count, self.sensors), agents)
 
     def planned_s(self) -> float:
-        """Returns the least time that a closed loop takes."""
+        """Returns the least time that a closed loop takes; if it ends at a time, that one."""
+        if self.for_s:
+            return self.for_s
         if isinstance(self.arrival, Threads):
             return self.arrival.horizon_s(self.sensors)
         return self.arrival.horizon_s(self.ops_per_sensor) if isinstance(self.arrival, ThinkTime) else 0.0

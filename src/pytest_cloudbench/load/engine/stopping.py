@@ -69,7 +69,8 @@ class RunWatch:
         def end(payload: object) -> None:
             told = EndOfRun.from_plain(payload)
             if told.run == self._run:
-                engine.end_ns = told.end_ns - self._agent.clock_offset_ns
+                end_ns = told.end_ns - self._agent.clock_offset_ns
+                engine.end_ns = end_ns if engine.end_ns is None else min(end_ns, engine.end_ns)
 
         self._agent.listeners["end"] = end
 

@@ -20,11 +20,11 @@ from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
 from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.judge.ranking import spread_of
-from pytest_cloudbench.judge.records import OpTable, values
+from pytest_cloudbench.judge.records import VERBS, OpTable, values
 from pytest_cloudbench.load.engine.stopping import Decider, End, drift_of, end_of
 from pytest_cloudbench.load.merging import wire
 from pytest_cloudbench.load.merging.entries import Entries
-from pytest_cloudbench.load.messages import Merged, Start, Subject
+from pytest_cloudbench.load.messages import LoadShape, Merged, Start, Subject
 from pytest_cloudbench.model import ErrorKind, Outcome, ResultsError, Verb
 from pytest_cloudbench.net.sockets.sums import Carried
 from pytest_cloudbench.results import oplog
@@ -143,7 +143,7 @@ def merge(
     measured = _measure(run, table)
     doubts = [*doubts, *_doubts(run, measured, entries.facts.max_lateness_s), *([died] if died else [])]
     doubts += server_doubts(servers, measured.summary.kinds, measured.summary.ops)
-    run.notes += [*_warm_up_notes(run, measured), *measured.ending.notes]
+    run.notes += [*_warm_up_notes(run, measured), *_time_notes(run, measured), *measured.ending.notes]
     if drift := _drift(run, measured):
         (run.notes if run.asked.load.may_drift else doubts).append(drift)
     info = _info(run, measured, entries)
@@ -152,7 +152,7 @@ def merge(
     # All that is read of the logs comes before they are removed.
     ops = stats.columns(measured.counted, run.start_ns) if run.asked.load.detail else {}
     spread = _spread(run, measured) if entry.store else {}
-    tried = _tried_by_sensor(table) if run.asked.load.keeps and run.end_ns is not None else b""
+    tried = _tried_by_sensor(table) if run.asked.load.keeps and _may_end_early(run) else b""
     try:
         info["ops_file"] = _write_records(run, measured, entries.facts.run_id, logs.values())
     except ResultsError as error:
@@ -190,12 +190,33 @@ def _measure(run: OpenRun, table: OpTable) -> _Measured:
 
 def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
     """Returns the extra_info of a run's entry."""
-    entry = run.asked.entry
+    entry, by_operation = run.asked.entry, {}
+    if run.asked.load.size_bytes is None:
+        by_operation["by_operation"] = _by_operation(run, measured)
     return {
         **entries.info(run.asked.subject, run.item, entry.published, run.profile_digest), **entry.extra,
         **_run_info(run, measured.summary, measured.verification), **wire.told(measured.on_wire),
-        **warm_up_info(run, measured.left_out), **measured.ending.info, **measured.metrics,
+        **warm_up_info(run, measured.left_out), **measured.ending.info, **by_operation, **measured.metrics,
     }  # fmt: skip
+
+
+_OF_ONE_OPERATION = (
+    "ok_rate", "throttled_rate", "failed_rate", "corrupt_rate", "service_p50", "service_p99", "response_p50",
+    "response_p99",
+)  # fmt: skip
+
+
+def _by_operation(run: OpenRun, measured: _Measured) -> dict[str, Any]:
+    """Return the metrics of each kind of operation, where a run mixes several, and note them."""
+    kinds: dict[str, Any] = {}
+    for verb in sorted(set(measured.counted.codes("verb"))):
+        name = VERBS[verb].value
+        summary = summarize(measured.counted.of_verb(VERBS[verb]), None, run.beside)
+        kinds[name] = {"ops": summary.ops, **{metric: summary.metrics[metric] for metric in _OF_ONE_OPERATION}}
+        p50_s, p99_s = summary.metrics["response_p50"], summary.metrics["response_p99"]
+        times = "" if p50_s is None or p99_s is None else f", p50 {p50_s * 1e3:.3g} ms, p99 {p99_s * 1e3:.3g} ms"
+        run.notes.append(f"{name}: {summary.ops:,} operations, {summary.metrics['ok_rate'] or 0:.2%} ok{times}")
+    return kinds
 
 
 def _spread(run: OpenRun, measured: _Measured) -> Mapping[str, Sequence[float]]:
@@ -267,6 +288,25 @@ def answer(
     return Merged(info, judged, tuple(doubts), tuple(notes), ops or {}, tried)
 
 
+def planned_of(load: LoadShape) -> dict[str, Any]:
+    """Returns what an entry says of how long a load was to be. Bounded by time, its operations may differ by chance."""
+    return {"planned_ops": None, "for_s": load.for_s} if load.for_s else {"planned_ops": load.ops}
+
+
+def _may_end_early(run: OpenRun) -> bool:
+    """Returns whether fewer operations than planned are no surprise."""
+    load = run.asked.load
+    return run.end_ns is not None or (load.for_s > 0 and load.loop == "closed")
+
+
+def _time_notes(run: OpenRun, measured: _Measured) -> list[str]:
+    """Returns a note if a closed loop had done the most that it may do before its time was up."""
+    load = run.asked.load
+    if not load.for_s or load.loop != "closed" or len(measured.table) < load.ops:
+        return []
+    return [f"all {load.ops:,} operations, the most that it may do, were done before the {load.for_s:g} s were up"]
+
+
 def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
     """Returns what an entry says of the warm-up; nothing if there is none."""
     warm_up_s = run.asked.load.warm_up_s
@@ -312,7 +352,7 @@ def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[st
     if starved > _MOST_STARVED and starved * usual_s > max_lateness_s:
         doubts.append(f"{STARVED}{starved:.0%} of the operations' time")
     tried = summary.ops + left_out
-    if tried < planned and run.end_ns is None:
+    if tried < planned and not _may_end_early(run):
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
     if left_out and not summary.ops:
         doubts.append(f"all operations were due in the warm-up of {run.asked.load.warm_up_s:g} s")
@@ -325,7 +365,7 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
     return {
         "start_wall_ms": run.start_wall_ms,
         "ops": summary.ops,
-        "planned_ops": load.ops,
+        **planned_of(load),
         "files": verification.checked if verification else None,
         "lost": verification.lost if verification else None,
         "silently_lost": verification.silent if verification else None,

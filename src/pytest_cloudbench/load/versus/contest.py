@@ -29,7 +29,7 @@ from pytest_cloudbench.load.names import label_of
 
 _OF_ENTRY = (
     "schema", "machine", "agents", "time_scale", "seed", "run_id", "published", "operation", "loop", "sensors",
-    "threads", "arrival", "size_bytes", "payload", "planned_ops",
+    "threads", "arrival", "size_bytes", "payload", "planned_ops", "for_s",
 )  # fmt: skip
 """What both sides have in common, or should."""
 

@@ -1,0 +1,139 @@
+"""Options of the load suite, which ``cloudbench put``, ``get`` and ``mixed`` pass on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench import Option, Verb, add_suite_options, parse_duration_s
+
+from .source import Workload
+
+if TYPE_CHECKING:
+    from pytest_cloudbench import Experiment
+
+ShowTest = Callable[[str], None]
+
+_UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_suite_options(parser, "load", (
+        Option("--load-size", {
+            "type": _checked(parse_size), "metavar": "SIZE", "default": 65536,
+            "help": "size of each file, such as 5KiB or 1MB (default: 64KiB)",
+        }),
+        Option("--load-rate", {
+            "type": _checked(parse_rate), "metavar": "RATE",
+            "help": "operations that are due in a time, such as 50/s or 600/min, whether earlier ones have ended or "
+                    "not (default: as many as --load-threads manage; of a mixed load: 20/s)",
+        }),
+        Option("--load-threads", {
+            "type": _checked(partial(_parse_whole, 512)), "metavar": "N", "default": 4,
+            "help": "without a rate: threads that each begin an operation as soon as the last one has ended "
+                    "(default: %(default)s)",
+        }),
+        Option("--load-for", {
+            "type": _checked(_parse_time), "metavar": "TIME", "default": 10.0,
+            "help": "how long it lasts, such as 30s or 2h (default: 10s)",
+        }),
+        Option("--load-files", {
+            "type": _checked(partial(_parse_whole, 1_000_000)), "metavar": "N", "default": 16,
+            "help": "files that are uploaded first, and then downloaded in turn (default: %(default)s, at least one "
+                    "for each thread or sensor)",
+        }),
+        Option("--load-mix", {
+            "type": _checked(parse_mix), "metavar": "SHARES",
+            "default": {Verb.PUT: 0.25, Verb.GET: 0.6, Verb.STAT: 0.15},
+            "help": "shares of put, get, stat and list in a mixed load (default: put=25,get=60,stat=15)",
+        }),
+    ))  # fmt: skip
+
+
+@pytest.fixture
+def workload(request: pytest.FixtureRequest) -> Workload:
+    """The load that the options describe."""
+    option = request.config.option
+    return Workload(
+        option.cloudbench_load_size, option.cloudbench_load_rate, option.cloudbench_load_threads,
+        option.cloudbench_load_for, option.cloudbench_load_files, option.cloudbench_load_mix,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTest:
+    """Show the test that measures the same without this suite: once, if there are several providers."""
+    spec, specs = experiment.provider.spec, request.config.option.cloudbench_provider
+
+    def show(source: str) -> None:
+        if specs and spec != specs[0]:
+            return
+        options = " ".join(f"--provider {each}" for each in specs or [spec])
+        experiment.report(f"The same as a test of your own, run by: pytest test_own.py {options}\n\n{source}")
+
+    return show
+
+
+def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser that raises pytest.UsageError where ``parse`` raises ValueError."""
+
+    def parse_option(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{text!r}: {error}") from None
+
+    return parse_option
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as ``5KiB``, ``1MB`` or ``4096``. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError("expected a size such as 5KiB, 1MB or 4096")
+    return round(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_rate(text: str) -> float:
+    """Return operations in a second of a rate such as ``50/s`` or ``600/min``. Raises ValueError."""
+    number, _, unit = text.partition("/")
+    seconds = {"": 1, "s": 1, "min": 60, "h": 3600}.get(unit)
+    try:
+        rate_per_s = float(number) / seconds if seconds else 0.0
+    except ValueError:
+        rate_per_s = 0.0
+    if not (isfinite(rate_per_s) and rate_per_s > 0):
+        raise ValueError("expected a rate above 0, such as 50/s, 600/min or 2/h")
+    return rate_per_s
+
+
+def parse_mix(text: str) -> dict[Verb, float]:
+    """Return the share of each operation of ``put=25,get=75``, in all 1. Raises ValueError."""
+    names = {verb.value: verb for verb in (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST)}
+    weights: dict[Verb, float] = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().partition("=")
+        if name not in names or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", weight):
+            raise ValueError(f"{part!r}: expected shares of {', '.join(names)} such as put=25,get=75")
+        weights[names[name]] = float(weight)
+    if not sum(weights.values()):
+        raise ValueError("expected a share above 0")
+    return {verb: weight / sum(weights.values()) for verb, weight in weights.items()}
+
+
+def _parse_whole(most: int, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise ValueError(f"expected a whole number from 1 to {most:,}")
+    return int(text)
+
+
+def _parse_time(text: str) -> float:
+    seconds = parse_duration_s(text)
+    if not seconds > 0:
+        raise ValueError("expected a time above 0, such as 30s")
+    return seconds

@@ -97,7 +97,26 @@ class Ended:
         return sorted(self.folder.rglob("*.oplog"))
 
     def lines_with(self, text: str) -> list[str]:
-        return [line for line in self.text.splitlines() if text in line]
+        return [line for line in unwrapped_lines(self.text) if text in line]
+
+
+def unwrapped_lines(text: str) -> list[str]:
+    """Return the lines of a terminal's text, with those joined again that were broken where the terminal ends."""
+    physical = text.splitlines()
+    width = max((len(line) for line in physical if line.startswith("====")), default=0)
+    lines: list[str] = []
+    before = ""
+    for line in physical:
+        words = line.split(maxsplit=1)
+        indent = len(lines[-1]) - len(lines[-1].lstrip()) + 2 if lines else -1
+        is_next = bool(words) and len(line) - len(line.lstrip()) == indent and before[:1] not in "=-"
+        is_command = before.endswith(":") and line.strip().startswith("cloudbench ")
+        if is_next and width and (is_command or len(before) + 1 + len(words[0]) > width):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+        before = line
+    return lines
 
 
 def keys(table: OpTable) -> list[tuple[int, int]]:

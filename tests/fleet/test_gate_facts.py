@@ -207,7 +207,7 @@ PARAMETRIZED = """
 def offered(run: Ended) -> list[list[str]]:
     """The commands that a session offers, each as its words."""
     return [
-        shlex.split(match[1].rstrip(")")) for match in re.finditer(r"if that was its name: (cloudbench .*)", run.text)
+        shlex.split(match[1].rstrip(")")) for match in re.finditer(r"if that was its name:\s+(cloudbench .*)", run.text)
     ]
 
 

@@ -107,7 +107,7 @@ def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> Non
         assert ended.returncode == 0, ended.stdout
         assert "cloudbench: gate: 1 " in ended.stdout
     said = " ".join(ended.stdout.split())
-    assert "baseline 0 of 10 (2 stored runs differed in for_s (1.0, here 2.0))" in said
+    assert "baseline 0 of 10 (the 2 stored runs differed in for_s (1.0, here 2.0))" in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ is printed and saved at the end.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -462,8 +463,14 @@ def _expectations(path: str | None) -> list[expect.Expectation]:
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:
-    """Write a line, broken between words where the terminal ends, with what follows indented below it."""
+    """Write a line, broken between words where the terminal ends, with what follows indented below it.
+
+    A command at its end stays whole, so that it can be copied.
+    """
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     width = reporter._tw.fullwidth
-    for part in textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [line]:
+    command = re.search(r": (cloudbench [a-z]+ .+)$", line) if len(line) > width else None
+    text = line[: command.start() + 1] if command else line
+    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [text]
+    for part in [*parts, *([f"{indent}{command[1]}"] if command else [])]:
         reporter.write_line(part, **markup)

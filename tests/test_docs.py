@@ -235,7 +235,7 @@ def broken_links(document: Path, text: str) -> list[str]:
 
 # What takes longest. The suites' own tests run much the same in each `make test`.
 SLOW = re.compile(
-    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|batching|capacity|availability)\b"
+    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|batching|capacity|availability|consistency)\b"
     r"(?!.*--grid paper)|suites/iot .*(--cloudbench-report|-k 4_2.*loss_rate)|experiment.bench.toml -k readings"
 )
 

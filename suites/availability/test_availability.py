@@ -169,7 +169,7 @@ def _conclude_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any
     )  # fmt: skip
 
 
-_TIME_METRICS = tuple(f"hash_call_{label}" for label in ("p50", "p90", "p99", "p99.9", "max"))
+_TIME_METRICS = tuple(f"hash_call_{label}" for label in ("p50", "p90", "p95", "p99", "p99.9", "max"))
 
 
 def _list_doubts(summary: Mapping[str, Any]) -> list[str]:

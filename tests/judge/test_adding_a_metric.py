@@ -96,7 +96,7 @@ def test_bench_files_know_the_metric(copy: Path) -> None:
 
 def test_the_metric_is_in_table_entry_expectation_gate_and_junit(copy: Path) -> None:
     out = run(copy, "-m", "pytest", "-p", "no:cacheprovider", *command("pytest"), "--benchmark-json=out.json")
-    assert "p50 ms  p99 ms  mean ms  late p99" in re.sub(" {2,}", "  ", out)
+    assert "p50 ms  p95 ms  p99 ms  mean ms  late p99" in re.sub(" {2,}", "  ", out)
     (entry,) = json.loads((copy / "out.json").read_text("utf-8"))["benchmarks"]
     mean_s = entry["extra_info"]["response_mean"]
     assert 0 < mean_s <= entry["extra_info"]["response_max"]

@@ -64,7 +64,8 @@ def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list
 def test_percentiles_have_the_exact_rank_at_any_count(count: int) -> None:
     """Ranks computed in fractions: 0.999 * 1000 must not become rank 1000 by a rounding error."""
     for label, share in PERCENTILES.items():
-        exact = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p99": Fraction(99, 100), "p99.9": Fraction(999, 1000)}
+        exact = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p95": Fraction(19, 20), "p99": Fraction(99, 100),
+                 "p99.9": Fraction(999, 1000)}  # fmt: skip
         rank = -(-exact.get(label, Fraction(1)) * count // 1)
         assert percentile(range(1, count + 1), share) == rank
 

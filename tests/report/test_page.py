@@ -317,3 +317,23 @@ def test_a_metric_that_is_a_text_is_unknown(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "0002_torn.json").write_text("{")
     made(tmp_path, path, tmp_path / "0002_torn.json")
     assert "1 experiment of 1 run," in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_captions_name_the_percentiles_of_the_table(tmp_path: Path) -> None:
+    exact = {"response_p50": 0.03369, "response_p90": 0.0365, "response_p95": 0.0371, "response_p99": 0.0372}
+    one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50}, **exact)
+    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    assert "emulated:ideal: p50 33.7 ms, p95 37.1 ms, p99 37.2 ms" in page.said
+    assert re.search(r"p50 ms p95 ms p99 ms", page.said)
+    assert re.search(r"33\.7 37\.1 37\.2", page.said)
+    (shares,) = (unquote(link) for link in page.links if link.startswith("data:") and "share," in unquote(link))
+    medians = [float(line.split(",")[1]) for line in shares.splitlines()[1:]]
+    assert medians == sorted(medians)
+
+
+def test_a_run_of_a_version_without_p95_stays_readable(tmp_path: Path) -> None:
+    one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50})
+    del one["extra_info"]["response_p95"]
+    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    assert "p50 ms p99 ms" in page.said
+    assert re.search(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms, p99 [0-9.]+ ms", page.said)

@@ -262,3 +262,11 @@ def test_a_column_of_files_listed_twice_where_there_are_any() -> None:
     assert [row["twice"] for row in columns(none, some)] == ["0", "96"]
     for finding in (none, Finding(info(listed_twice=None)), Finding(info(listed_twice=96, operation="get"))):
         assert "twice" not in columns(finding)[0]
+
+
+def test_p95_is_shown_where_it_fits() -> None:
+    finding = Finding(info(response_p95=0.015))
+    narrow, wide = ("\n".join(render([finding], width)) for width in (80, 200))
+    assert "p99 ms" in narrow
+    assert "p95 ms" not in narrow
+    assert "p95 ms" in wide

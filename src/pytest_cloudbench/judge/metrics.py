@@ -270,7 +270,7 @@ METRICS: dict[str, Metric] = {
     "ops_per_s": Metric("1/s", "higher", time_like=True, of=lambda run: run.per_s(run.outcomes[Outcome.OK])),
     "requests_per_op": Metric("requests", of=_requests_per_op),
     "payload_bytes_per_op": Metric("bytes", of=_payload_bytes_per_op),
-    **_spread("response", p50="p50 ms", p99="p99 ms"),
+    **_spread("response", p50="p50 ms", p95="p95 ms", p99="p99 ms"),
     **_spread("service"),
     "service_p25": Metric("s", time_like=True, of=partial(_percentile_s, "service", 0.25)),
     **_spread("refused"),

@@ -24,7 +24,7 @@ _SOURCE = "observed "
 
 _NEW = ("loss_rate", "failed_rate", "throttled_rate", "response_p50", "response_p99")
 """What a run without observed claims gets; a conclusion gets its own metrics, but of times the p50 and p99 only."""
-_OTHER_SHARES = ("_p90", "_p99.9", "_max")
+_OTHER_SHARES = ("_p90", "_p95", "_p99.9", "_max")
 
 _MARGINS = {"p50": 0.10}
 _MARGIN = 0.25

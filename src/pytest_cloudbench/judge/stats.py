@@ -18,7 +18,7 @@ from math import ceil
 from pytest_cloudbench.judge.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 
-PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 _PUT, _DELETE = VERBS.index(Verb.PUT), VERBS.index(Verb.DELETE)
 _VERIFIED = frozenset({_PUT, _DELETE})

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_cloudbench.judge.stats import PERCENTILES
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.digest import Digest, digest
@@ -129,7 +130,7 @@ class Chapter:
                 missing.append(f"{each.subject}: not drawn, {error}")
                 continue
             if read is not None:
-                found[line] = each, read
+                found[line] = each, replace(read, exact=_exact_percentiles(each, read.ops))
         drawn = list[Figure]()
         lines = list(found.items())
         for first in range(0, len(lines), SERIES):  # more lines than there are styles: another figure
@@ -186,6 +187,14 @@ def chapters(found: Sequence[Measurement], names: html.ElementIds, earlier: Earl
             if chapter.title == title:
                 chapter.title = f"{PurePosixPath(test.partition('::')[0]).stem.removeprefix('test_')}: {title}"
     return list(made.values())
+
+
+def _exact_percentiles(each: Measurement, ops: int) -> dict[float, float]:
+    """Return the percentiles that an entry has stored, by their shares, if its records are of the same operations."""
+    if each.number("ops") != ops:
+        return {}
+    stored = {share: each.number(f"response_{label}") for label, share in PERCENTILES.items()}
+    return {share: value for share, value in stored.items() if value is not None}
 
 
 def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds, heading: str = "h4") -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, floor, log
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ class Digest:
         silences: the longest ones, in order of time.
         ops: operations.
         is_by_end: whether operations belong to the part in which they ended, not to that in which they were due.
+        exact: shares, to the response times that the entry has stored for the same operations.
     """
 
     edges_s: Sequence[float]
@@ -113,6 +114,20 @@ class Digest:
     silences: Sequence[Silence] = ()
     ops: int = 0
     is_by_end: bool = False
+    exact: Mapping[float, float] = field(default_factory=dict)
+
+    def response_s(self, share: float) -> float | None:
+        """Return the response time that a share of all do not exceed: the entry's own number where there is one.
+
+        Classes are 1 % wide, so a value of theirs can be beyond an exact one of a larger or smaller share. It is then
+        moved to it.
+        """
+        value = self.exact.get(share, self.whole.at(share))
+        if value is None or share in self.exact:
+            return value
+        least = max((time for known, time in self.exact.items() if known < share), default=value)
+        most = min((time for known, time in self.exact.items() if known > share), default=value)
+        return min(max(value, least), most)
 
     @property
     def span_s(self) -> float:

@@ -24,7 +24,9 @@ from pytest_cloudbench.results.points import Point
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _MOST_BARS = 40
-_USUAL = ("response_p50", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate")
+_USUAL = (
+    "response_p50", "response_p95", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate",
+)  # fmt: skip
 _SHORT_COMMIT = 10
 
 

@@ -70,6 +70,7 @@ _NONE = ["no expectation"]
 
 _PERCENTAGE = re.compile(r"\d+\.\d\d %|-")
 _STARVED = METRICS["starved_share"].column
+_LONG_FORM = frozenset({METRICS["response_p95"].column})
 _OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
 _OF_UPLOADS = ("files", "listed_twice", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
@@ -154,7 +155,7 @@ def cells(members: Sequence[_Finding]) -> list[list[str]]:
 
 
 def _table(members: Sequence[_Finding], width: int) -> list[str]:
-    rows, left_out = _fitting(cells(members), width)
+    rows, left_out = _fitting(_without_long_form(cells(members), width), width)
     told = "; ".join(
         f"{', '.join(title for title in left_out if left_out[title] == why)} ({why})"
         for why in dict.fromkeys(left_out.values())
@@ -228,13 +229,24 @@ def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[s
     """On a narrow terminal, omit columns that say little. Returns the rows, and what omitted columns hold."""
     left_out: dict[str, str] = {}
     for title in (_STARVED, "silent", "corrupt", "failed", "published", "throttled", "lost"):
-        needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
-        if needed > width and title in rows[0]:
+        if _needed_width(rows) > width and title in rows[0]:
             place = rows[0].index(title)
             if held := _little_in({row[place] for row in rows[1:]}, is_starved=title == _STARVED):
                 rows = [row[:place] + row[place + 1 :] for row in rows]
                 left_out[title] = held
     return rows, left_out
+
+
+def _without_long_form(rows: list[list[str]], width: int) -> list[list[str]]:
+    """Returns rows without the columns that only ``cloudbench show`` and the report have, if they do not fit."""
+    if _needed_width(rows) <= width:
+        return rows
+    places = [place for place, title in enumerate(rows[0]) if title not in _LONG_FORM]
+    return [[row[place] for place in places] for row in rows]
+
+
+def _needed_width(rows: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
 
 
 def _little_in(cells: Set[str], *, is_starved: bool) -> str:

@@ -24,6 +24,9 @@ OUTCOMES: Mapping[str, str] = {
 }
 """Outcomes in the order in which bars are stacked, and what they are called."""
 
+_TOLD_SHARES = (0.5, 0.95, 0.99)
+"""The percentiles that a curve has dots for, and its caption names: those of the tables."""
+
 
 def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
     """Draw the share of operations that were answered within a time; None if none succeeded.
@@ -32,12 +35,12 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
         title: of the experiment, for the description.
         digests: by the name of each line, in their order.
     """
-    known = {name: each.whole for name, each in digests.items() if each.whole.total}
+    known = {name: each for name, each in digests.items() if each.whole.total}
     if not known:
         return None
-    steps = {name: list(each.steps()) for name, each in known.items()}
+    steps = {name: list(each.whole.steps()) for name, each in known.items()}
     low, high = (edge(each[at][0] for each in steps.values()) for edge, at in ((min, 0), (max, -1)))
-    most = 1 - 0.5 / max(each.seen for each in known.values())
+    most = 1 - 0.5 / max(each.whole.seen for each in known.values())
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"Response times, {title}", told)
@@ -45,26 +48,26 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
         top = canvas.legend(6, 14, entries, width - 4) + 34 if len(known) > 1 else 30.0
         plane = Plane(canvas, Log(low * 0.9, high * 1.1, format_seconds), Tail(most), 54, top, width - 12, top + 208)
         plane.axes("response time", "answered within")
-        for number, points in enumerate(steps.values()):
+        for number, (name, points) in enumerate(steps.items()):
             line = [(points[0][0], 0.0), *points]
             line[-1] = (line[-1][0], min(line[-1][1], most))
             plane.line(line, f"s{number % SERIES}", steps=True)
-            for share in (0.5, 0.99):
-                at = next((value for value, reached in points if reached >= share), None)
+            for share in _TOLD_SHARES:
+                at = known[name].response_s(share)
                 if at is not None and share <= most:
                     plane.dot(at, share, number, f"{format_short_share(share)} within {format_seconds(at)}")
         canvas.height = top + 208 + 42
         return canvas
 
     middle = "; ".join(
-        f"{name}: {_or_dash(each.at(0.5))} at the median, {_or_dash(each.at(0.99))} at 99 %"
+        f"{name}: " + ", ".join(f"p{share * 100:g} {_or_dash(each.response_s(share))}" for share in _TOLD_SHARES)
         for name, each in list(known.items())[:SERIES]
     )
     told = f"Operations that succeeded, by response time. Each step up is ten times rarer. {middle}."
-    seen, total = (sum(getattr(each, name) for each in known.values()) for name in ("seen", "total"))
+    seen, total = (sum(getattr(each.whole, name) for each in known.values()) for name in ("seen", "total"))
     told += f" A sample of {seen:,} of {total:,.0f} operations." if seen < round(total) else ""
     shares = [number / 100 for number in range(5, 95, 5)] + [0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0]
-    rows = [[share, *(each.at(share) for each in known.values())] for share in shares]
+    rows = [[share, *(each.response_s(share) for each in known.values())] for share in shares]
     return Figure("response-times", "Response times", told, draw, ["share", *(f"{name}, s" for name in known)], rows)
 
 

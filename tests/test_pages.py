@@ -72,7 +72,8 @@ def test_the_first_page_says_how_to_run_from_several_machines() -> None:
 
 def test_no_file_names_a_page_that_is_not_there() -> None:
     files = [path for folder in NAMING for path in (ROOT / folder).rglob("*") if path.suffix in ENDINGS]
-    texts = [path.read_text("utf-8") for path in [*files, ROOT / "pyproject.toml"] if path != Path(__file__)]
+    files += [ROOT / "pyproject.toml", *ROOT.glob("*.md")]
+    texts = [path.read_text("utf-8") for path in files if path != Path(__file__)]
     assert named_pages(texts) - {*PAGES} <= MADE_BY_TESTS
 
 

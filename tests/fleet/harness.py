@@ -260,6 +260,7 @@ class Lab:
         # Processes that share pytest's folder of temporary folders remove each other's, and may warn about it.
         self._temporary = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
         os.chmod(self._temporary.name, 0o1777)  # some labs run as another user
+        (folder / "objects").mkdir(exist_ok=True)  # that of ``FOLDER``
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:

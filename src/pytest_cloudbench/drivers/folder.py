@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR
@@ -109,6 +110,35 @@ def _root(spec: ProviderSpec) -> Path:
     return root
 
 
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Return the type, device and mount point of a folder's file system, such as ``nfs4 (nas:/export at /mnt/nas)``.
+
+    Args:
+        folder: its absolute path, without symbolic links.
+        mounts: the kernel's list of mounts (proc_pid_mountinfo(5)). Systems without it give ``unknown``.
+    """
+    try:
+        lines = mounts.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return "unknown"
+    nearest, described = -1, "unknown"
+    for line in lines:
+        about, _, rest = line.partition(" - ")
+        mounted, system = about.split(" ")[4:5], rest.split(" ")[:2]
+        if len(mounted) + len(system) < 3:
+            continue
+        point, kind, device = map(_unescaped, (*mounted, *system))
+        # Of two mounts on one point the later one hides the other.
+        if folder.is_relative_to(point) and len(point) >= nearest:
+            nearest, described = len(point), f"{kind} ({device} at {point})"
+    return described
+
+
+def _unescaped(field: str) -> str:
+    """Return a field of mountinfo as it is: the kernel writes spaces, tabs and backslashes as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
+
+
 class FolderDriver:
     """Files below one root. Safe for many threads: its only state is the root.
 
@@ -118,16 +148,19 @@ class FolderDriver:
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
 
-    def __init__(self, root: Path, *, fsync: bool = False, made: Sequence[Path] = ()) -> None:
-        self._root, self._made = root, made
-        self._fsync = fsync
+    def __init__(self, root: Path, *, fsync: bool = False) -> None:
+        self._root, self._fsync = root, fsync
 
     def __repr__(self) -> str:
         return f"FolderDriver({str(self._root)!r}, fsync={self._fsync})"
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> FolderDriver:
-        """Returns the driver for ``folder:PATH``; creates the folder if it is missing."""
+        """Return the driver for ``folder:PATH``. Raises SpecError if there is no such folder.
+
+        It is never created: a missing folder is often a mount that is not there, and the disk below it would be
+        measured instead.
+        """
         del endpoint, credentials  # a local folder needs neither
         if not spec.target:
             raise SpecError(f"provider {spec.text!r}: expected folder:PATH, such as folder:/tmp/cloudbench")
@@ -137,11 +170,14 @@ class FolderDriver:
             raise SpecError(f"provider {spec.text!r}: fsync is 0 or 1, not {fsync!r}")
         root = _root(spec)
         try:
-            missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-            root.mkdir(parents=True, exist_ok=True)
+            is_folder = S_ISDIR(root.stat().st_mode)
+        except FileNotFoundError:
+            raise SpecError(f"provider {spec.text!r}: there is no folder {root}; mount it, or make it first") from None
         except (OSError, ValueError) as error:
             raise SpecError(f"provider {spec.text!r}: cannot use this folder: {error}") from error
-        return cls(root, fsync=fsync == "1", made=missing)
+        if not is_folder:
+            raise SpecError(f"provider {spec.text!r}: {root} is not a folder")
+        return cls(root, fsync=fsync == "1")
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
@@ -150,18 +186,17 @@ class FolderDriver:
         return f"{spec.scheme}:{_root(spec)}{mark}{query}"
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the interpreter and platform: no library is involved."""
-        return {"python": sys.version.split()[0], "platform": sys.platform, "fsync": "on" if self._fsync else "off"}
+        """Return the interpreter, the platform and the file system. No library is involved."""
+        fsync = "on" if self._fsync else "off"
+        known = {"python": sys.version.split()[0], "platform": sys.platform, "fsync": fsync}
+        return {**known, "file system": file_system(self._root)}
 
     def requests(self) -> int:
         """Returns 0: nothing goes over a network."""
         return 0
 
     def close(self) -> None:
-        """Remove the folders that ``connect`` created, if they are empty. Nothing is held open."""
-        for folder in self._made:  # from the innermost; one that is not empty keeps those above it
-            with suppress(OSError):
-                folder.rmdir()
+        """Do nothing: no file is held open."""
 
     def _local(self, operation: str, path: str) -> Path:
         """Returns where ``path`` is on the disk; never outside the root, whatever it contains."""

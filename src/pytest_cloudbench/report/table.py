@@ -134,6 +134,8 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     parts = [f"{test.rpartition('::')[2]}  {provider}", f"{agents} agent{'s' * (agents != 1)}"]
     parts += [f"{info['loop']} loop"] if info["loop"] else []
     parts += [operation] if operation != "put" else []
+    file_system = info["versions"].get("file system") if isinstance(info.get("versions"), dict) else None
+    parts += [f"on {file_system}"] if file_system else []
     if info["emulated"]:
         how = "partly emulated" if info["emulated"] == "some" else "emulated"
         parts.append(f"{how}: measures the client and the loopback")

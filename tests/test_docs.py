@@ -28,6 +28,7 @@ from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.services.command import load_recipe
 from pytest_cloudbench.workload.arrival import NAMES, arrival
 from pytest_cloudbench.workload.trace import parse_trace
+from tests.folders import make_folders
 from tests.limits import HANG_S
 from tests.runs import QUIET
 
@@ -278,6 +279,7 @@ def run_command(words: Words, checkout: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
     environment["PYTEST_ADDOPTS"] = QUIET
     program = {"python": sys.executable, "python3": sys.executable, ".venv/bin/python": sys.executable}
+    make_folders(checkout, substitute)
     done = subprocess.run(
         [program.get(substitute[0], substitute[0]), *substitute[1:]],
         cwd=checkout,

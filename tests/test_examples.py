@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.folders import make_folders
 from tests.limits import HANG_S
 from tests.runs import QUIET
 from tests.test_docs import broken_links, commands
@@ -34,6 +35,7 @@ def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         "PYTEST_ADDOPTS": QUIET,
     }
     words = shlex.split(command)
+    make_folders(cwd, words)
     return subprocess.run(
         [*words, "-p", "no:cacheprovider"] if words[0] == "pytest" else words,
         cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False,

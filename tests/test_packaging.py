@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.support.extras import BRINGS
+from tests.folders import make_folders
 from tests.limits import HANG_S
 from tests.outside import with_index
 from tests.runs import SPREAD, Spread
@@ -265,6 +266,7 @@ def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_pa
 def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str], tmp_path: Path) -> None:
     suite = str(ROOT / "suites" / "conformance" / "test_any_order.py")
     given = ("-p", "no:hypothesispytest", "--provider", "folder:objects", "-Wignore:ASSERTIONS")
+    make_folders(tmp_path, given)
     # pytest's own importer, which rewrites assertions in plugins, stands before what hides the module.
     done = bare_run(bare, "-m", "pytest", suite, "-rs", "--assert=plain", *given, cwd=tmp_path)
     assert "1 skipped" in done.stdout
@@ -347,6 +349,7 @@ def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
     suite = "pytest_cloudbench.suites.conformance"
+    (tmp_path / "objects").mkdir()
     printed = run(installed, "-m", "pytest", "--pyargs", suite, "--provider", "folder:objects", "-n", "2", cwd=tmp_path)
     assert re.search(r"\b[4-9]\d passed", printed), printed
     assert "failed" not in printed
@@ -354,6 +357,7 @@ def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
 
 def test_a_checkout_checks_a_driver_by_the_same_command(tmp_path: Path) -> None:
     named = ("--pyargs", "pytest_cloudbench.suites.conformance", "-k", "test_any_order", "-p", "no:cacheprovider")
+    (tmp_path / "objects").mkdir()
     for folder in (ROOT, tmp_path):
         provider = ("--provider", f"folder:{tmp_path / 'objects'}")
         printed = run(sys.executable, "-m", "pytest", *named, *provider, cwd=folder)

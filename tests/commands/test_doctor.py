@@ -192,6 +192,7 @@ def test_emulators_date_their_answers(emulator: EmulatorService) -> None:
 
 
 def of(kind: type[FolderDriver], folder: Path) -> Provider:
+    folder.mkdir()
     driver = kind.connect(ProviderSpec.parse(f"folder:{folder}"), None, {})
     return Provider("folder:x", driver, profile="none")
 

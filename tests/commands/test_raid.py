@@ -20,6 +20,7 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.workload.payload.contents import Literal
+from tests.folders import make_folders
 from tests.limits import HANG_S
 
 FILES = {"/a": b"", "/folder/b": b"b" * 1000, "/folder/c": bytes(range(256)) * 4096}
@@ -33,6 +34,7 @@ class Arrays:
         self.write([f'"folder:{folder}/{number}"' for number in range(3)])
 
     def write(self, children: list[str], *more: str) -> None:
+        make_folders(self.folder, children)
         lines = ["# mine", "k = 2", "m = 1", 'key = "array.key"', f"children = [{', '.join(children)}]", *more]
         self.file.write_text("\n".join(lines) + "\n", "utf-8")
 
@@ -150,6 +152,7 @@ def test_what_is_lost_for_good_fails(arrays: Arrays, capsys: pytest.CaptureFixtu
 def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     before = arrays.file.read_text("utf-8")
     new = f"folder:{arrays.folder}/new"
+    make_folders(arrays.folder, [new])
     assert arrays.run("replace", "2", new) == 0
     assert arrays.file.read_text("utf-8") == before.replace(f"folder:{arrays.folder}/1", new)
     shutil.rmtree(arrays.folder / "1")
@@ -211,6 +214,7 @@ def test_an_array_grows_at_its_end(arrays: Arrays, capsys: pytest.CaptureFixture
     arrays.write(places(arrays, 0, 1, 2, 3))
     arrays.file.write_text(arrays.file.read_text("utf-8").replace("m = 1", "m = 2"), "utf-8")
     assert arrays.read() == FILES, "as before, until they are moved"
+    (arrays.folder / "other").mkdir()
     assert arrays.run("replace", "4", f"folder:{arrays.folder}/other") == 0
     assert arrays.run("rebalance") == 0
     assert "3 of 3 objects rewritten" in capsys.readouterr().out

@@ -80,6 +80,8 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "project"
         self.folder.mkdir()
+        for name in ("objects", "one", "two", "three"):
+            (self.folder / name).mkdir()
         self._beside = folder / "recorder"
         self._beside.mkdir()
         (self._beside / "compat_recorder.py").write_text(_RECORDER)

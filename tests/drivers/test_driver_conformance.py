@@ -111,7 +111,6 @@ def assert_nothing_is_left(run: Ended) -> None:
 
 def test_a_real_account_is_journaled(lab: Lab) -> None:
     """What is written to a provider that outlives the run is in the journal as long as it exists."""
-    (lab.folder / "objects").mkdir()
     (lab.folder / "test_it.py").write_text(
         "import json, os, pathlib\n"
         "def test_it(sandbox):\n"

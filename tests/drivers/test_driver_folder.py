@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers.folder import file_system
 from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.workload.payload import RandomContent
 
@@ -17,6 +19,7 @@ CONTENT = RandomContent("folder", 3000)
 
 
 def connected(root: Path, params: str = "") -> Any:
+    root.mkdir(exist_ok=True)
     return drivers.connect(ProviderSpec.parse(f"folder:{root}{params}"))
 
 
@@ -39,13 +42,46 @@ class Broken:
         return bytes(length)
 
 
-def test_missing_folder_is_created_with_its_parents(tmp_path: Path) -> None:
-    connected(tmp_path / "a/b/c").put("/x", CONTENT)
-    assert (tmp_path / "a/b/c/x").read_bytes() == CONTENT.read(0, 3000)
+def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
+    """It may be a mount that is not there: the local disk would be measured instead."""
+    with pytest.raises(SpecError, match=r"there is no folder .*/nas; mount it, or make it first"):
+        drivers.connect(ProviderSpec.parse(f"folder:{tmp_path / 'nas'}"))
+    assert list(tmp_path.iterdir()) == []
+
+
+MOUNTS = r"""
+23 28 0:22 / /proc rw - proc proc rw
+28 1 254:0 / / rw - ext4 /dev/vda rw
+31 28 0:40 /export /mnt/nas rw - nfs4 nas:/export rw
+32 28 0:41 / /mnt/a\040b rw shared:1 - cifs //server/share rw
+33 31 0:42 / /mnt/nas rw - tmpfs tmpfs rw
+a line that is none
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "described"),
+    [
+        ("/home/me", "ext4 (/dev/vda at /)"),
+        ("/mnt/nas/x", "tmpfs (tmpfs at /mnt/nas)"),
+        ("/mnt/nasty", "ext4 (/dev/vda at /)"),
+        ("/mnt/a b/c", "cifs (//server/share at /mnt/a b)"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_told(folder: str, described: str, tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTS, "utf-8")
+    assert file_system(Path(folder), tmp_path / "mountinfo") == described
+    assert file_system(Path(folder), tmp_path / "none") == "unknown"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mounts is Linux's")
+def test_the_file_system_is_among_the_facts_of_a_run(tmp_path: Path) -> None:
+    assert " at /" in connected(tmp_path / "root").versions()["file system"]
 
 
 def test_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "sync").mkdir()
     drivers.connect(ProviderSpec.parse("folder:~/sync")).put("/x", CONTENT)
     assert (tmp_path / "sync/x").exists()
 
@@ -59,8 +95,8 @@ def test_spec_that_makes_no_sense(text: str) -> None:
 
 def test_root_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(SpecError, match="cannot use this folder"):
-        connected(tmp_path / "file")
+    with pytest.raises(SpecError, match="is not a folder"):
+        drivers.connect(ProviderSpec.parse(f"folder:{tmp_path / 'file'}"))
 
 
 @pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/.", "/a/./b", "..", "/a\0b", "/\ud800"])

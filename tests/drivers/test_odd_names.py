@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers, providers
+from tests.folders import make_folders
 
 from .conformance_table import TABLE
 from .real import ODD_NAMES, assert_names_are_kept_or_refused
@@ -50,6 +51,7 @@ def rows() -> list[Any]:
 @pytest.mark.parametrize("scheme", rows())
 def test_odd_names_are_kept_or_refused(scheme: str, tmp_path: Path) -> None:
     spec = at_hand(TABLE[scheme].format(folder=tmp_path, here=Path(__file__).parent))
+    make_folders(tmp_path, [spec])
     with providers.opened(spec) as driver:
         refused = assert_names_are_kept_or_refused(driver, "/odd names")
     assert refused <= MAY_REFUSE.get(scheme, set()) | NO_TEXT

@@ -29,6 +29,7 @@ import pytest
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 from pytest_cloudbench.support.clock import wait_for
+from tests.folders import make_folders
 from tests.limits import HANG_S
 from tests.runs import LEAN, QUIET
 
@@ -260,7 +261,6 @@ class Lab:
         # Processes that share pytest's folder of temporary folders remove each other's, and may warn about it.
         self._temporary = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
         os.chmod(self._temporary.name, 0o1777)  # some labs run as another user
-        (folder / "objects").mkdir(exist_ok=True)  # that of ``FOLDER``
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:
@@ -277,6 +277,7 @@ class Lab:
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
         ``enter`` are words to put before its command, such as those that enter a network namespace.
         """
+        make_folders(self.folder, args)
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
         stored = ("--benchmark-json=out.json",) if store else ()

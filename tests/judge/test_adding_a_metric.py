@@ -13,6 +13,7 @@ import pytest
 from pytest_cloudbench.report.quantities import format_with_unit
 from pytest_cloudbench.report.table import column
 from tests.adding import run_in
+from tests.folders import make_folders
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending" / "metric.md").read_text("utf-8")
@@ -53,6 +54,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(copy: Path, *words: str) -> str:
     """What a command prints in the copy. It must succeed."""
+    make_folders(copy, words)
     done = run_in(copy, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -189,7 +189,6 @@ def test_a_recording_that_is_not_kept_leaves_the_former_one(lab: Lab, emulator: 
 
 
 def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None:
-    (lab.folder / "objects").mkdir()
     run = lab.write(STORY).run(
         "--provider", "folder:objects", "--cloudbench-cassette", "record", "tape.json", "-k", "story"
     )

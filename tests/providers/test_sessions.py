@@ -74,7 +74,6 @@ def test_a_child_dies_and_is_named(lab: Lab, spread: Spread) -> None:
 
 
 def test_a_part_that_is_kept_makes_all_of_it_kept(lab: Lab) -> None:
-    (lab.folder / "objects").mkdir()
     spec = "mirror:folder:objects,emulated:ideal"
     journal = {"CLOUDBENCH_JOURNAL": str(lab.folder / "journal.jsonl")}
     run = lab.write(SMALL).run("--provider", spec, env=journal)

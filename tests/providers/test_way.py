@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.harness import Lab
+from tests.folders import make_folders
 
 SOURCE = Path(__file__).parents[2] / "src" / "pytest_cloudbench"
 MOST_MODULES = 6
@@ -93,6 +94,7 @@ def test_few_modules_lie_between_the_option_and_the_driver(lab: Lab, spec: str, 
 @pytest.mark.parametrize("spec", TREES)
 def test_the_way_to_a_tree_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
     folders = ", ".join(f"'folder:{lab.folder / str(number)}'" for number in range(3))
+    make_folders(lab.folder, [folders])
     (lab.folder / "array.toml").write_text(f"k = 2\nm = 1\nkey = 'array.key'\nchildren = [{folders}]\n")
     check_whole_way(follow(lab, spec, TREES[spec], *spread), spread)
 

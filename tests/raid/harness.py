@@ -26,6 +26,7 @@ class Child:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        root.mkdir(parents=True, exist_ok=True)
         self._folder = FolderDriver.connect(ProviderSpec.parse(f"folder:{root}"), None, {})
         self.fails: dict[str, ErrorKind] = {}
         self.frozen: set[str] = set()
@@ -88,6 +89,8 @@ class Lab:
         self.folder, self.k, self.m = folder, k, m
         self.file = folder / "array.toml"
         self.metadata = folder / "array.sqlite"
+        for number in range(k + m):
+            (folder / str(number)).mkdir(exist_ok=True)
         specs = ", ".join(f'"folder:{folder}/{number}"' for number in range(k + m))
         lines = [f"k = {k}", f"m = {m}", f"children = [{specs}]"]
         given = {"key": "array.key", "segment_mib": 1, "patience_s": 60, **settings}

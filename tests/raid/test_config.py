@@ -13,6 +13,7 @@ from pytest_cloudbench.model import MIB, CredentialsError, UsageError
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.sealing import MasterKey
 from pytest_cloudbench.workload.payload.contents import Literal
+from tests.folders import make_folders
 
 GOOD = {"k": "1", "m": "1", "children": '["emulated:ideal", "folder:{here}/one"]', "key": '"array.key"'}
 
@@ -150,6 +151,7 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
 
 def test_metadata_of_another_key_is_not_used(tmp_path: Path) -> None:
     children = '["folder:{here}/one", "folder:{here}/two"]'
+    make_folders(tmp_path, [children.format(here=tmp_path)])
     spec = f"raid:{written(tmp_path, children=children)}"
     with providers.opened(spec) as driver:
         driver.put("/a", Literal(b"content"))
@@ -180,6 +182,7 @@ def test_an_array_of_services_alone_leaves_nothing_and_needs_no_key(tmp_path: Pa
 
 
 def test_an_array_with_a_child_that_is_kept_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
     with providers.provided(f"raid:{written(tmp_path)}") as provider:
         provider.driver.put("/a", Literal(b"content"))
         assert (provider.emulated, provider.is_kept) == ("some", True)

@@ -269,6 +269,7 @@ _OFTEN = "import pytest_cloudbench.report.live\npytest_cloudbench.report.live.SA
 def pytest_in(folder: Path, *args: str) -> list[str]:
     (folder / "test_slow.py").write_text(textwrap.dedent(_SLOW))
     (folder / "conftest.py").write_text(_OFTEN)
+    (folder / "objects").mkdir(exist_ok=True)
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", "folder:objects", *args]
 
 

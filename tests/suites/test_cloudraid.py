@@ -15,6 +15,7 @@ from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.availability import at_least
 from suites.cloudraid.measures import compare_losses, judge_excess, judge_slowdown, median_interval
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
+from tests.folders import make_folders
 from tests.truths import Truths
 
 from .harness import conclusion, run_suite
@@ -28,6 +29,7 @@ PATIENT = ("--cloudraid-slower", "1000")
 def array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
     """Write the file of an array of folders, and give the options that choose it."""
     children = ", ".join(f'"folder:{lab.folder}/{number}"' for number in range(k + m))
+    make_folders(lab.folder, [children])
     text = f'k = {k}\nm = {m}\nkey = "array.key"\nchildren = [{children}]\n'
     (lab.folder / "array.toml").write_text(text, "utf-8")
     return "--provider", "raid:array.toml"

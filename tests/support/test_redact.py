@@ -242,6 +242,7 @@ def test_it(experiment):
 def test_what_a_session_has_learned_ends_with_it(tmp_path: Path) -> None:
     """Two sessions in one process, with and without agents: the second one shows what was secret in the first."""
     (tmp_path / "in_turns.py").write_text(IN_TURNS)
+    (tmp_path / "here").mkdir()
     for name in ("first", "second"):
         (tmp_path / f"test_{name}.py").write_text(ONE.replace("NAME", name))
     for spread in ((), ("-n", "2")):

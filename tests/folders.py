@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_SPEC = re.compile(r"(?:folder|wrong|flat):([^,?\s\"']+)")
+_SPEC = re.compile(r"(?:folder|wrong|flat|mine):([^,?\s\"']+)")
 """Providers of the tests that write into a folder, and their paths."""
 
 

@@ -88,7 +88,9 @@ def test_what_its_workflow_runs_is_what_the_readme_shows(project: Path) -> None:
 
 @pytest.mark.parametrize("project", ["compare-services"], indirect=True)
 def test_services_stand_side_by_side(project: Path) -> None:
-    measured, compared = told(project)
+    made, measured, compared = told(project)
+    assert made == "mkdir nas"
+    (project / "nas").mkdir()
     done = run(measured, project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.folder import file_system
 from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.workload.payload import RandomContent
+from pytest_cloudbench.workload.payload.contents import Literal
 
 CONTENT = RandomContent("folder", 3000)
 
@@ -47,6 +49,32 @@ def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no folder .*/nas; mount it, or make it first"):
         drivers.connect(ProviderSpec.parse(f"folder:{tmp_path / 'nas'}"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_went_away_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "nas"
+    folder.mkdir()
+    with closing(drivers.connect(ProviderSpec.parse(f"folder:{folder}"))) as driver:
+        folder.rmdir()
+        for operation in (
+            lambda: driver.put("/a", Literal(b"1")),
+            lambda: driver.mkdir("/b"),
+            lambda: driver.stat("/a"),
+        ):
+            with pytest.raises(CloudError, match="nas is not there") as raised:
+                operation()
+            assert raised.value.kind is ErrorKind.NETWORK
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_of_an_array_may_come_back(tmp_path: Path) -> None:
+    spec = ProviderSpec.parse(f"folder:{tmp_path / 'nas'}")
+    with closing(drivers.connect(spec, is_part=True)) as driver:
+        with pytest.raises(CloudError, match="nas is not there"):
+            driver.put("/a", Literal(b"1"))
+        (tmp_path / "nas").mkdir()
+        driver.put("/a", Literal(b"1"))
+        assert driver.stat("/a").size_bytes == 1
 
 
 MOUNTS = r"""

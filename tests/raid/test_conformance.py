@@ -9,6 +9,7 @@ import pytest
 
 from tests.drivers.test_driver_conformance import ALWAYS, assert_nothing_is_left, conform
 from tests.fleet.harness import Lab, lab_in
+from tests.folders import make_folders
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def test_an_array_of_three_folders_conforms(lab: Lab) -> None:
     children = ", ".join(f'"folder:{lab.folder}/objects/{number}"' for number in range(3))
+    make_folders(lab.folder, [children])
     text = f'k = 2\nm = 1\nchildren = [{children}]\nkey = "array.key"\nfolder = "/"\nsegment_mib = 1\n'
     (lab.folder / "array.toml").write_text(text, "utf-8")
     run = conform(lab, "--provider", f"raid:{lab.folder}/array.toml", "-n", "2")

@@ -236,6 +236,7 @@ def test_a_process_with_the_old_children_acknowledges_nothing_after_one_is_repla
         text = made.file.read_text("utf-8")
         made.file.write_text(text.replace(f"folder:{made.folder}/0", f"folder:{made.folder}/new"), "utf-8")
         shutil.move(made.folder / "0", made.folder / "gone")
+        (made.folder / "new").mkdir()
         (made.folder / "0").symlink_to(made.folder / "new")
         with made.opened() as other:
             assert contents_of(other) == {"before": "1"}

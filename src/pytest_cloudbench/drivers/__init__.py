@@ -150,9 +150,12 @@ def absolute(spec: ProviderSpec) -> str:
 
 
 def connect(
-    spec: ProviderSpec, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None
-) -> Driver:
+    spec: ProviderSpec, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None,
+    *, is_part: bool = False,
+) -> Driver:  # fmt: skip
     """Returns a driver ready for use, without a network call.
+
+    A part of an array (``is_part``) may be away: what works without some of its parts is not refused for one of them.
 
     For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the API
     and which has only the driver's parameters.
@@ -162,7 +165,8 @@ def connect(
     """
     made = driver_class(spec.scheme)
     with closed(rows_of(spec.scheme, made)):
-        driver = made.connect(spec, endpoint, credentials or {})
+        connect_driver = getattr(made, "connect_part", made.connect) if is_part else made.connect
+        driver: Driver = connect_driver(spec, endpoint, credentials or {})
     check_declared(spec.scheme, driver)
     return driver
 

@@ -161,6 +161,19 @@ class FolderDriver:
         It is never created: a missing folder is often a mount that is not there, and the disk below it would be
         measured instead.
         """
+        driver = cls.connect_part(spec, endpoint, credentials)
+        if not driver._is_there():
+            raise SpecError(f"provider {spec.text!r}: there is no folder {driver._root}; mount it, or make it first")
+        return driver
+
+    @classmethod
+    def connect_part(
+        cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
+    ) -> FolderDriver:
+        """Return the driver for a part of an array: a folder that is not there may come back, such as a mount.
+
+        Until then every operation fails. Raises SpecError.
+        """
         del endpoint, credentials  # a local folder needs neither
         if not spec.target:
             raise SpecError(f"provider {spec.text!r}: expected folder:PATH, such as folder:/tmp/cloudbench")
@@ -170,14 +183,19 @@ class FolderDriver:
             raise SpecError(f"provider {spec.text!r}: fsync is 0 or 1, not {fsync!r}")
         root = _root(spec)
         try:
-            is_folder = S_ISDIR(root.stat().st_mode)
+            if not S_ISDIR(root.stat().st_mode):
+                raise SpecError(f"provider {spec.text!r}: {root} is not a folder")
         except FileNotFoundError:
-            raise SpecError(f"provider {spec.text!r}: there is no folder {root}; mount it, or make it first") from None
+            pass
         except (OSError, ValueError) as error:
             raise SpecError(f"provider {spec.text!r}: cannot use this folder: {error}") from error
-        if not is_folder:
-            raise SpecError(f"provider {spec.text!r}: {root} is not a folder")
         return cls(root, fsync=fsync == "1")
+
+    def _is_there(self) -> bool:
+        try:
+            return S_ISDIR(self._root.stat().st_mode)
+        except OSError:
+            return False
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
@@ -205,6 +223,8 @@ class FolderDriver:
             raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
         if "\0" in path or (os.sep != "/" and any(os.sep in part or ":" in part for part in parts)):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="a character that no file name here can have")
+        if not self._is_there():  # it is never made: the disk below a mount that went away would be measured
+            raise CloudError(ErrorKind.NETWORK, operation, path, detail=f"the folder {self._root} is not there")
         local = self._root.joinpath(*parts)
         try:
             # A symbolic link below the root may lead out of it.

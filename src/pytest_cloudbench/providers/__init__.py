@@ -45,18 +45,18 @@ _MOST_SILENT_S = 30.0
 # --- an agent's half ----------------------------------------------------------------------------------
 
 
-def connect(provided: Provided) -> Driver:
-    """Connect this process to a provider. Raises SpecError and CredentialsError."""
+def connect(provided: Provided, *, is_part: bool = False) -> Driver:
+    """Connect this process to a provider, or to a part of an array. Raises SpecError and CredentialsError."""
     from pytest_cloudbench import drivers
 
     spec = ProviderSpec.parse(provided.spec)
     if not provided.children:
         credentials = {} if provided.endpoint else credentials_of(spec, provided.account)
-        return drivers.connect(spec, provided.endpoint, credentials)
+        return drivers.connect(spec, provided.endpoint, credentials, is_part=is_part)
     with ExitStack() as stack:
         children = []
         for child in provided.children:
-            children.append(connect(child))
+            children.append(connect(child, is_part=True))
             stack.callback(children[-1].close)
         driver = drivers.compose(spec, children)
         stack.pop_all()  # from here on they are the composite's to close

@@ -21,6 +21,7 @@ from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import METRICS, OPERATIONS
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, grid, keys, lab_in, outcomes
+from tests.folders import make_folders
 from tests.plugin.configs.bench_documents import FILES, GONE, PAYLOADS, changed, toml
 from tests.runs import SPREAD, Spread
 
@@ -55,6 +56,7 @@ def write(lab: Lab, *experiments: Mapping[str, Any], name: str = FILE) -> Lab:
     path = lab.folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(document(*experiments), "utf-8")
+    make_folders(lab.folder, [path.read_text("utf-8")])
     return lab
 
 

@@ -166,7 +166,7 @@ def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
         (sensors, size, 2 * sensors) for sensors in (2, 3) for size in (10, 20)
     ]
     title = run.lines_with("loss rate")[0].split("  ")
-    assert title[0].strip() == "size bytes", "rows can be told apart"
+    assert title[0].strip() == "size", "rows can be told apart"
     assert lab.run(FILE, *FOLDER, *spread, "-k", "sensors:3 and size_bytes:10").counts()["passed"] == 1
 
 

@@ -168,7 +168,7 @@ def _pair(folder: Path, size_mib: int, writes: TracedWrites) -> Iterator[_Pair]:
     shutil.copyfile(source, copy)
     fd = os.open(source, os.O_RDONLY)
     try:
-        writes.follow(fd)
+        writes.follow_file(fd)
         with source.open("ab") as file:
             file.write(os.urandom(_APPENDED_BYTES))
         pair = _Pair(source, copy, fd, writes)
@@ -180,7 +180,7 @@ def _pair(folder: Path, size_mib: int, writes: TracedWrites) -> Iterator[_Pair]:
 
 
 def _by_ranges(pair: _Pair) -> int:
-    ranges = pair.writes.look(pair.fd).ranges
+    ranges = pair.writes.peek_writes(pair.fd).ranges
     assert ranges is not None
     return compressed_bytes(pair.fd, pair.fd, list(ranges), enough_bytes=MIB)
 

@@ -121,7 +121,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _running(spec: str, link: Link, folder: Path) -> Iterator[ReferenceClient]:
-    pair = clients.client(spec)
+    pair = clients.make_client(spec)
     assert isinstance(pair, ReferenceClient)
     try:
         server, mine = link.address("server"), link.address("client")

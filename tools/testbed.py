@@ -88,7 +88,7 @@ def hold(spec: str, folder: Path) -> None:
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     for number in signals:
         signal.signal(number, lambda *_: sys.exit(1))
-    client = clients.client(spec)
+    client = clients.make_client(spec)
     client.prepare(folder / "work")
     try:
         client.start()

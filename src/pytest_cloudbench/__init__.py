@@ -103,8 +103,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.significance import binomial_sf
     from pytest_cloudbench.judge.stats import PERCENTILES, percentile
     from pytest_cloudbench.judge.steady import Stable
-    from pytest_cloudbench.lab.clients import client as make_client
-    from pytest_cloudbench.lab.clients import names as client_names
+    from pytest_cloudbench.lab.clients import client_names, make_client
     from pytest_cloudbench.lab.clients.base import (
         ClientFacts,
         ClientUnavailable,
@@ -113,23 +112,22 @@ if TYPE_CHECKING:
         MissingProgramError,
         Receiver,
         SyncClient,
+        client_option,
     )
-    from pytest_cloudbench.lab.clients.base import option as client_option
     from pytest_cloudbench.lab.clients.savingbox import SavingboxClient
-    from pytest_cloudbench.lab.detect import CAPABILITIES, Observation, Step, Verdict
-    from pytest_cloudbench.lab.detect import judge as judge_capabilities
-    from pytest_cloudbench.lab.detect.rhythm import Rhythm
-    from pytest_cloudbench.lab.detect.rhythm import rhythm as find_rhythm
+    from pytest_cloudbench.lab.detect import CAPABILITIES, Observation, Step, Verdict, judge_capabilities
+    from pytest_cloudbench.lab.detect.rhythm import Rhythm, find_rhythm
     from pytest_cloudbench.lab.sync.activity import Act, Window
-    from pytest_cloudbench.lab.sync.changes import Played, Workload
-    from pytest_cloudbench.lab.sync.changes import play as play_edits
+    from pytest_cloudbench.lab.sync.changes import Played, Workload, play_edits
     from pytest_cloudbench.lab.sync.item import LabItem
     from pytest_cloudbench.lab.sync.lab import Lab
-    from pytest_cloudbench.lab.sync.transfers import PlannedInterruption
-    from pytest_cloudbench.lab.sync.transfers import doubts_of as transfer_doubts
-    from pytest_cloudbench.lab.sync.transfers import mean_of as mean_of_known
-    from pytest_cloudbench.lab.sync.transfers import means as transfer_means
-    from pytest_cloudbench.lab.sync.transfers import recovery as recovery_cost
+    from pytest_cloudbench.lab.sync.transfers import (
+        PlannedInterruption,
+        mean_of_known,
+        recovery_cost,
+        transfer_doubts,
+        transfer_means,
+    )
     from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.load.merging.wire import Wire, WireSeen
     from pytest_cloudbench.load.messages import SeriesPlan
@@ -202,8 +200,7 @@ if TYPE_CHECKING:
     )
     from pytest_cloudbench.savingbox.batching.batcher import BatchRules
     from pytest_cloudbench.savingbox.batching.batcher import Change as BatchedChange
-    from pytest_cloudbench.savingbox.batching.forecast import Forecast
-    from pytest_cloudbench.savingbox.batching.forecast import forecast as forecast_batching
+    from pytest_cloudbench.savingbox.batching.forecast import Forecast, forecast_batching
     from pytest_cloudbench.services import MakesFaults, Service
     from pytest_cloudbench.services.command import CommandService, load_recipe
     from pytest_cloudbench.support.clock import due_ns, now_ns, sleep_until_ns, wait_for
@@ -307,27 +304,25 @@ _NAMES = {
     "pytest_cloudbench.services": "MakesFaults Service",
     "pytest_cloudbench.services.command": "CommandService load_recipe",
     # sync clients and their network
-    "pytest_cloudbench.lab.clients": "client_names=names make_client=client",
+    "pytest_cloudbench.lab.clients": "client_names make_client",
     "pytest_cloudbench.lab.clients.base": (
-        "ClientFacts ClientUnavailable Documented LocalClient MissingProgramError Receiver SyncClient "
-        "client_option=option"
+        "ClientFacts ClientUnavailable Documented LocalClient MissingProgramError Receiver SyncClient client_option"
     ),
     "pytest_cloudbench.lab.clients.savingbox": "SavingboxClient",
     "pytest_cloudbench.lab.sync.lab": "Lab",
     "pytest_cloudbench.lab.sync.item": "LabItem",
     "pytest_cloudbench.lab.sync.activity": "Act Window",
-    "pytest_cloudbench.lab.sync.changes": "Played Workload play_edits=play",
+    "pytest_cloudbench.lab.sync.changes": "Played Workload play_edits",
     "pytest_cloudbench.lab.sync.transfers": (
-        "PlannedInterruption mean_of_known=mean_of recovery_cost=recovery transfer_doubts=doubts_of "
-        "transfer_means=means"
+        "PlannedInterruption mean_of_known recovery_cost transfer_doubts transfer_means"
     ),
     "pytest_cloudbench.net.link": "Delivered Link LinkError LinkUnavailable Way",
     "pytest_cloudbench.net.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
     "pytest_cloudbench.net.traffic": "Analysis analyze_traffic=analyze",
-    "pytest_cloudbench.lab.detect": "CAPABILITIES Observation Step Verdict judge_capabilities=judge",
-    "pytest_cloudbench.lab.detect.rhythm": "Rhythm find_rhythm=rhythm",
+    "pytest_cloudbench.lab.detect": "CAPABILITIES Observation Step Verdict judge_capabilities",
+    "pytest_cloudbench.lab.detect.rhythm": "Rhythm find_rhythm",
     "pytest_cloudbench.savingbox.batching.batcher": "BatchRules BatchedChange=Change",
-    "pytest_cloudbench.savingbox.batching.forecast": "Forecast forecast_batching=forecast",
+    "pytest_cloudbench.savingbox.batching.forecast": "Forecast forecast_batching",
     # arrays of providers
     "pytest_cloudbench.raid.coding.availability": "chance_of_at_least=at_least",
     "pytest_cloudbench.raid.coding.placement": (

@@ -36,10 +36,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_client_can_be_installed() -> None:
     rows = testbed.table()
-    for spec in [*clients.names(), "lsyncd?over=ssh", "unison?over=ssh"]:
+    for spec in [*clients.client_names(), "lsyncd?over=ssh", "unison?over=ssh"]:
         if spec == "external":  # somebody else has installed it
             continue
-        client = clients.client(spec)
+        client = clients.make_client(spec)
         if not client.facts.binaries:
             assert client.facts.testbed == "", spec
             continue
@@ -64,7 +64,7 @@ def test_every_server_can_be_installed_by_its_own_name(name: str, monkeypatch: p
 @pytest.mark.parametrize("name", ["rsync", "borg"])
 def test_the_documented_tools_can_be_installed(name: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(documented_toml(name), "utf-8")
-    client = clients.client(str(tmp_path / "x.toml"))
+    client = clients.make_client(str(tmp_path / "x.toml"))
     row = testbed.table()[client.facts.testbed]
     assert set(client.facts.binaries) - {"sh"} == set(row.programs)
 
@@ -270,7 +270,7 @@ def test_a_name_that_is_not_in_the_table(capsys: Any) -> None:
 
 
 def test_up_and_down() -> None:
-    client = clients.client("lsyncd?compress=0")
+    client = clients.make_client("lsyncd?compress=0")
     assert isinstance(client, LocalClient)
     if client.missing():
         pytest.skip(client.missing())

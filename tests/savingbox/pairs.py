@@ -128,7 +128,7 @@ class Pair:
         self.engine.take_scan(self.everything(self.mirror.box), self.everything(self.mirror.sync), self.now_ns)
 
     def everything(self, side: FolderSide) -> FoundAll:
-        return side.look_everywhere(lambda folder: None)
+        return side.find_all_entries(lambda folder: None)
 
     def advance(self, seconds: float) -> None:
         """Look at the folders, and do all that is due until then."""

@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Path:
 class Running:
     def __init__(self, home: Path, rules: BatchRules = QUICK) -> None:
         self.home, self.events = home, list[Event]()
-        self.box = SavingBox(home / "box", home / "sync", rules, state=home / "state", tell=self.events.append)
+        self.box = SavingBox(home / "box", home / "sync", rules, state=home / "state", report=self.events.append)
 
     def wait(self, wanted: Callable[[], bool]) -> None:
         assert wait_for(wanted, HANG_S, poll_s=0.02), (self.events, self.box.status())

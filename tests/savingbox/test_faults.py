@@ -390,7 +390,7 @@ def test_a_long_write_that_goes_on_after_the_push_is_noticed(pair: Pair) -> None
         file.write(b"late")
     os.utime(path, ns=(mark.st_atime_ns, mark.st_mtime_ns))
     was = pair.store.entries["a"]
-    now = pair.mirror.box.look("a")
+    now = pair.mirror.box.find_entry("a")
     assert now is not None
     pair.store.replace("a", was._replace(box=now.mark))  # as if the mark had been read in the middle of the write
     pair.engine.box_changed(["a"], pair.now_ns)
@@ -419,7 +419,7 @@ def test_lost_events_are_noticed(tmp_path: Path) -> None:
     side.open()
     watcher = EventWatcher(side)
     watcher.begin_scan()
-    side.look_everywhere(watcher.watch_folder)
+    side.find_all_entries(watcher.watch_folder)
     watcher.end_scan()
     assert watcher.read_changes() == set()
     write(tmp_path / "a", "1")
@@ -431,7 +431,7 @@ def test_lost_events_are_noticed(tmp_path: Path) -> None:
     assert watcher.read_changes() is None
     assert watcher.read_changes() is None, "until it is scanned"
     watcher.begin_scan()
-    assert "b" in side.look_everywhere(watcher.watch_folder).entries
+    assert "b" in side.find_all_entries(watcher.watch_folder).entries
     watcher.end_scan()
     (tmp_path / "b").unlink()
     assert watcher.read_changes() == {"b"}
@@ -443,7 +443,7 @@ def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) ->
     side.open()
     watcher = EventWatcher(side)
     watcher.begin_scan()
-    side.look_everywhere(watcher.watch_folder)
+    side.find_all_entries(watcher.watch_folder)
     watcher.end_scan()
     write(tmp_path / "d/e/f", "1")
     assert watcher.read_changes() == {"d", "d/e", "d/e/f"}
@@ -461,7 +461,7 @@ def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) ->
     (tmp_path / "d").rename(tmp_path / "g")
     assert watcher.read_changes() is None, "which names events have now is not known"
     watcher.begin_scan()
-    side.look_everywhere(watcher.watch_folder)
+    side.find_all_entries(watcher.watch_folder)
     watcher.end_scan()
     write(tmp_path / "g/e/f", "3")
     assert watcher.read_changes() == {"g/e/f"}

@@ -40,8 +40,8 @@ class Counting(TracedWrites):
 
     known = 0
 
-    def take(self, fd: int):  # type: ignore[no-untyped-def]  # as the original
-        found = super().take(fd)
+    def take_writes(self, fd: int):  # type: ignore[no-untyped-def]  # as the original
+        found = super().take_writes(fd)
         Counting.known += found.ranges is not None
         return found
 

@@ -55,10 +55,10 @@ class Pair:
         self.writes, self.path = writes, path
         self.file = path.open("w+b", buffering=0)
         self.fd = os.open(path, os.O_RDONLY)
-        writes.follow(self.fd)
+        writes.follow_file(self.fd)
         self.file.write(content)
         self.copy = bytearray(content)
-        writes.take(self.fd)
+        writes.take_writes(self.fd)
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self.fd, size_bytes, offset)
@@ -72,7 +72,7 @@ class Pair:
 
     def seen(self) -> list[tuple[int, int]] | str:
         """Returns what was written, or the doubt if that is not known. The copy becomes equal."""
-        found = self.writes.take(self.fd)
+        found = self.writes.take_writes(self.fd)
         content = self.path.read_bytes()
         if found.ranges is None:
             self.copy = bytearray(content)
@@ -164,9 +164,9 @@ def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: P
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         mapping[1] = 1
         fd = os.open(path, os.O_RDONLY)
-        later.follow(fd)
+        later.follow_file(fd)
         mapping[1] = 2
-        assert later.look(fd).ranges is None
+        assert later.peek_writes(fd).ranges is None
     os.close(fd)
     later.close()
 
@@ -190,7 +190,7 @@ def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> 
 
 
 def test_nothing_is_missed_while_a_program_writes(pair: Pair) -> None:
-    """What is read after ``take`` includes all that ``take`` reported, however the two overlap."""
+    """What is read after ``take_writes`` includes all that ``take_writes`` reported, however the two overlap."""
     code = (
         "import os, random, sys\n"
         "random.seed(5); fd = os.open(sys.argv[1], os.O_WRONLY)\n"
@@ -199,7 +199,7 @@ def test_nothing_is_missed_while_a_program_writes(pair: Pair) -> None:
     looked = 0
     with subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) as writer:
         while writer.poll() is None:
-            found = pair.writes.take(pair.fd)
+            found = pair.writes.take_writes(pair.fd)
             assert found.ranges is not None, found.doubt
             replay(found.ranges, pair, os.fstat(pair.fd).st_size, pair)
             looked += 1
@@ -245,14 +245,14 @@ def test_space_that_is_freed_or_moved_is_unknown_until_it_has_been(
 def test_looking_takes_nothing(pair: Pair) -> None:
     os.pwrite(pair.file.fileno(), b"x", 5)
     for _ in range(2):
-        ranges = pair.writes.look(pair.fd).ranges
+        ranges = pair.writes.peek_writes(pair.fd).ranges
         assert ranges is not None
         assert list(ranges) == [(5, 6)]
     assert pair.seen() == [(5, 6)]
 
 
 def test_a_push_that_failed_is_compared(pair: Pair) -> None:
-    pair.writes.distrust(pair.fd, "the disk was full")
+    pair.writes.distrust_file(pair.fd, "the disk was full")
     assert pair.seen() == "the disk was full"
     assert pair.seen() == []
 
@@ -280,7 +280,7 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(writes: TracedWri
     else:
         pytest.skip("no number came again")
     fd = os.open(path, os.O_RDONLY)
-    assert writes.take(fd).doubt == "it was not followed"
+    assert writes.take_writes(fd).doubt == "it was not followed"
     os.close(fd)
 
 
@@ -291,9 +291,9 @@ def test_a_new_file_that_was_mapped_before_it_is_followed_is_unknown(writes: Tra
         with mmap.mmap(file.fileno(), 0) as mapping:
             mapping[1] = 1
             fd = os.open(path, os.O_RDONLY)
-            writes.follow(fd)
+            writes.follow_file(fd)
             mapping[1] = 2
-            assert writes.look(fd).ranges is None
+            assert writes.peek_writes(fd).ranges is None
     os.close(fd)
 
 
@@ -302,19 +302,19 @@ def test_a_new_file_that_is_still_open_is_known(writes: TracedWrites, box: Path)
     path = box / "new"
     with path.open("w+b", buffering=0) as file:
         fd = os.open(path, os.O_RDONLY)
-        writes.follow(fd)
+        writes.follow_file(fd)
         assert writes._trace.is_unmapped(path.stat().st_ino)
         file.write(b"1234")
-        assert list(writes.look(fd).ranges or ()) == [(0, 4)]
+        assert list(writes.peek_writes(fd).ranges or ()) == [(0, 4)]
     os.close(fd)
 
 
 def test_a_file_that_is_forgotten_is_unknown(pair: Pair) -> None:
     status = pair.path.stat()
-    pair.writes.forget((status.st_dev, status.st_ino))
+    pair.writes.forget_file((status.st_dev, status.st_ino))
     os.pwrite(pair.file.fileno(), b"x", 5)
     assert pair.seen() == "it was not followed"
-    pair.writes.follow(pair.fd)
+    pair.writes.follow_file(pair.fd)
     os.pwrite(pair.file.fileno(), b"x", 5)
     assert pair.seen() == [(5, 6)]
 
@@ -366,9 +366,9 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
     with closing(TracedWrites(box)) as writes:
         assert not left
         with (box / "a").open("wb", buffering=0) as file:
-            writes.follow(file.fileno())
+            writes.follow_file(file.fileno())
             file.write(b"1234")
-            assert list(writes.take(file.fileno()).ranges or ()) == [(0, 4)]
+            assert list(writes.take_writes(file.fileno()).ranges or ()) == [(0, 4)]
 
 
 def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
@@ -443,8 +443,8 @@ def test_where_it_is_not_possible_the_reason_is_said() -> None:
     assert isinstance(found, NoWrites)
     assert found.name == "compare"
     assert found.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
-    found.follow(0)
-    found.distrust(0, "")
-    found.forget((0, 0))
-    assert (found.look(0), found.take(0).ranges) == (found.take(0), None)
+    found.follow_file(0)
+    found.distrust_file(0, "")
+    found.forget_file((0, 0))
+    assert (found.peek_writes(0), found.take_writes(0).ranges) == (found.take_writes(0), None)
     found.close()

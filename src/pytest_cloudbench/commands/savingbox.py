@@ -85,7 +85,7 @@ def _savingbox(options: argparse.Namespace) -> int:
     try:
         box = SavingBox(
             options.savingbox, options.sync_folder, batcher=batcher, writes=writes, state=options.state,
-            tell=lambda event: say(_plain(event)),
+            report=lambda event: say(_plain(event)),
         )  # fmt: skip
     except BaseException:
         writes.close()

@@ -137,7 +137,7 @@ def read_status(state: Path) -> SavingBoxStatus | None:
 class SavingBox:
     """A folder whose changes are pushed in batches to the folder of a sync client.
 
-    ``start`` runs it in a thread of this process; a command calls ``run``, and ``once`` makes both folders equal.
+    ``start`` runs it in a thread of this process. A command calls ``run``, and ``once`` makes both folders equal.
 
     Args:
         savingbox: the user's folder.
@@ -147,7 +147,7 @@ class SavingBox:
         writes: the mechanism that sees which bytes are written, such as ``written.find_writes(folder)``, which is
             closed at the end. With None, files are compared with the sync folder's copies.
         batcher: used instead of ``Batcher(rules)``, for other rules.
-        tell: called with every push, pull and trouble, in the thread that runs the loop.
+        report: called with every push, pull and trouble, in the thread that runs the loop.
 
     Raises UsageError for folders that cannot be used, or that another process is using, and ResultsError if the state
     cannot be stored.
@@ -156,7 +156,7 @@ class SavingBox:
     def __init__(
         self, savingbox: AnyPath, sync_folder: AnyPath, rules: BatchRules | None = None, *,
         state: Path | None = None, writes: Writes | None = None, batcher: Batcher | None = None,
-        tell: Callable[[Event], None] = lambda event: None,
+        report: Callable[[Event], None] = lambda event: None,
     ) -> None:  # fmt: skip
         if batcher is None:
             batcher = Batcher(rules or BatchRules())
@@ -165,7 +165,7 @@ class SavingBox:
         self._box = FolderSide(os.path.realpath(savingbox), "savingbox")
         self._sync = FolderSide(os.path.realpath(sync_folder), "sync folder")
         self.state_path = state_path(savingbox, sync_folder, state)
-        self._tell = tell
+        self._report = report
         self._state = "starting"
         self._trouble: list[str] = []
         self._pushed_files = self._counted_bytes = 0
@@ -371,12 +371,12 @@ class SavingBox:
         for index, side in enumerate((self._box, self._sync)):
             watcher = self._watchers[index] if self._watchers else PollingWatcher()
             watcher.begin_scan()
-            entries = side.look_everywhere(watcher.watch_folder)
+            entries = side.find_all_entries(watcher.watch_folder)
             if watcher.fileno() >= 0 and any(error.errno == errno.ENOSPC for error in entries.unknown.values()):
                 self._report_event(Trouble("note", _TOO_MANY.format(side.name)))
                 watcher.close()
                 watcher = self._watchers[index] = PollingWatcher()
-                entries = side.look_everywhere(watcher.watch_folder)
+                entries = side.find_all_entries(watcher.watch_folder)
             watcher.end_scan()
             scans.append(entries)
         now = now_ns()
@@ -408,7 +408,7 @@ class SavingBox:
         elif isinstance(event, Trouble):
             self._trouble.append(event.text)
             del self._trouble[:-20]
-        self._tell(event)
+        self._report(event)
 
     def _write_status(self, *, at_once: bool = False) -> None:
         if not at_once and now_ns() < self._status_due_ns:

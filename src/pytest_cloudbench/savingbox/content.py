@@ -26,7 +26,7 @@ _LEVEL = 1
 
 
 class Page(NamedTuple):
-    """The difference within one page: its offset, and its bytes in both files, of which the older may have fewer."""
+    """The difference within one page: its offset, and its bytes in both files. The older may have fewer."""
 
     offset: int
     new: bytes
@@ -182,7 +182,7 @@ def _find_data(fd: int, offset: int) -> int:
 
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
-    """Write all the data, of which a single ``pwrite`` may write less."""
+    """Write all the data, since a single ``pwrite`` may write less."""
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, offset)

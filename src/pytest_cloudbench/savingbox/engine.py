@@ -40,7 +40,7 @@ class Push:
 
     Attributes:
         number: counts from 1.
-        why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a stop or ``--once``,
+        why: the rule that made it due: ``quiet``, ``bytes``, ``at most``, ``asked`` at a stop or ``--once``,
             ``again`` for entries that had failed before.
         files: the number of entries changed in the sync folder.
         counted_bytes: compressed bytes by the byte counter: an estimate of what a client sends.
@@ -97,14 +97,14 @@ class BoxEngine:
     Attributes:
         mirror: makes the folders agree.
         batcher: decides when to push.
-        tell: called with each push, pull and trouble.
+        report: called with each push, pull and trouble.
         cpu_ns: a clock for the cost of counting bytes. Tests pass one that stands still.
         incoming: entries of the sync folder that may have changed, each with the times of its last and first change.
     """
 
     mirror: Mirror
     batcher: Batcher
-    tell: Callable[[Push | Pull | MirrorProgress | Trouble], None] = lambda event: None
+    report: Callable[[Push | Pull | MirrorProgress | Trouble], None] = lambda event: None
     cpu_ns: Callable[[], int] = lambda: 0
     pushes: int = 0
     pulls: int = 0
@@ -118,8 +118,8 @@ class BoxEngine:
     _said_texts: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Report the mirror's conflicts through ``tell``."""
-        self.mirror.say = lambda text: self.tell(Trouble("conflict", text))
+        """Report the mirror's conflicts through ``report``."""
+        self.mirror.report_conflict = lambda text: self.report(Trouble("conflict", text))
 
     # --- changes come in ---
 
@@ -272,7 +272,7 @@ class BoxEngine:
             was = self.mirror.store.get(path)
             if was is not None and was.kind == "file":
                 with contextlib.suppress(OSError):
-                    if self.mirror.box.look(path) is None:
+                    if self.mirror.box.find_entry(path) is None:
                         gone_inodes[was.box.inode] = path
         return gone_inodes
 
@@ -322,7 +322,7 @@ class BoxEngine:
         """
         began_ns = self.cpu_ns()
         copy_path = path if self.mirror.store.get(path) else self._gone_inodes.get(now.mark.inode, path)
-        theirs = self.mirror.sync.look(copy_path)
+        theirs = self.mirror.sync.find_entry(copy_path)
         enough_bytes = self.batcher.rules.limit_bytes
         with self.mirror.box.reading(path) as new:
             if theirs is None or theirs.kind != "file":
@@ -341,7 +341,7 @@ class BoxEngine:
                 self._compare_content(path, now_ns)
                 continue
             try:
-                now = self.mirror.box.look(path)
+                now = self.mirror.box.find_entry(path)
                 if now is not None and now.kind == "file":
                     self.batcher.correct_bytes(path, self._count_bytes(path, now, now_ns))
             except (OSError, CloudbenchError):
@@ -398,7 +398,7 @@ class BoxEngine:
             self._note_success(path)
             if deed == "pulled":
                 self.pulls += 1
-                self.tell(Pull(path))
+                self.report(Pull(path))
 
     def _push_paths(self, paths: dict[str, Waiting], why: str, now_ns: int) -> None:
         """Push these entries, and report it. Each failed entry is retried by itself and holds up no other."""
@@ -432,7 +432,7 @@ class BoxEngine:
         self._act_on_all(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
         if changed:
             self.pushes += 1
-            self.tell(Push(
+            self.report(Push(
                 self.pushes, why, changed, sum(waiting.unpushed_bytes for waiting in paths.values()),
                 self.mirror.written_bytes - before_bytes, now_ns - min(waiting.first_ns for waiting in paths.values()),
             ))  # fmt: skip
@@ -455,7 +455,7 @@ class BoxEngine:
             if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
                 self._flush()
             if count % _PROGRESS == _PROGRESS - 1:
-                self.tell(MirrorProgress(count + 1, len(paths)))
+                self.report(MirrorProgress(count + 1, len(paths)))
                 if count % _SYNCED == _SYNCED - 1:
                     os.sync()
                     self._flush()
@@ -482,7 +482,9 @@ class BoxEngine:
         """Return whether the entry is to be kept or created, rather than removed."""
         was = self.mirror.store.get(path)
         try:
-            return was is None or (self.mirror.box.look(path) is not None and self.mirror.sync.look(path) is not None)
+            return was is None or (
+                self.mirror.box.find_entry(path) is not None and self.mirror.sync.find_entry(path) is not None
+            )
         except OSError:
             return True
 
@@ -505,4 +507,4 @@ class BoxEngine:
     def _say_once(self, kind: Literal["failed", "note"], text: str) -> None:
         if text not in self._said_texts:
             self._said_texts.add(text)
-            self.tell(Trouble(kind, text))
+            self.report(Trouble(kind, text))

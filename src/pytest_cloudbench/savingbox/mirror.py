@@ -13,7 +13,7 @@ changed           gone                 push: a change outlives a deletion
 gone              changed              pull: the same
 both changed      to the same          agreed
 both changed      to different things  **conflict**: both are kept. The sync folder's version gets another name, first
-                                       there, then in the box; the box's keeps its name: programs may have it open
+                                       there, then in the box. The box's keeps its name: programs may have it open
 ================  ===================  ======================================================================
 """
 
@@ -95,7 +95,7 @@ class Mirror:
         sync: the client's folder.
         store: their agreements.
         writes: the mechanism that sees which bytes of the box's files are written.
-        say: called with a sentence about each conflict.
+        report_conflict: called with a sentence about each conflict.
         written_bytes: bytes written to the sync folder so far.
         again: entries of the box that may have changed unseen since they were read, and are to be examined again soon.
     """
@@ -104,7 +104,7 @@ class Mirror:
     sync: FolderSide
     store: AgreementStore
     writes: Writes = field(default_factory=lambda: NoWrites(""))
-    say: Callable[[str], None] = lambda text: None
+    report_conflict: Callable[[str], None] = lambda text: None
     written_bytes: int = 0
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
@@ -113,12 +113,12 @@ class Mirror:
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError."""
-        was, now = self.store.get(path), self.box.look(path)
+        was, now = self.store.get(path), self.box.find_entry(path)
         return change_of(was, was and was.box, now), now
 
     def sync_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Return whether the sync folder's entry has changed since the agreement, and the entry now. Raises OSError."""
-        was, now = self.store.get(path), self.sync.look(path)
+        was, now = self.store.get(path), self.sync.find_entry(path)
         return change_of(was, was and was.sync, now), now
 
     def reconcile(self, path: str) -> Deed:
@@ -143,7 +143,7 @@ class Mirror:
         if in_sync == "time" and in_box in ("yes", "unsure") and theirs is not None:
             if ours and was and ours.kind != "link" and ours.mode == was.mode != theirs.mode:
                 self.box.set_mode(path, theirs.mode)
-                ours = self.box.look(path)
+                ours = self.box.find_entry(path)
             in_sync = "no"
         if in_sync == "no":
             return self._follow_change(path, ours, theirs, push=True)
@@ -177,7 +177,7 @@ class Mirror:
         intents = {}
         for path in paths:
             try:
-                ours, theirs = self.box.look(path), self.sync.look(path)
+                ours, theirs = self.box.find_entry(path), self.sync.find_entry(path)
             except OSError:
                 continue  # the push itself reports the error
             if ours is not None:
@@ -212,7 +212,7 @@ class Mirror:
         """Find out how far a killed process got. Raises OSError."""
         settled = set()
         for path, intent in self.store.unfinished_intents().items():
-            present = (self.box if intent.side == "ours" else self.sync).look(path)
+            present = (self.box if intent.side == "ours" else self.sync).find_entry(path)
             if present is not None and intent.is_done(present):
                 self.store.replace(path, intent.agreement(present))
                 settled.add(path)
@@ -227,7 +227,7 @@ class Mirror:
 
         The file, half old and half new, is still ours if nobody else changed it.
         """
-        was, theirs = self.store.get(path), self.sync.look(path)
+        was, theirs = self.store.get(path), self.sync.find_entry(path)
         if was and theirs and theirs.mark.inode == patch.inode and self._has_only_our_content(path, patch):
             # The sync folder's file is as agreed, the box's is to follow.
             self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
@@ -272,7 +272,7 @@ class Mirror:
             if may_be_written(fd):
                 content.notice_stores(fd)
             if present is None:
-                self.writes.follow(fd)
+                self.writes.follow_file(fd)
                 self._copies[os.fstat(fd).st_ino] = path
                 new_entry, taken = self.sync.put_file(path, fd, source_entry.mode, None, note)
                 written_bytes = new_entry.mark.size_bytes
@@ -283,7 +283,7 @@ class Mirror:
                         partial(self._begin_patch, path, present),
                     )  # fmt: skip
                 except BaseException as error:
-                    self.writes.distrust(fd, "a push failed")
+                    self.writes.distrust_file(fd, "a push failed")
                     if isinstance(error, OSError) and (patch := self.store.unfinished_patch(path)) is not None:
                         self._settle_patch(path, patch)
                     raise
@@ -308,7 +308,7 @@ class Mirror:
         """Return where a file of the box may differ from the agreed content, or None (anywhere) if its writes were not
         seen.
         """
-        return self._known_ranges(path, fd, self.writes.look)
+        return self._known_ranges(path, fd, self.writes.peek_writes)
 
     def _known_ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
         was, writes = self.store.get(path), ask(fd)
@@ -326,10 +326,10 @@ class Mirror:
         return ranges if size_bytes <= max(reach, was.box.size_bytes) else None
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
-        ranges = self._known_ranges(path, fd, self.writes.take)
+        ranges = self._known_ranges(path, fd, self.writes.take_writes)
         self._copies[os.fstat(fd).st_ino] = path
         if ranges is None:
-            self.writes.follow(fd)  # it is about to be compared, and its writes are seen from now on
+            self.writes.follow_file(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
 
     def _pull_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None) -> Deed:
@@ -337,7 +337,7 @@ class Mirror:
             pass  # raises unless the client has finished it
         if present is not None:
             with self.box.hold_entry(path, present):
-                pass  # raises if a program is writing it; checked again when it is replaced
+                pass  # raises if a program is writing it, which is checked again when it is replaced
             if self._is_same(path, present, source_entry):
                 return self._agree_on(path, present, source_entry, self.store.get(path))
         with self.sync.reading(path) as fd:
@@ -374,7 +374,7 @@ class Mirror:
 
     def _record_made(self, path: str, source_entry: FoundEntry, target: FolderSide) -> None:
         """Note a folder or link that was made as it was seen on the other side, which may have changed since."""
-        new_entry = target.look(path)
+        new_entry = target.find_entry(path)
         if new_entry is None or (new_entry.kind, new_entry.target) != (source_entry.kind, source_entry.target):
             raise OvertakenError(f"{path!r} was changed by another program")
         box, sync = (source_entry, new_entry) if target is self.sync else (new_entry, source_entry)
@@ -382,7 +382,7 @@ class Mirror:
 
     def _record_both(self, path: str) -> None:
         """Note a folder or link that both sides have."""
-        ours, theirs = self.box.look(path), self.sync.look(path)
+        ours, theirs = self.box.find_entry(path), self.sync.find_entry(path)
         if ours is None or theirs is None or (ours.kind, ours.target) != (theirs.kind, theirs.target):
             raise OvertakenError(f"{path!r} was changed by another program")
         self.store.agree_on(path, ours.kind, ours, theirs)
@@ -429,10 +429,10 @@ class Mirror:
 
     def _ensure_parents(self, path: str, target: FolderSide) -> None:
         for parent in parents(path):
-            now = target.look(parent)
+            now = target.find_entry(parent)
             if now is None or now.kind != "folder":
                 self.reconcile(parent)
-        if (folders := parents(path)) and ((now := target.look(folders[-1])) is None or now.kind != "folder"):
+        if (folders := parents(path)) and ((now := target.find_entry(folders[-1])) is None or now.kind != "folder"):
             raise OvertakenError(f"{path!r}: the folder it is in is gone")
 
     def _is_same(self, path: str, ours: FoundEntry, theirs: FoundEntry) -> bool:
@@ -459,7 +459,7 @@ class Mirror:
         if ours.mode != theirs.mode:
             ours, sync_entry = self._follow_mode(path, ours, theirs, was)
             taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
-        now = self.box.look(path)
+        now = self.box.find_entry(path)
         # A pulled file's mark is young, and yet shows any write: its time is the client's. Made unsure, it would
         # conflict with the client's next change.
         is_certain = was is not None and was.box == was_ours
@@ -473,7 +473,7 @@ class Mirror:
             self.box.set_mode(path, theirs.mode)
         else:
             self.sync.set_mode(path, ours.mode)
-        now = self.box.look(path), self.sync.look(path)
+        now = self.box.find_entry(path), self.sync.find_entry(path)
         if now[0] is None or now[1] is None or now[1].mark[:3] != theirs.mark[:3]:
             raise OvertakenError(f"{path!r} was changed by another program")
         return now[0], now[1]
@@ -488,7 +488,7 @@ class Mirror:
             suffix = "" if count == 1 else f" {count}"
             conflict_path = f"{stem[:100]} (conflict {stamp}{suffix}){dot}{extension}"
             conflict_path = f"{folder}/{conflict_path}" if folder else conflict_path
-            if self.box.look(conflict_path) is not None:
+            if self.box.find_entry(conflict_path) is not None:
                 continue
             with contextlib.suppress(FileExistsError):
                 self.sync.rename(path, conflict_path)
@@ -496,7 +496,7 @@ class Mirror:
         else:
             raise OSError(errno.EEXIST, "too many conflicts in one second", path)
         self.conflicts += 1
-        self.say(f"both sides changed {path!r}: both are kept, the sync folder's as {conflict_path!r}")
+        self.report_conflict(f"both sides changed {path!r}: both are kept, the sync folder's as {conflict_path!r}")
         # Agree that the sync folder has nothing there: if we are killed here, that is also what the next start finds.
         self.store.replace(path, None)
         self.reconcile(path)
@@ -509,14 +509,14 @@ class Mirror:
         """Rename in the sync folder. Returns False if the result would not be that of the rename in the box."""
         was = self.store.entries[old]
         change, copy = self.sync_change(old)
-        if copy is None or change == "yes" or self.sync.look(new) is not None:
+        if copy is None or change == "yes" or self.sync.find_entry(new) is not None:
             return False
         try:
             self._ensure_parents(new, self.sync)
             self.sync.rename(old, new)
         except (OSError, OvertakenError):
             return False
-        renamed = self.sync.look(new)
+        renamed = self.sync.find_entry(new)
         self.store.rename(old, new)
         if self._copies.get(now.mark.inode) == old:
             self._copies[now.mark.inode] = new
@@ -547,7 +547,7 @@ class Mirror:
                 sums = {zlib.crc32(data[: piece.new_bytes]), zlib.crc32(data[: piece.old_bytes])}
                 if not sums & {piece.old_crc, piece.new_crc}:
                     return False
-            ours = self.box.look(path)
+            ours = self.box.find_entry(path)
             if patch.covers_old_file or ours is None or ours.kind != "file":
                 return True
             with self.box.reading(path) as mine:

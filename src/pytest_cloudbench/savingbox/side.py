@@ -6,8 +6,8 @@ process.
 No client or user ever sees half a file that looks whole. A new file gets its name once it is complete (with
 ``O_TMPFILE`` it has no name until then), and replaces an old one by a rename. A patched file is written page by page,
 after its journal. A file is removed or replaced only if it is still the one that the caller saw, and no program has it
-open for writing: a read lease is held meanwhile, which the system refuses while there is a writer (Linux; elsewhere,
-a last look at the file decides).
+open for writing: a read lease is held meanwhile, which the system refuses while there is a writer. That is on Linux.
+Elsewhere, a last look at the file decides.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class FolderSide:
         """Return the path of an entry."""
         return f"{self.root}/{relative}"
 
-    def look(self, relative: str) -> FoundEntry | None:
+    def find_entry(self, relative: str) -> FoundEntry | None:
         """Return one entry as it is now, or None if there is none. Raises OSError if that cannot be determined.
 
         A path through a symbolic link is not an entry: the link's target is not part of the folder.
@@ -154,7 +154,7 @@ class FolderSide:
         except GONE:
             return None
 
-    def look_everywhere(self, on_folder: Callable[[str], None]) -> FoundAll:
+    def find_all_entries(self, on_folder: Callable[[str], None]) -> FoundAll:
         """Return all entries. Raises VanishedError.
 
         Args:
@@ -402,14 +402,14 @@ class FolderSide:
             if seen.kind == "file":
                 with contextlib.suppress(PermissionError):  # a file that even its owner may not read
                     _take_lease(stack.enter_context(self.reading(relative)), relative)
-            now = self.look(relative)
+            now = self.find_entry(relative)
             if now is None or (now.kind, now.mark, now.target) != (seen.kind, seen.mark, seen.target):
                 raise OvertakenError(f"{relative!r} has changed")
             yield
 
     def _check_published(self, relative: str, fd: int) -> FoundEntry:
         """Return the entry at the path, which must still be the open file. Raises OvertakenError."""
-        now = self.look(relative)
+        now = self.find_entry(relative)
         if now is None or now.mark != mark_of(os.fstat(fd)):
             raise OvertakenError(f"{relative!r} was changed by another program")
         return now
@@ -458,7 +458,7 @@ def _take_lease(fd: int, relative: str) -> bool:
     try:
         import fcntl
 
-        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # a writer waits for us, signalled by SIGURG; ignored
+        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # a writer waits for us, signalled by SIGURG, which is ignored
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         if error.errno == errno.EAGAIN:

@@ -1,10 +1,10 @@
 """The kernel's own record of what happens on a file system: static tracepoints, read raw through tracefs.
 
-What may live here: tracefs, our own instance of it, its raw pages, and the events in them. ``written`` interprets the
-events. Linux only; needs the right to mount tracefs (root), or to create instances in a mounted one.
+Here are tracefs, our own instance of it, its raw pages, and the events in them. ``written`` interprets the events.
+Linux only. It needs the right to mount tracefs (root), or to create instances in a mounted one.
 
 An instance has its own buffers, events and filters, so no other program's tracing is touched. It belongs to the kernel
-and outlives a killed process; the next process that opens an instance removes it.
+and outlives a killed process. The next process that opens an instance removes it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class WantedEvent:
     Attributes:
         name: such as ``ext4/ext4_da_write_end``.
         inodes: the fields with the inodes that it is about, by their names in its format file.
-        tell: called for each event with these inodes, and with ``values``; or once for each inode, if there are none.
-        values: two more fields to read, or none; only for an event about one inode.
+        on_event: called for each event with these inodes, and with ``values``. Without values, once for each inode.
+        values: two more fields to read, or none. Only for an event about one inode.
         device: the field with the device.
         is_unmapped: what the event says about mappings of its inode. True: no program has it mapped, since it was just
             created, or read into memory. False: from now on, one may. None: nothing.
@@ -65,7 +65,7 @@ class WantedEvent:
 
     name: str
     inodes: tuple[str, ...]
-    tell: Callable[..., None]
+    on_event: Callable[..., None]
     values: tuple[()] | tuple[str, str] = ()
     device: str = "dev"
     is_unmapped: bool | None = None
@@ -150,7 +150,7 @@ class TraceInstance:
             self._create_instance(tracefs.path / "instances")
             self._page_bytes, self._commit, self._data = _page_layout(self._folder)
             self._write_setting("buffer_size_kb", str(buffer_kib))
-            with suppress(OSError):  # since Linux 5.0; without it, every event wakes the reader
+            with suppress(OSError):  # since Linux 5.0. Without it, every event wakes the reader
                 self._write_setting("buffer_percent", str(_PERCENT_FULL))
             self._readers: dict[int, _EventReader] = dict(
                 self._enable_event(event, tracefs, device)
@@ -178,14 +178,14 @@ class TraceInstance:
         ``lost`` is called wherever events were lost because the buffer was full.
         """
 
-        def some_were_lost() -> None:
+        def note_loss() -> None:
             self._unmapped.clear()
             lost()
 
         for pipe in self._pipes:
             with suppress(BlockingIOError):
                 while page := os.read(pipe, self._page_bytes):
-                    self._read_page(page, some_were_lost)
+                    self._read_page(page, note_loss)
 
     def close(self) -> None:
         """Remove the instance. Safe to call again."""
@@ -252,7 +252,7 @@ class TraceInstance:
 
     def _with_mapping_notes(self, wanted: WantedEvent) -> Callable[..., None]:
         if wanted.is_unmapped is None:
-            return wanted.tell
+            return wanted.on_event
 
         def tell(inode: int) -> None:
             if not wanted.is_unmapped:
@@ -261,7 +261,7 @@ class TraceInstance:
                 if len(self._unmapped) >= _MOST_UNMAPPED:
                     self._unmapped.clear()
                 self._unmapped.add(inode)
-            wanted.tell(inode)
+            wanted.on_event(inode)
 
         return tell
 

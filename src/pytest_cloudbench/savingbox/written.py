@@ -41,7 +41,7 @@ class _Tracepoints:
         doubtful: another change of content, to the fields with the inodes, and why the written bytes are then unknown.
         early: those of ``doubtful`` that come before the change, which may still be under way when they are seen.
         newer: those of ``doubtful`` that older kernels lack, as they lack the operation.
-        born: an inode is created, or read into memory. No program has it mapped; it may be a new file.
+        born: an inode is created, or read into memory. No program has it mapped, and it may be a new file.
         gone: an inode is freed.
     """
 
@@ -103,8 +103,8 @@ class SeenWrites:
 class Writes(Protocol):
     """A mechanism that sees which bytes of files are written.
 
-    The order for one file: ``follow``, make the copy (nothing is missed meanwhile), and for each push ``take``, then
-    read the changed bytes. Writes after a ``take`` are in the next one.
+    The order for one file: ``follow_file``, make the copy (nothing is missed meanwhile), and for each push
+    ``take_writes``, then read the changed bytes. Writes after a ``take_writes`` are in the next one.
     """
 
     @property
@@ -117,23 +117,23 @@ class Writes(Protocol):
         """The reason why no better mechanism is in use, or empty if this is the best one."""
         ...
 
-    def follow(self, fd: int) -> None:
+    def follow_file(self, fd: int) -> None:
         """See all writes to this open file from now on. No effect if it is already followed."""
         ...
 
-    def look(self, fd: int) -> SeenWrites:
-        """Return what ``take`` would return, without taking it, to estimate the size of an update."""
+    def peek_writes(self, fd: int) -> SeenWrites:
+        """Return what ``take_writes`` would return, without taking it, to estimate the size of an update."""
         ...
 
-    def take(self, fd: int) -> SeenWrites:
-        """Return the writes to the file since ``follow`` or the last ``take``."""
+    def take_writes(self, fd: int) -> SeenWrites:
+        """Return the writes to the file since ``follow_file`` or the last ``take_writes``."""
         ...
 
-    def distrust(self, fd: int, why: str) -> None:
+    def distrust_file(self, fd: int, why: str) -> None:
         """Make the next answer "unknown", because the copy is wrong, for instance after a failed push."""
         ...
 
-    def forget(self, key: FileKey) -> None:
+    def forget_file(self, key: FileKey) -> None:
         """Stop following a file that is gone or no longer of interest."""
         ...
 
@@ -150,21 +150,21 @@ class NoWrites:
     def __init__(self, why: str) -> None:
         self.why = why
 
-    def follow(self, fd: int) -> None:
+    def follow_file(self, fd: int) -> None:
         """No effect."""
 
-    def look(self, fd: int) -> SeenWrites:
+    def peek_writes(self, fd: int) -> SeenWrites:
         """Return "unknown"."""
         return SeenWrites(None, self.why)
 
-    def take(self, fd: int) -> SeenWrites:
+    def take_writes(self, fd: int) -> SeenWrites:
         """Return "unknown"."""
         return SeenWrites(None, self.why)
 
-    def distrust(self, fd: int, why: str) -> None:
+    def distrust_file(self, fd: int, why: str) -> None:
         """No effect."""
 
-    def forget(self, key: FileKey) -> None:
+    def forget_file(self, key: FileKey) -> None:
         """No effect."""
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class NoWrites:
 
 @dataclass(slots=True)
 class _FollowedFile:
-    """The seen writes of one file, and why they may be incomplete, now and after the next ``take``.
+    """The seen writes of one file, and why they may be incomplete, now and after the next ``take_writes``.
 
     An empty reason means that they are complete.
     """
@@ -187,9 +187,10 @@ class TracedWrites:
     """Writes as the tracepoints of ext4 or XFS show them, by offset and length.
 
     Seen with offset and length: write, pwrite, writev, O_APPEND, O_DIRECT, sendfile, copy_file_range and splice. Other
-    changes only cause the file to be compared: stores into a mapping of the file (its first access shows that there is
-    one), truncating, allocating, punching holes and cloning; changes before ``follow``; and all changes under way when
-    events were lost. A mapped or doubtful file is trusted again once it has been compared and no program maps it.
+    changes only cause the file to be compared. These are stores into a mapping of the file (its first access shows that
+    there is one), truncating, allocating, punching holes and cloning, changes before ``follow_file``, and all changes
+    under way when events were lost. A mapped or doubtful file is trusted again once it has been compared and no program
+    maps it.
 
     The kernel filters by device, not by file. So every write to the same file system costs its writer 0.2 to 0.5 us,
     and this process 0.5 to 2 us (docs/decisions/0015).
@@ -228,7 +229,7 @@ class TracedWrites:
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
 
-    def follow(self, fd: int) -> None:
+    def follow_file(self, fd: int) -> None:
         """See all writes to this file, open for reading, from now on. Keeps what is already known about it."""
         status = os.fstat(fd)
         if status.st_dev != self._device:
@@ -240,8 +241,8 @@ class TracedWrites:
             # A later mapping raises an event, but whether there is one already must be checked.
             self._files[status.st_ino] = _FollowedFile(doubt=self._find_mapping(fd, status))
 
-    def look(self, fd: int) -> SeenWrites:
-        """Return what ``take`` would return, without taking it."""
+    def peek_writes(self, fd: int) -> SeenWrites:
+        """Return what ``take_writes`` would return, without taking it."""
         with self._lock:
             self._read_events()
             file = self._find_followed(os.fstat(fd))
@@ -249,8 +250,8 @@ class TracedWrites:
                 return SeenWrites(None, _UNKNOWN if file is None else file.doubt)
             return SeenWrites(file.ranges.copy() if file.ranges is not None else ByteRanges())
 
-    def take(self, fd: int) -> SeenWrites:
-        """Return the writes to the file since ``follow`` or the last ``take``."""
+    def take_writes(self, fd: int) -> SeenWrites:
+        """Return the writes to the file since ``follow_file`` or the last ``take_writes``."""
         with self._lock:
             self._read_events()
             status = os.fstat(fd)
@@ -259,7 +260,7 @@ class TracedWrites:
                 return SeenWrites(None, _UNKNOWN)
             doubt, file.doubt, file.later = file.doubt, file.later, ""
             ranges, file.ranges = file.ranges or ByteRanges(), None
-            # An event comes before the file gets its new size: keep ranges beyond the end for the next ``take``.
+            # An event comes before the file gets its new size: keep ranges beyond the end for the next ``take_writes``.
             beyond_end = ranges.copy().split(status.st_size)
             if beyond_end:
                 file.ranges = beyond_end
@@ -268,13 +269,13 @@ class TracedWrites:
                 return SeenWrites(None, doubt)
             return SeenWrites(ranges)
 
-    def distrust(self, fd: int, why: str) -> None:
+    def distrust_file(self, fd: int, why: str) -> None:
         """Make the next answer "unknown"."""
         with self._lock:
             if file := self._find_followed(os.fstat(fd)):
                 file.doubt = file.doubt or why
 
-    def forget(self, key: FileKey) -> None:
+    def forget_file(self, key: FileKey) -> None:
         """Stop following the file."""
         with self._lock:
             if key[0] == self._device:

@@ -68,7 +68,7 @@ def prepare(tmp_path: Path, user_home: Path) -> Iterator[Prepare]:
         if spec.endswith(".toml"):
             (tmp_path / spec).write_text(documented_toml(spec.removesuffix(".toml")), "utf-8")
             spec = str(tmp_path / spec)
-        client = clients.client(spec)
+        client = clients.make_client(spec)
         assert isinstance(client, LocalClient)
         try:
             client.prepare(workdir, runner=runner, **addresses)

@@ -24,7 +24,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def from_text(text: str) -> LocalClient:
         (tmp_path / "tool.toml").write_text(text, "utf-8")
-        client = clients.client(str(tmp_path / "tool.toml"))
+        client = clients.make_client(str(tmp_path / "tool.toml"))
         assert isinstance(client, LocalClient)
         client.prepare(tmp_path / "work")
         made.append(client)
@@ -154,7 +154,7 @@ def test_a_server_may_have_a_udp_port_and_a_second_one(make: Make) -> None:
 def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = re.search(r"^```python\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found
-    client = clients.client("lsyncd")
+    client = clients.make_client("lsyncd")
     assert isinstance(client, LocalClient)
     if client.missing():
         pytest.skip(client.missing())

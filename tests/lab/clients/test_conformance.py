@@ -199,7 +199,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from pytest_cloudbench.lab import clients
-pair = clients.client(sys.argv[1])
+pair = clients.make_client(sys.argv[1])
 pair.prepare(Path(sys.argv[2]))
 pair.start()
 print(*pair.pids("client"), *pair.pids("server"), flush=True)

@@ -20,7 +20,7 @@ from pytest_cloudbench.model import ClientError, UsageError
 
 
 def made(folder: Path, **options: str) -> ExternalClient:
-    client = clients.client("external", folder=str(folder), **options)
+    client = clients.make_client("external", folder=str(folder), **options)
     assert isinstance(client, ExternalClient)
     client.prepare(folder.parent / f"{folder.name}-work")
     client.start()
@@ -174,7 +174,7 @@ def test_a_process_by_its_name(tmp_path: Path) -> None:
 
 def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
     def outside(**options: str) -> Outside:
-        facts = clients.client("external", folder=str(tmp_path), **options).facts
+        facts = clients.make_client("external", folder=str(tmp_path), **options).facts
         assert facts.outside is not None
         return facts.outside
 
@@ -184,7 +184,7 @@ def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
     assert outside() == Outside("")
     told = outside(interface="eth0", address="10.0.0.1", servers="10.1.0.0/16,2001:db8::1")
     assert told == Outside("eth0", ("10.0.0.1",), (), ("10.1.0.0/16", "2001:db8::1"))
-    assert clients.client("external", folder=str(tmp_path)).facts.watches_folder
+    assert clients.make_client("external", folder=str(tmp_path)).facts.watches_folder
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_work(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        clients.client("external", **options)
+        clients.make_client("external", **options)
 
 
 def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = clients.client("external", folder=str(tmp_path))
+    client = clients.make_client("external", folder=str(tmp_path))
     with pytest.raises(ClientUnavailable, match=r"would be in .* and be synced: set TMPDIR"):
         client.prepare(tmp_path / "work")
     status = os.stat(tmp_path)

@@ -125,11 +125,13 @@ def test_digests_do_not_depend_on_the_pieces(data: bytes, cuts: list[int]) -> No
 
 
 def test_settings_say_what_is_true() -> None:
-    plain = clients.client("reference").facts.documented
+    plain = clients.make_client("reference").facts.documented
     assert {name: said.answer for name, said in plain.items()} == dict.fromkeys(CAPABILITIES, "no")
     spec = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=1"
-    assert {said.answer for said in clients.client(spec).facts.documented.values()} == {"yes"}
-    some = clients.client("reference?deduplication=block&chunk_bytes=4096&delta=no&compression=smart").facts.documented
+    assert {said.answer for said in clients.make_client(spec).facts.documented.values()} == {"yes"}
+    some = clients.make_client(
+        "reference?deduplication=block&chunk_bytes=4096&delta=no&compression=smart"
+    ).facts.documented
     assert some["deduplication"].why == "by block, also of deleted content"
     assert some["delta"].answer == some["chunking"].answer == "no"
     assert "content" in some["compression"].why
@@ -158,7 +160,7 @@ def test_0_and_1_and_words() -> None:
 )
 def test_a_wrong_option_is_named(options: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        clients.client(f"reference?{options}")
+        clients.make_client(f"reference?{options}")
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.model import ConfigError, UsageError
 
-STARTED = [name for name in clients.names() if name != "external"]
+STARTED = [name for name in clients.client_names() if name != "external"]
 
 
 def test_names() -> None:
     names = "external lsyncd rclone reference restic savingbox syncthing unison"
-    assert clients.names() == tuple(names.split())
+    assert clients.client_names() == tuple(names.split())
 
 
 @pytest.mark.parametrize("name", STARTED)
 def test_a_client_is_made_without_looking_for_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert clients.client(name).facts.name == name
+    assert clients.make_client(name).facts.name == name
 
 
 @pytest.mark.parametrize("name", ["syncthing", "lsyncd", "unison", "restic"])
@@ -29,7 +29,7 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_cloudbench.lab.clients.base.find_binary", lambda program, path: None)
-    pair = clients.client(name)
+    pair = clients.make_client(name)
     assert isinstance(pair, LocalClient)
     assert pair.missing().endswith(f"not installed: tools/testbed install {name}")
     with pytest.raises(MissingProgramError, match=f"{name}.* not installed: tools/testbed install {name}"):
@@ -40,7 +40,7 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(
 
 def test_options_change_what_is_true_of_a_client() -> None:
     def answer(spec: str, capability: str, **options: str) -> str:
-        return clients.client(spec, **options).facts.documented[capability].answer
+        return clients.make_client(spec, **options).facts.documented[capability].answer
 
     assert answer("syncthing", "compression") == "no"
     assert answer("syncthing?compression=always", "compression") == "yes"
@@ -65,9 +65,9 @@ def test_options_change_what_is_true_of_a_client() -> None:
 )
 def test_what_is_wrong_is_a_usage_error(spec: str, message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
-        clients.client(spec)
+        clients.make_client(spec)
 
 
 def test_a_toml_file_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"no/tool\.toml: cannot be read"):
-        clients.client("no/tool.toml")
+        clients.make_client("no/tool.toml")

@@ -26,7 +26,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     made: list[SavingboxClient] = []
 
     def make(spec: str) -> SavingboxClient:
-        client = clients.client(spec)
+        client = clients.make_client(spec)
         assert isinstance(client, SavingboxClient)
         made.append(client)
         try:
@@ -121,11 +121,11 @@ def test_what_is_not_pushed_in_time_is_named(start: Start) -> None:
 
 
 def test_facts_are_the_clients_own() -> None:
-    box, inner = clients.client("savingbox?over=syncthing&compression=always"), clients.client("syncthing")
+    box, inner = clients.make_client("savingbox?over=syncthing&compression=always"), clients.make_client("syncthing")
     assert (box.facts.name, box.facts.over, box.facts.binaries) == ("savingbox", "syncthing", ("syncthing",))
     assert box.facts.documented["compression"].answer == "yes"
     assert inner.facts.documented["compression"].answer == "no"
-    assert clients.client("savingbox").facts.over == "reference"
+    assert clients.make_client("savingbox").facts.over == "reference"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_facts_are_the_clients_own() -> None:
 )
 def test_what_is_wrong_is_a_usage_error(spec: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        clients.client(spec)
+        clients.make_client(spec)
 
 
 def test_a_wrong_option_of_the_savingbox_is_its_own_error(start: Start) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.lab.detect import Observation, judge
+from pytest_cloudbench.lab.detect import Observation, judge_capabilities
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
 NOT_TOLD = {
@@ -42,7 +42,7 @@ def recorded(spec: str) -> list[Observation]:
 
 @pytest.mark.parametrize("spec", RECORDED)
 def test_recorded_clients(spec: str) -> None:
-    truth, verdicts = RECORDED[spec]["truth"], judge(recorded(spec))
+    truth, verdicts = RECORDED[spec]["truth"], judge_capabilities(recorded(spec))
     known = {name: answer for name, answer in truth.items() if answer != "unknown"}
     found = {name: verdicts[name].answer for name in known}
     assert found == {name: "unknown" if (name, spec) in NOT_TOLD else answer for name, answer in known.items()}
@@ -90,7 +90,7 @@ def test_table_of_bytes(client: str) -> None:
         Observation("insert", size + 128, 64, up_bytes=insert, duration_s=4.0),
         Observation("many", 1_000_000, 1_000_000, 100, up_bytes=files, syns=syns, duration_s=4.0),
     ]
-    verdicts = judge(seen)
+    verdicts = judge_capabilities(seen)
     asked = ("deduplication", "delta", "compression", "bundling")
     assert tuple(verdicts[name].answer for name in asked) == EXPECTED[client]
     assert verdicts["chunking"].answer == "unknown"

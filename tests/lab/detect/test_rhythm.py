@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from pytest_cloudbench.lab.detect.rhythm import rhythm
+from pytest_cloudbench.lab.detect.rhythm import find_rhythm
 from pytest_cloudbench.model import UsageError
 
 SPAN_S = 40.0
@@ -26,7 +26,7 @@ def ticks(period_s: float, seed: str, jitter: float = 0.0) -> list[float]:
 @pytest.mark.parametrize("jitter", [0, 0.01])
 def test_a_period_is_found_again(period_s: float, jitter: float) -> None:
     for number in range(20):
-        found = rhythm(ticks(period_s, f"{number}", jitter), SPAN_S)
+        found = find_rhythm(ticks(period_s, f"{number}", jitter), SPAN_S)
         assert found.answer == "yes", found
         assert found.period_s == pytest.approx(period_s, rel=0.02)
         assert found.scatter_s is not None
@@ -34,7 +34,7 @@ def test_a_period_is_found_again(period_s: float, jitter: float) -> None:
 
 
 def test_beats_are_whole_periods_apart() -> None:
-    found = rhythm(ticks(2, "a"), SPAN_S)
+    found = find_rhythm(ticks(2, "a"), SPAN_S)
     assert found.first_s is not None
     assert found.last_s is not None
     assert found.last_s - found.first_s == pytest.approx((found.beats - 1) * 2)
@@ -50,7 +50,7 @@ def test_what_else_happens_does_not_hide_it(more: str) -> None:
             "another clock": [1.3 + 7 * each for each in range(5)],
             "by chance": [chance.uniform(0, SPAN_S) for _ in range(8)],
         }[more]
-        found = rhythm(times, SPAN_S)
+        found = find_rhythm(times, SPAN_S)
         assert found.answer == "yes"
         right += found.period_s == pytest.approx(2, rel=0.02)
     assert right >= 18
@@ -59,13 +59,13 @@ def test_what_else_happens_does_not_hide_it(more: str) -> None:
 def test_some_missing_beats_do_not_hide_it() -> None:
     times = ticks(2, "a")
     del times[7], times[12]
-    found = rhythm(times, SPAN_S)
+    found = find_rhythm(times, SPAN_S)
     assert found.answer == "yes"
     assert found.period_s == pytest.approx(2)
 
 
 def test_nothing_has_no_period() -> None:
-    found = rhythm([], SPAN_S)
+    found = find_rhythm([], SPAN_S)
     assert found.answer == "no"
     assert found.period_s is None
     assert found.longest_s == pytest.approx(SPAN_S / 3)
@@ -76,31 +76,31 @@ def test_times_by_chance_have_no_period(count: int) -> None:
     answers = []
     for number in range(50):
         chance = Random(f"{count}/{number}")
-        answers.append(rhythm([chance.uniform(0, SPAN_S) for _ in range(count)], SPAN_S).answer)
+        answers.append(find_rhythm([chance.uniform(0, SPAN_S) for _ in range(count)], SPAN_S).answer)
     assert answers.count("no") >= 45
     assert answers.count("yes") <= 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_few_times_are_unknown(count: int) -> None:
-    assert rhythm([3.0 + 12 * number for number in range(count)], SPAN_S).answer == "unknown"
+    assert find_rhythm([3.0 + 12 * number for number in range(count)], SPAN_S).answer == "unknown"
 
 
 def test_a_clock_that_stops_is_unknown() -> None:
-    found = rhythm([each for each in ticks(2, "a") if each < 0.6 * SPAN_S], SPAN_S)
+    found = find_rhythm([each for each in ticks(2, "a") if each < 0.6 * SPAN_S], SPAN_S)
     assert found.answer == "unknown"
     assert "only" in found.evidence[-1]
 
 
 def test_every_second_tick_is_not_the_period() -> None:
-    assert rhythm(ticks(0.25, "a"), SPAN_S).period_s == pytest.approx(0.25)
+    assert find_rhythm(ticks(0.25, "a"), SPAN_S).period_s == pytest.approx(0.25)
 
 
 def test_shorter_than_asked_for_is_not_found() -> None:
-    found = rhythm(ticks(0.25, "a"), SPAN_S, least_s=0.3)
+    found = find_rhythm(ticks(0.25, "a"), SPAN_S, least_s=0.3)
     assert found.period_s == pytest.approx(0.5), "every second tick is one"
 
 
 def test_times_outside_of_the_span_are_an_error() -> None:
     with pytest.raises(UsageError, match="from 0 to 40 s"):
-        rhythm([1.0, 41.0], SPAN_S)
+        find_rhythm([1.0, 41.0], SPAN_S)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.lab.detect import CAPABILITIES, KINDS, Observation, first_steps, judge, more_steps
+from pytest_cloudbench.lab.detect import CAPABILITIES, KINDS, Observation, first_steps, judge_capabilities, more_steps
 from pytest_cloudbench.lab.detect.sent import EditCosts, find_blocks
 from pytest_cloudbench.lab.detect.values import Step
 from tests.lab.detect.synthetic import KIB, MIB, Made
@@ -20,7 +20,7 @@ SETTINGS = list(itertools.product([False, True], repeat=5))
 
 
 def answers(observations: list[Observation]) -> dict[str, str]:
-    return {name: verdict.answer for name, verdict in judge(observations).items()}
+    return {name: verdict.answer for name, verdict in judge_capabilities(observations).items()}
 
 
 def made(chunking: bool, bundling: bool, dedup: bool, delta: bool, compression: bool) -> Made:
@@ -95,28 +95,28 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
     ],
 )
 def test_which_way(client: Made, capability: str, words: str) -> None:
-    assert words in judge(client.measured())[capability].detail
+    assert words in judge_capabilities(client.measured())[capability].detail
 
 
 def test_deduplicated_blocks_are_no_delta_encoding() -> None:
-    verdict = judge(Made(dedup="block").measured())["delta"]
+    verdict = judge_capabilities(Made(dedup="block").measured())["delta"]
     assert (verdict.answer, "another name" in verdict.detail) == ("no", True)
 
 
 def test_small_deduplicated_blocks_may_be_either() -> None:
-    assert judge(Made(dedup="block", block_bytes=8 * KIB).measured())["delta"].answer == "unknown"
+    assert judge_capabilities(Made(dedup="block", block_bytes=8 * KIB).measured())["delta"].answer == "unknown"
 
 
 def test_windows_of_http_2_are_no_chunks() -> None:
-    assert judge(Made(chunk_bytes=65_535).measured())["chunking"].answer == "unknown"
+    assert judge_capabilities(Made(chunk_bytes=65_535).measured())["chunking"].answer == "unknown"
     found = Made(chunk_bytes=MIB).measured()
     larger = [replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes)) for each in found]
-    assert judge(larger)["chunking"].answer == "unknown"
+    assert judge_capabilities(larger)["chunking"].answer == "unknown"
 
 
 def test_short_answers_may_open_a_window_whatever_the_protocol() -> None:
     seen = [replace(each, down_bytes=40 * len(each.chunks_bytes)) for each in Made(chunk_bytes=MIB).measured()]
-    verdict = judge(seen)["chunking"]
+    verdict = judge_capabilities(seen)["chunking"]
     assert (verdict.answer, "window" in verdict.detail) == ("unknown", True)
 
 
@@ -126,7 +126,7 @@ def test_windows_that_are_opened_often_are_no_answers_to_chunks() -> None:
         replace(each, answers=10 * len(each.chunks_bytes), down_bytes=520 * len(each.chunks_bytes))
         for each in Made(chunk_bytes=MIB).measured()
     ]
-    verdict = judge(seen)["chunking"]
+    verdict = judge_capabilities(seen)["chunking"]
     assert (verdict.answer, "often sends 52 bytes" in verdict.detail) == ("unknown", True)
 
 
@@ -139,7 +139,7 @@ def test_who_pauses_by_a_clock_does_not_wait_for_answers(
 ) -> None:
     """A slow client that hashes before each chunk is steady; a bound on the rate with progress reports is not."""
     seen = [replace(each, resume_s=resume_s, resume_spread_s=spread_s) for each in Made(chunk_bytes=MIB).measured()]
-    assert judge(seen)["chunking"].answer == answer
+    assert judge_capabilities(seen)["chunking"].answer == answer
 
 
 def several(observations: list[Observation], count: int, share: float) -> list[Observation]:
@@ -161,7 +161,7 @@ def test_copies_and_shares_of_a_file_are_no_chunks(count: int, share: float) -> 
         for step in steps:
             base = step.size_bytes if step.kind == "new" else base
             seen += several([Made().observe(step, base)], count, share)
-    verdict = judge(seen)["chunking"]
+    verdict = judge_capabilities(seen)["chunking"]
     assert (verdict.answer, "big" in {each.kind for each in seen}) == ("unknown", True)
 
 
@@ -172,9 +172,9 @@ def test_answers_to_parts_that_are_not_waited_for_may_mean_chunks(every: int, si
         return replace(each, asides=count, aside_bytes=count * size)
 
     seen = Made().measured()
-    verdict = judge([spoken(each, every, size) for each in seen])["chunking"]
+    verdict = judge_capabilities([spoken(each, every, size) for each in seen])["chunking"]
     assert (verdict.answer, "does not wait for" in verdict.detail) == ("unknown", True)
-    windows = judge([spoken(each, 32 * KIB, 48) for each in seen])["chunking"]
+    windows = judge_capabilities([spoken(each, 32 * KIB, 48) for each in seen])["chunking"]
     assert windows.answer == "no"
 
 
@@ -183,14 +183,14 @@ def test_pauses_at_irregular_places_are_not_chunks() -> None:
         first = each.up_bytes // 3
         return replace(each, chunks_bytes=(first, each.up_bytes - first)) if each.kind in ("new", "big") else each
 
-    assert judge([paused(each) for each in Made().measured()])["chunking"].answer == "unknown"
+    assert judge_capabilities([paused(each) for each in Made().measured()])["chunking"].answer == "unknown"
 
 
 def test_a_stream_with_answers_may_be_either() -> None:
     def streamed(each: Observation) -> Observation:
         return replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each
 
-    assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == "unknown"
+    assert judge_capabilities([streamed(each) for each in Made().measured()])["bundling"].answer == "unknown"
 
 
 LISTED = (0, 9_000)
@@ -223,7 +223,7 @@ def test_files_that_are_asked_for_one_by_one_are_no_bundle(case: str) -> None:
             return each
         return replace(each, exchanges=1, down_bytes=230 * each.files, rounds_bytes=tuple(rounds))
 
-    verdict = judge([streamed(each) for each in Made().measured()])["bundling"]
+    verdict = judge_capabilities([streamed(each) for each in Made().measured()])["bundling"]
     assert verdict.answer == answer
     assert words in verdict.detail
 
@@ -252,7 +252,7 @@ def test_requests_of_several_files(case: str) -> None:
             each, exchanges=requests - 1, down_bytes=back, late_bytes=back, late=requests * packets, asides=asides,
         )  # fmt: skip
 
-    verdict = judge([batched(each) for each in Made().measured()])["bundling"]
+    verdict = judge_capabilities([batched(each) for each in Made().measured()])["bundling"]
     assert (verdict.answer, words in verdict.detail) == (answer, True), verdict
 
 
@@ -280,7 +280,7 @@ def test_what_is_said_before_the_files_is_no_answer_to_them(
             each, exchanges=1, down_bytes=each.files * before + back, late_bytes=back, late=round(each.files * packets)
         )
 
-    assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == answer
+    assert judge_capabilities([streamed(each) for each in Made().measured()])["bundling"].answer == answer
 
 
 def test_a_list_that_comes_earlier_for_more_files_is_no_question() -> None:
@@ -290,7 +290,7 @@ def test_a_list_that_comes_earlier_for_more_files_is_no_question() -> None:
         late = 15_800 if each.files == 10 else 3_500
         return replace(each, exchanges=15, down_bytes=20_000, late=5, late_bytes=late) if each.files > 1 else each
 
-    assert judge([packed(each) for each in Made(bundles=True).measured()])["bundling"].answer == "yes"
+    assert judge_capabilities([packed(each) for each in Made(bundles=True).measured()])["bundling"].answer == "yes"
 
 
 def test_udp_hides_where_a_client_waits() -> None:
@@ -328,25 +328,25 @@ def test_an_encoding_that_spares_text_is_no_compression(inflation: float) -> Non
         each if each.zlib_bytes else replace(each, up_bytes=round(each.up_bytes * inflation))
         for each in Made().measured()
     ]
-    verdict = judge(seen)["compression"]
+    verdict = judge_capabilities(seen)["compression"]
     assert (verdict.answer, "encoded or padded" in verdict.detail) == ("unknown", True)
     packed = Made(compresses="always", inflation=inflation).measured()
-    assert judge(packed)["compression"].answer == "yes"
+    assert judge_capabilities(packed)["compression"].answer == "yes"
 
 
 def test_half_sent_copies_are_unknown() -> None:
     seen = [replace(each, up_bytes=each.size_bytes // 2) if each.kind == "copy" else each for each in Made().measured()]
-    assert judge(seen)["deduplication"].answer == "unknown"
+    assert judge_capabilities(seen)["deduplication"].answer == "unknown"
 
 
 def test_only_appending_is_not_delta_encoding_yet() -> None:
     seen = [replace(each, up_bytes=600) if each.kind == "append" else each for each in Made().measured()]
-    assert judge(seen)["delta"].answer == "unknown"
+    assert judge_capabilities(seen)["delta"].answer == "unknown"
 
 
 def test_invalid_observations_count_for_nothing() -> None:
     seen = [replace(each, reasons=("capture: 3 packets were dropped",)) for each in Made(dedup="file").measured()]
-    verdicts = judge(seen)
+    verdicts = judge_capabilities(seen)
     assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
     assert all(verdict.detail for verdict in verdicts.values())
 
@@ -365,7 +365,7 @@ def test_a_crash_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_cloudbench.lab.detect import procedure
 
     monkeypatch.setitem(procedure._DETECTORS, "delta", lambda sent, observations: 1 / 0)
-    verdicts = judge(Made().measured())
+    verdicts = judge_capabilities(Made().measured())
     assert (verdicts["delta"].answer, "ZeroDivisionError" in verdicts["delta"].detail) == ("unknown", True)
     assert verdicts["deduplication"].answer == "no"
 
@@ -396,7 +396,7 @@ def observations() -> st.SearchStrategy[list[Observation]]:
 
 @given(observations())
 def test_whatever_is_seen_is_judged_without_a_crash(seen: list[Observation]) -> None:
-    verdicts = judge(seen)
+    verdicts = judge_capabilities(seen)
     assert tuple(verdicts) == CAPABILITIES
     for verdict in verdicts.values():
         assert "detector failed" not in verdict.detail
@@ -505,11 +505,11 @@ def test_blocks_that_may_be_fixed_or_not_have_no_size() -> None:
         replace(each, up_bytes=round(0.47 * each.size_bytes)) if each.kind == "twin_insert" else each
         for each in Made(dedup="block").measured()
     ]
-    assert judge(seen)["deduplication"].detail == "blocks; also after all copies were deleted"
+    assert judge_capabilities(seen)["deduplication"].detail == "blocks; also after all copies were deleted"
 
 
 def test_a_size_that_few_edits_of_blocks_cut_by_content_show_is_left_away() -> None:
     seen = [each for each in Made(dedup="content").measured() if each.kind != "spliced"]
-    verdict = judge(seen)["deduplication"]
+    verdict = judge_capabilities(seen)["deduplication"]
     assert verdict.detail == "blocks cut by content; also after all copies were deleted"
     assert "spliced" in verdict.wants

@@ -37,7 +37,7 @@ def lab_of(client: SyncClient, folder: Path, way: Way | None = None, **options: 
 @contextmanager
 def transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Transfers]:
     """The client on a link, or a skip."""
-    with lab_of(clients.client(spec), folder, way, timeout_s=60.0, **options) as lab:
+    with lab_of(clients.make_client(spec), folder, way, timeout_s=60.0, **options) as lab:
         yield Transfers(lab)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import Proof
 from pytest_cloudbench.lab.sync.activity import Act, Activity, Window, event_gap_s
-from pytest_cloudbench.lab.sync.changes import play
+from pytest_cloudbench.lab.sync.changes import play_edits
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite, appends, http_download, two_users
@@ -44,7 +44,7 @@ def test_appends_are_written(tmp_path: Path) -> None:
     path.touch()
     stream = list(appends("seed", 0.001, 10, 95))
     calls: list[int] = []
-    played = play(stream, path, after=lambda: calls.append(path.stat().st_size))
+    played = play_edits(stream, path, after=lambda: calls.append(path.stat().st_size))
     assert (played.updates, played.changed_bytes, played.size_bytes) == (10, 95, 95)
     assert calls == [*range(10, 91, 10), 95]
     assert path.read_bytes() == b"".join(edit.new.read(0, 10) for _, edit in stream if isinstance(edit, Insert))
@@ -52,7 +52,7 @@ def test_appends_are_written(tmp_path: Path) -> None:
 
 def test_a_download_is_written(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    played = play(http_download("seed", 10_000, 1e6, 4096), path)
+    played = play_edits(http_download("seed", 10_000, 1e6, 4096), path)
     assert played.updates == 3
     assert path.read_bytes() == RandomContent("seed/download", 10_000).read(0, 10_000)
 
@@ -66,7 +66,7 @@ def test_a_document_is_edited_in_place(tmp_path: Path) -> None:
     expected: Any = start
     for _, edit in stream:
         expected = edit.apply(expected)
-    played = play(stream, path, start=start)
+    played = play_edits(stream, path, start=start)
     assert path.read_bytes() == expected.read(0, expected.size_bytes)
     assert played.changed_bytes == sum(edit.size_bytes for _, edit in stream)
     assert path.stat().st_ino == inode
@@ -76,12 +76,12 @@ def test_a_writer_that_is_held_up_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.touch()
     edits: list[tuple[float, Edit]] = [(due_s, edit) for due_s, edit in appends("seed", 1e-9, 1, 5)]
-    played = play(edits, path)
+    played = play_edits(edits, path)
     assert (played.updates, played.late) == (5, 4)
 
 
 def test_a_client_is_watched(tmp_path: Path) -> None:
-    pair: Any = clients.client("reference")
+    pair: Any = clients.make_client("reference")
     with session_of(pair, tmp_path) as session:
         activity, path = Activity(session), pair.folder / "a.bin"
 
@@ -96,7 +96,7 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
         quiet, new, many = activity.watch([
             Act("quiet", partial(rest, 1.0), is_synced=False),
             Act("new", write),
-            Act("many", lambda: play(appends("b", 0.4, 1, 4), path).changed_bytes),
+            Act("many", lambda: play_edits(appends("b", 0.4, 1, 4), path).changed_bytes),
         ])  # fmt: skip
         counters, before = pair.counters(), activity.login
         (later,) = activity.watch([Act("later", partial(rest, 0.5), is_synced=False)])
@@ -120,7 +120,7 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
 
 
 def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
-    pair: Any = clients.client("reference")
+    pair: Any = clients.make_client("reference")
     with session_of(pair, tmp_path, timeout_s=0.5) as session:
 
         def end() -> int:
@@ -137,7 +137,7 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
 
 def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
     """A client that brings files another way: here the test itself puts them where the server keeps them."""
-    pair: Any = clients.client("reference")
+    pair: Any = clients.make_client("reference")
     with session_of(pair, tmp_path) as session:
         activity = Activity(session)
         activity.watch([])
@@ -147,7 +147,7 @@ def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
 
 
 def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
-    pair: Any = clients.client("reference")
+    pair: Any = clients.make_client("reference")
 
     def fail() -> int:
         raise ClientError("not this one")
@@ -161,7 +161,7 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
 
 def test_a_silent_client_is_seen_to_be_silent(tmp_path: Path) -> None:
     """A separate capture in which the client has no packet is neither an error nor a doubt."""
-    pair: Any = clients.client("reference")
+    pair: Any = clients.make_client("reference")
     with session_of(pair, tmp_path) as session:
         activity = Activity(session)
         activity.watch([])

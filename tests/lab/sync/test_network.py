@@ -14,7 +14,7 @@ import pytest
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import ClientUnavailable, Proof
-from pytest_cloudbench.lab.detect import Observation, judge
+from pytest_cloudbench.lab.detect import Observation, judge_capabilities
 from pytest_cloudbench.lab.sync.network import OwnLink, UsersInterface, interface_addresses, network_of, proof_notes
 from pytest_cloudbench.net.link import Way
 from pytest_cloudbench.results import journal
@@ -30,7 +30,7 @@ from pytest_cloudbench.lab.detect import Step
 from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.session import SyncSession
 spec, folder, steps = sys.argv[1:]
-with Lab(clients.client(spec), Path(folder), seed=folder, timeout_s=30) as lab:
+with Lab(clients.make_client(spec), Path(folder), seed=folder, timeout_s=30) as lab:
     try:
         seen = SyncSession(lab).measure([Step(**each) for each in json.loads(steps)])
     except ClientUnavailable as error:
@@ -136,7 +136,7 @@ def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
     with desk(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:
         steps = STEPS.replace('{"kind": "copy"}', '{"kind": "few", "size_bytes": 5000, "files": 2}')
         seen, _ = measured(at, tmp_path, steps, servers=at.link.address("server"))
-    verdicts = judge([Observation(**each) for each in seen.values()])
+    verdicts = judge_capabilities([Observation(**each) for each in seen.values()])
     for name in ("chunking", "bundling"):
         assert verdicts[name].answer == "unknown"
         assert "the server is near (round trip 0." in verdicts[name].detail
@@ -144,7 +144,7 @@ def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
 
 def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     def refused(**options: str) -> str:
-        client = clients.client("external", folder=str(tmp_path), **options)
+        client = clients.make_client("external", folder=str(tmp_path), **options)
         network = network_of(client, Way())
         assert isinstance(network, UsersInterface)
         with pytest.raises(ClientUnavailable) as raised:
@@ -167,7 +167,7 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(tmp_path: Path, monkeypatc
         "import os, signal, sys; from pathlib import Path; from pytest_cloudbench.lab import clients\n"
         "from pytest_cloudbench.lab.sync.network import UsersInterface\n"
         "options = {'interface': 'lo', 'servers': '127.0.0.1', 'address': '127.0.0.1'}\n"
-        "client = clients.client('external', folder=sys.argv[1], **options)\n"
+        "client = clients.make_client('external', folder=sys.argv[1], **options)\n"
         "network = UsersInterface(client.facts.outside); network.open(client, Path(sys.argv[2]))\n"
         "(client.folder / 'x').write_text('goes')\n"
         "if sys.argv[3:]: network.close()\n"
@@ -200,6 +200,6 @@ def test_addresses_of_either_kind(tmp_path: Path) -> None:
 
 
 def test_any_other_client_has_a_link_of_its_own() -> None:
-    assert isinstance(network_of(clients.client("reference"), Way(delay_ms=10), Way(delay_ms=20)), OwnLink)
-    assert network_of(clients.client("reference"), Way(delay_ms=10), Way(delay_ms=20)).round_trip_s == 0.03
+    assert isinstance(network_of(clients.make_client("reference"), Way(delay_ms=10), Way(delay_ms=20)), OwnLink)
+    assert network_of(clients.make_client("reference"), Way(delay_ms=10), Way(delay_ms=20)).round_trip_s == 0.03
     assert proof_notes([Proof.CONTENT]) == []

@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def make(options: str = "") -> Lab:
-            client = clients.client(f"reference?settle_s=0.2{options}")
+            client = clients.make_client(f"reference?settle_s=0.2{options}")
             way = Way(delay_ms=5, rate_bit_per_s=RATE_BIT_PER_S)
             lab = stack.enter_context(lab_of(client, tmp_path, way, interruptible=True, stream_s=None))
             lab.start()

@@ -1,4 +1,4 @@
-"""Numbers of one entry: means, doubts, and what an interruption cost."""
+"""Numbers of one entry: transfer_means, doubts, and what an interruption cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.lab.sync.transfers import Transfer, doubts_of, mean_of, means, recovery
+from pytest_cloudbench.lab.sync.transfers import Transfer, mean_of_known, recovery_cost, transfer_doubts, transfer_means
 from pytest_cloudbench.model import UsageError
 
 
@@ -22,9 +22,9 @@ def transfer(**given: Any) -> dict[str, Any]:
 
 
 def test_a_mean_of_what_is_not_known_is_not_known() -> None:
-    assert mean_of([1.0, 3.0]) == 2.0
-    assert mean_of([1.0, None]) is None
-    assert mean_of([]) is None
+    assert mean_of_known([1.0, 3.0]) == 2.0
+    assert mean_of_known([1.0, None]) is None
+    assert mean_of_known([]) is None
 
 
 def test_overhead_and_tue_are_ratios_to_the_content() -> None:
@@ -34,22 +34,22 @@ def test_overhead_and_tue_are_ratios_to_the_content() -> None:
 
 
 def test_means_are_of_transfers_that_ended() -> None:
-    found = means(
+    found = transfer_means(
         [transfer(completion_s=1.0), transfer(completion_s=3.0), transfer(is_synced=False, completion_s=None)]
     )
     assert (found["completion"], found["completion_min"], found["completion_max"]) == (2.0, 1.0, 3.0)
     assert found["upload_rate_bit_per_s"] == pytest.approx((8000 + 8000 / 3) / 2)
     assert found["cpu_s"] is None
-    assert means([transfer(is_synced=False)])["completion"] is None
+    assert transfer_means([transfer(is_synced=False)])["completion"] is None
 
 
 def test_doubts_name_what_did_not_end_or_was_not_valid() -> None:
-    assert doubts_of([transfer(), transfer()], 2) == []
-    assert doubts_of([transfer(is_synced=False, error="it ended")], 2) == [
+    assert transfer_doubts([transfer(), transfer()], 2) == []
+    assert transfer_doubts([transfer(is_synced=False, error="it ended")], 2) == [
         "2 of 2 transfers did not finish",
         "it ended",
     ]
-    assert doubts_of([transfer(reasons=("capture: 3 dropped",))], 1) == ["capture: 3 dropped"]
+    assert transfer_doubts([transfer(reasons=("capture: 3 dropped",))], 1) == ["capture: 3 dropped"]
 
 
 def broken(**given: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def broken(**given: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_sent_again_says_how_it_recovered(sent_after: int, how: str) -> None:
-    cost = recovery(transfer(), broken(sent_after_bytes=sent_after, up_bytes=500 + sent_after, wire_bytes=1600))
+    cost = recovery_cost(transfer(), broken(sent_after_bytes=sent_after, up_bytes=500 + sent_after, wire_bytes=1600))
     assert cost["how_recovered"] == how
     assert cost["again_bytes"] == 500 + sent_after - 1020
     assert cost["recovery_overhead"] == pytest.approx(0.5)
@@ -88,12 +88,12 @@ def test_nothing_is_said_where_a_number_may_be_wrong() -> None:
         (transfer(), broken(reasons=("bad",))),
         (transfer(is_synced=False), broken()),
     ):
-        cost = recovery(*pair)
+        cost = recovery_cost(*pair)
         assert cost["how_recovered"] == "unknown"
         assert cost["recovery_overhead"] is None
-    assert recovery(transfer(wire_bytes=None), broken())["recovery_overhead"] is None
+    assert recovery_cost(transfer(wire_bytes=None), broken())["recovery_overhead"] is None
 
 
 def test_sets_of_different_size_are_not_compared() -> None:
     with pytest.raises(UsageError, match="equally large"):
-        recovery(Transfer(1, 999).as_dict(), broken())
+        recovery_cost(Transfer(1, 999).as_dict(), broken())

@@ -44,7 +44,7 @@ def start(tmp_path: Path, can_capture: None) -> Iterator[Start]:
     made: list[Lab] = []
 
     def one(spec: str, **options: Any) -> SyncSession:
-        lab = Lab(clients.client(spec), tmp_path / str(len(made)), seed=str(tmp_path), stream_s=None, **options)
+        lab = Lab(clients.make_client(spec), tmp_path / str(len(made)), seed=str(tmp_path), stream_s=None, **options)
         with skipping():
             lab.__enter__()
         made.append(lab)
@@ -195,14 +195,14 @@ def test_a_client_that_does_not_start_is_an_error_and_leaves_nothing(start: Star
 
 def test_a_link_that_cannot_be_is_said_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        Lab(clients.client("reference"), tmp_path, seed="s", rights="king")
+        Lab(clients.make_client("reference"), tmp_path, seed="s", rights="king")
 
 
 def test_missing_programs_are_named_with_what_brings_them(tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text(
         'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n'
     )
-    lab = Lab(clients.client(str(tmp_path / "none.toml")), tmp_path / "w", seed="s", stream_s=None)
+    lab = Lab(clients.make_client(str(tmp_path / "none.toml")), tmp_path / "w", seed="s", stream_s=None)
     with pytest.raises((MissingProgramError, LinkUnavailable), match=r"tools/testbed install none|network namespaces"):
         lab.__enter__()
     assert not leftovers(tmp_path / "w")

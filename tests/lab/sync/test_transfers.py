@@ -12,7 +12,7 @@ import pytest
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.sync.changes import Workload
 from pytest_cloudbench.lab.sync.lab import Lab
-from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, recovery
+from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, recovery_cost
 from pytest_cloudbench.net.link import LinkUnavailable, Way
 
 from .links import transfers
@@ -79,14 +79,14 @@ def test_without_resuming_all_that_had_passed_is_sent_again(tmp_path: Path) -> N
             made.run(SET, interruption=asked)[0].as_dict() for asked in (PlannedInterruption("reset", 3 * HALF), None)
         )
     assert broken["interrupted"]["passed_bytes"] == HALF
-    cost = recovery(undisturbed, broken)
+    cost = recovery_cost(undisturbed, broken)
     assert cost["how_recovered"] == "starts over"
     # All that passed, and what was on its way: the queue has room for 100 kB.
     assert HALF <= cost["again_bytes"] <= HALF + 160_000
     assert HALF / SET.total_bytes <= cost["recovery_overhead"] <= 0.75
     assert 1.5 <= cost["recovery"] <= 4, "a second of patience, and 0.63 s for all of it"
     # The answer "no": nothing happened, so nothing is sent again.
-    nothing = recovery(undisturbed, later)
+    nothing = recovery_cost(undisturbed, later)
     assert nothing["how_recovered"] == "not interrupted"
     assert nothing["recovery"] is None
     assert abs(nothing["again_bytes"]) < 500
@@ -101,7 +101,7 @@ def test_small_chunks_make_it_resume(tmp_path: Path) -> None:
     ) as made:
         undisturbed = made.run(SET)[0].as_dict()
         broken = made.run(SET, interruption=PlannedInterruption("reset", HALF))[0].as_dict()
-    cost = recovery(undisturbed, broken)
+    cost = recovery_cost(undisturbed, broken)
     assert cost["how_recovered"] == "resumes"
     assert 0 < cost["again_bytes"] <= 20_000 + 5_000, "a chunk at most, and another handshake"
 
@@ -111,7 +111,7 @@ def test_a_black_hole_that_ends_costs_time_and_nothing_new_is_sent(tmp_path: Pat
     with transfers("reference", tmp_path, SLOW, interruptible=True, stream_s=None) as made:
         undisturbed = made.run(SET)[0].as_dict()
         broken = made.run(SET, interruption=PlannedInterruption("black_hole", HALF, 0.5))[0].as_dict()
-    cost = recovery(undisturbed, broken)
+    cost = recovery_cost(undisturbed, broken)
     assert cost["how_recovered"] == "connection lived on"
     assert abs(cost["again_bytes"]) < 500
     assert cost["recovery"] >= 0.5
@@ -125,7 +125,7 @@ def test_a_client_that_gives_up_has_no_times(tmp_path: Path) -> None:
     assert (broken[0].is_synced, broken[0].completion_s, broken[0].synced_s) == (False, None, None)
     assert "ended while it was needed" in broken[0].error
     assert broken[0].interrupted["run_again"] is False, "it watches its folder, and was left alone"
-    cost = recovery(undisturbed, broken[0].as_dict())
+    cost = recovery_cost(undisturbed, broken[0].as_dict())
     assert (cost["how_recovered"], cost["recovery"], cost["recovery_overhead"]) == ("never", None, None)
 
 
@@ -150,7 +150,7 @@ def test_a_client_that_is_run_for_each_change_is_run_once_more(tmp_path: Path) -
         broken = made.run(SET, interruption=PlannedInterruption("reset", HALF))[0].as_dict()
     assert "run_again" not in undisturbed["interrupted"]
     assert broken["interrupted"]["run_again"] is True
-    cost = recovery(undisturbed, broken)
+    cost = recovery_cost(undisturbed, broken)
     assert cost["how_recovered"] == "starts over"
     assert HALF * 0.9 <= cost["again_bytes"] <= HALF + 160_000
 
@@ -165,7 +165,7 @@ def test_a_link_that_is_not_as_asked_is_a_doubt(tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_on_the_link_cannot_be_transferred_on_it(tmp_path: Path) -> None:
     (tmp_path / "mirrored").mkdir()
-    client = clients.client(f"external?folder={tmp_path / 'mirrored'}&verify=true")
+    client = clients.make_client(f"external?folder={tmp_path / 'mirrored'}&verify=true")
     with (
         pytest.raises(LinkUnavailable, match="on the user's own network, which cannot be shaped here"),
         Lab(client, tmp_path, seed="known", up=SLOW),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change
-from pytest_cloudbench.savingbox.batching.forecast import SESSION_BYTES, Forecast, curve, forecast
+from pytest_cloudbench.savingbox.batching.forecast import SESSION_BYTES, Forecast, curve, forecast_batching
 
 S = 1_000_000_000
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "savingbox.md"
@@ -44,9 +44,9 @@ def curve_row(cells: str) -> tuple[str, Forecast]:
     rules, *rest = (cell.strip() for cell in cells.split("|"))
     times_ns = {name: int(seconds) * S for name, seconds in re.findall(r"--([a-z-]+) (\d+)s", rules)}
     if bound_ns := times_ns.get("delay-at-most"):
-        found = forecast(log(), RULES, bound_ns / S)
+        found = forecast_batching(log(), RULES, bound_ns / S)
     else:
-        found = forecast(log(), BatchRules(quiet_ns=times_ns["quiet"], at_most_ns=times_ns["at-most"]))
+        found = forecast_batching(log(), BatchRules(quiet_ns=times_ns["quiet"], at_most_ns=times_ns["at-most"]))
     return " | ".join(rest), found
 
 
@@ -60,9 +60,10 @@ def test_the_curve_of_the_document_is_the_one_of_the_rules() -> None:
 
 @pytest.mark.parametrize("bound_s", [120, 300])
 def test_the_adaptive_wait_beats_a_longer_timer_of_the_same_bound(bound_s: int) -> None:
-    adaptive = forecast(log(), RULES, bound_s)
+    adaptive = forecast_batching(log(), RULES, bound_s)
     timed = [
-        forecast(log(), BatchRules(quiet_ns=quiet_s * S, at_most_ns=bound_s * S)) for quiet_s in range(10, 121, 10)
+        forecast_batching(log(), BatchRules(quiet_ns=quiet_s * S, at_most_ns=bound_s * S))
+        for quiet_s in range(10, 121, 10)
     ]
     assert not [each for each in timed if each.pushes <= adaptive.pushes and each.mean_wait_s <= adaptive.mean_wait_s]
 
@@ -80,15 +81,15 @@ def test_the_adaptive_wait_trades_delay_for_traffic_and_keeps_the_bound() -> Non
 def test_figure_21_by_the_papers_own_numbers() -> None:
     """5 MB at 80 kbit/s: 6.2 MB with UDS."""
     writes = [Change(round((number + 1) * 4096 / 10_000 * S), "file", 4096) for number in range(1280)]
-    found = forecast(writes, RULES)
+    found = forecast_batching(writes, RULES)
     assert found.pushes == 21
     assert found.traffic_bytes == pytest.approx(6.2e6, rel=0.1)
     assert found.tue == found.traffic_bytes / (5 * 1024**2)
 
 
 def test_every_change_waits_for_its_own_push() -> None:
-    assert forecast(every(1, 2), RULES) == Forecast(None, 1, 2, (6 + 5) / 2, 6)
-    assert forecast(every(10, 3), RULES).mean_wait_s == 5
-    large = forecast(every(1, 4, 150_000), RULES)
+    assert forecast_batching(every(1, 2), RULES) == Forecast(None, 1, 2, (6 + 5) / 2, 6)
+    assert forecast_batching(every(10, 3), RULES).mean_wait_s == 5
+    large = forecast_batching(every(1, 4, 150_000), RULES)
     assert (large.pushes, large.mean_wait_s) == (2, (1 + 0 + 1 + 0) / 4)
     assert large.traffic_bytes == pytest.approx(2 * SESSION_BYTES + 1.13 * 600_000)

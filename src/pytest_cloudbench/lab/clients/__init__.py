@@ -37,12 +37,12 @@ _WRAPPERS: Mapping[str, tuple[str, frozenset[str], str]] = {
 """Each name's class, its own options, and the client it is ``over`` by default, which gets all other options."""
 
 
-def names() -> tuple[str, ...]:
+def client_names() -> tuple[str, ...]:
     """Return the registered client names, in alphabetical order."""
     return tuple(sorted({*_CLIENTS, *_WRAPPERS}))
 
 
-def client(spec: str, **options: str) -> SyncClient:
+def make_client(spec: str, **options: str) -> SyncClient:
     """Return a client that is not prepared yet.
 
     Args:
@@ -64,15 +64,15 @@ def client(spec: str, **options: str) -> SyncClient:
         parsed = ProviderSpec.parse(spec)
     except SpecError as error:
         raise UsageError(str(error).replace("provider", "client", 1)) from error
-    if parsed.scheme not in names() or parsed.target:
-        known_names = ", ".join(names())
+    if parsed.scheme not in client_names() or parsed.target:
+        known_names = ", ".join(client_names())
         raise UsageError(f"client {spec!r}: unknown; expected one of {known_names}, or a .toml file")
     client_options = {**parsed.params, **options}
     if parsed.scheme in _WRAPPERS:
         class_path, own_options, over = _WRAPPERS[parsed.scheme]
         own_values = {name: client_options.pop(name) for name in own_options & client_options.keys()}
         wrapped: SyncClient = _load_class(class_path)(
-            own_values, client(client_options.pop("over", over), **client_options)
+            own_values, make_client(client_options.pop("over", over), **client_options)
         )
         return wrapped
     class_path, known_options = _CLIENTS[parsed.scheme]

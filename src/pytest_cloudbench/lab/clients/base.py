@@ -112,7 +112,7 @@ class Receiver:
     Attributes:
         folder: where it keeps what it has received.
         side: whose processes it is.
-        bytes_moved: what it has (received, sent) since its start, if that does not cross the link; otherwise None.
+        bytes_moved: returns its (received, sent) bytes since its start. None if they cross the link.
     """
 
     folder: Path
@@ -382,7 +382,7 @@ class LocalClient(ABC):
         return self._stored_trees.setdefault(root, FolderTree(root, self.own_names))
 
 
-def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
+def client_option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
     """Return the value of one option. Raises UsageError, which names the allowed values."""
     value = options.get(name, default)
     if value not in allowed:

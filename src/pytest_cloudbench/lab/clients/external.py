@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from pytest_cloudbench.lab.clients.base import ClientFacts, ClientUnavailable, Outside, Proof, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, ClientUnavailable, Outside, Proof, client_option
 from pytest_cloudbench.lab.clients.processes import Runner, Side
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
@@ -61,7 +61,7 @@ class ExternalClient:
         if not self._mirrored.is_dir():
             raise UsageError(f"client 'external': {options['folder']} is not a folder")
         self._interface = options.get("interface", "")
-        product = option("external", options, "product", ("", *PRODUCTS), "")
+        product = client_option("external", options, "product", ("", *PRODUCTS), "")
         names = _split_list(options, "names") or PRODUCTS.get(product, ())
         addresses, servers = _split_list(options, "address"), _split_list(options, "servers")
         for key, values, parse in (("address", addresses, ip_address), ("servers", servers, ip_network)):

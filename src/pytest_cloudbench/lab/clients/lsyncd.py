@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
-from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 
 # lsyncd collects changes for `delay` seconds. Its default of 15 would only make experiments longer.
 _LSYNCD = """\
@@ -44,8 +44,8 @@ class LsyncdClient(LocalClient):
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"lsyncd": ("-version",), **VERSION_ARGUMENTS}
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._over_ssh = option("lsyncd", options, "over", ("daemon", "ssh"), "daemon") == "ssh"
-        self._compress = option("lsyncd", options, "compress", ("0", "1"), "1") == "1"
+        self._over_ssh = client_option("lsyncd", options, "over", ("daemon", "ssh"), "daemon") == "ssh"
+        self._compress = client_option("lsyncd", options, "compress", ("0", "1"), "1") == "1"
         self.facts = ClientFacts(
             "lsyncd",
             watches_folder=True,

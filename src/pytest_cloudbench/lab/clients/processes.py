@@ -82,7 +82,7 @@ class Process:
             if not watchdog.wait_any([self._pidfd], 0):
                 return None
             try:
-                # In microseconds, including the children that it waited for; /proc has only hundredths of a second.
+                # In microseconds, including the children that it waited for. /proc has only hundredths of a second.
                 _, status, usage = os.wait4(self.pid, 0)
                 self._popen.returncode = os.waitstatus_to_exitcode(status)
                 self._final_cpu_s = usage.ru_utime + usage.ru_stime
@@ -338,7 +338,7 @@ class Processes:
         family = process.tree()
         process.signal(signal.SIGTERM)
         watchdog.wait_any([process.fileno()], _STOP_S)
-        # Once more for what it started meanwhile; the first time for what has no parent afterwards.
+        # Look again for what it started meanwhile. The first look found what has no parent afterwards.
         family += process.tree()
         watchdog.kill_processes(tuple(stat for stat in family if stat.pid != process.pid))
         process.signal(signal.SIGKILL)

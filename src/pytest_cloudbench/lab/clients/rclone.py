@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 
 _RUN_S = 600.0
 
@@ -36,7 +36,7 @@ class RcloneClient(LocalClient):
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"rclone": ("version",)}
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._remote = option("rclone", options, "remote", _OVERLAYS, "plain")
+        self._remote = client_option("rclone", options, "remote", _OVERLAYS, "plain")
         self._chunk_size = options.get("chunk_size", "1M")
         chunks, compresses = self._remote == "chunker", self._remote == "compress"
         self.facts = ClientFacts(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 from pytest_cloudbench.lab.clients.processes import Side
 
 _RUN_S = 600.0
@@ -22,7 +22,7 @@ class ResticClient(LocalClient):
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"restic": ("version",), "rclone": ("version",)}
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._server = option("restic", options, "server", ("rest", "s3"), "rest")
+        self._server = client_option("restic", options, "server", ("rest", "s3"), "rest")
         self.facts = ClientFacts(
             "restic",
             watches_folder=False,

@@ -1,4 +1,4 @@
-"""Syncthing: two devices that share one folder, of which the client's dials the server's.
+"""Syncthing: two devices that share one folder, where the client's device dials the server's.
 
 Discovery, relays, NAT, upgrades and reports are off,
 and only one side dials: otherwise both would open connections, and a capture would show what no user's link carries.
@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
-from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 from pytest_cloudbench.lab.clients.processes import Process, Side
 from pytest_cloudbench.model import ClientError
 
@@ -100,7 +100,9 @@ class SyncthingClient(LocalClient):
     own_names = frozenset({".stfolder", ".stversions"})
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._compression = option("syncthing", options, "compression", ("metadata", "always", "never"), "metadata")
+        self._compression = client_option(
+            "syncthing", options, "compression", ("metadata", "always", "never"), "metadata"
+        )
         compresses = self._compression == "always"
         self.facts = ClientFacts(
             "syncthing",

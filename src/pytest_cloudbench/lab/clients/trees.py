@@ -28,11 +28,11 @@ class FolderTree:
         self._certain: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def sizes_bytes(self) -> dict[str, int]:
-        """Maps relative paths to sizes, without reading any file."""
+        """Return relative paths and sizes, without reading any file."""
         return {name: status.st_size for name, status in self._files(self.root)}
 
     def digests(self) -> dict[str, str]:
-        """Maps relative paths to SHA-256. Files that disappear meanwhile are left out."""
+        """Return relative paths and their SHA-256, without files that disappear meanwhile."""
         earlier, self._certain = self._certain, {}
         digests = {}
         for name, status in self._files(self.root):

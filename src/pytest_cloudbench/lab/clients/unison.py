@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
-from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, option
+from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 from pytest_cloudbench.lab.clients.processes import tail
 
 _REPEAT_S = 2
@@ -22,7 +22,7 @@ class UnisonClient(LocalClient):
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {"unison": ("-version",), **VERSION_ARGUMENTS}
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._over_ssh = option("unison", options, "over", ("socket", "ssh"), "socket") == "ssh"
+        self._over_ssh = client_option("unison", options, "over", ("socket", "ssh"), "socket") == "ssh"
         self.facts = ClientFacts(
             "unison",
             watches_folder=True,

@@ -8,9 +8,10 @@ Pure functions. ``values`` has what goes in and comes out, and ``observe`` makes
 from __future__ import annotations
 
 from pytest_cloudbench.lab.detect.observe import observe
-from pytest_cloudbench.lab.detect.procedure import CAPABILITIES, first_steps, judge, more_steps
+from pytest_cloudbench.lab.detect.procedure import CAPABILITIES, first_steps, judge_capabilities, more_steps
 from pytest_cloudbench.lab.detect.values import KINDS, Observation, Step, Verdict
 
 __all__ = [
-    "CAPABILITIES", "KINDS", "Observation", "Step", "Verdict", "first_steps", "judge", "more_steps", "observe",
+    "CAPABILITIES", "KINDS", "Observation", "Step", "Verdict", "first_steps", "judge_capabilities", "more_steps",
+    "observe",
 ]  # fmt: skip

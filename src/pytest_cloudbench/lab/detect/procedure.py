@@ -55,7 +55,7 @@ def more_steps(observations: Sequence[Observation]) -> tuple[Step, ...]:
     of the observations.
     """
     counts = {kind: sum(observation.kind == kind for observation in observations) for kind in KINDS}
-    lacking = {kind for verdict in judge(observations).values() for kind in verdict.wants}
+    lacking = {kind for verdict in judge_capabilities(observations).values() for kind in verdict.wants}
     kinds = {kind for kind in lacking - {"idle"} if counts[kind] < (2 if kind in ("new", "big") else _MOST)}
     if not kinds:
         return ()
@@ -98,7 +98,7 @@ def _make_step(kind: str, size_bytes: int = 0) -> Step:
     return Step(kind, size_bytes or sizes.get(kind, 2 * MIB))
 
 
-def judge(observations: Sequence[Observation]) -> dict[str, Verdict]:
+def judge_capabilities(observations: Sequence[Observation]) -> dict[str, Verdict]:
     """Return a verdict for each of CAPABILITIES. Never raises: a capability that cannot be judged is unknown."""
     verdicts = {}
     for name in CAPABILITIES:

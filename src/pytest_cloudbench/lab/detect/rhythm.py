@@ -83,7 +83,7 @@ class _Chain:
         return min(1.0, tries * exp(-free * distance))
 
 
-def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> Rhythm:
+def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> Rhythm:
     """Find a period of at least ``least_s`` in ``times_s``, which are in a time from 0 to ``span_s``.
 
     Yes: a period with events at 80 % or more of its ticks, which happens by chance in less than 1 % of cases. It is the

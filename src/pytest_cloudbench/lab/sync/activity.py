@@ -101,7 +101,7 @@ class Window:
         return sum(up + down for up, down in self.steps[int(first_s / _STEP_S) : int(last_s / _STEP_S)])
 
     def every(self, interval_s: float) -> list[int]:
-        """Return the wire bytes, both ways, in each interval, of which the last may be shorter."""
+        """Return the wire bytes, both ways, in each interval. The last interval may be shorter."""
         size = max(1, round(interval_s / _STEP_S))
         sums = [up + down for up, down in self.steps]
         return [sum(sums[start : start + size]) for start in range(0, len(sums), size)]

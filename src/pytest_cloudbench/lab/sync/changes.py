@@ -307,7 +307,7 @@ class Played:
     size_bytes: int = 0
 
 
-def play(
+def play_edits(
     stream: Iterable[tuple[float, Edit]], path: Path, *, start: Content | None = None,
     after: Callable[[], None] | None = None,
 ) -> Played:  # fmt: skip

@@ -133,7 +133,7 @@ class LabItem:
     ) -> None:  # fmt: skip
         if run.time_scale != 1.0:
             raise UsageError("--time-scale: a sync client runs in real time; leave the option out")
-        clients.client(spec)
+        clients.make_client(spec)
         self.spec, self.nodeid = spec, item.nodeid
         self._item, self._agent, self._run, self._new_folder = item, agent, run, new_folder
         self._own_bench: _LabBench | None = None
@@ -154,7 +154,7 @@ class LabItem:
         """
         set_by_user = {pair.partition("=")[0] for pair in self.spec.partition("?")[2].split("&")}
         self._added_options = {name: value for name, value in (options or {}).items() if name not in set_by_user}
-        client = clients.client(self.spec, **self._added_options)
+        client = clients.make_client(self.spec, **self._added_options)
         for bench in (self._own_bench, self._test_file.stash.get(_SHARED, None)):
             self._end_bench(bench)  # one client at a time, since two would disturb each other
         self._own_bench = self._make_bench(
@@ -287,7 +287,7 @@ class LabItem:
         """Make one entry and judge it, see ``Experiment.conclude``.
 
         Args:
-            metrics: values by name, for expectations and gates; None is "not known".
+            metrics: values by name, for expectations and gates. None is "not known".
             rounds_s: durations that pytest-benchmark compares, at least one.
             stats_of: the thing that the rounds are durations of.
             columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
@@ -376,7 +376,7 @@ class LabItem:
         shared = self._test_file.stash.get(_SHARED, None)
         if shared is None or shared.is_closed or shared.spec != self.spec:
             self._end_bench(shared)
-            shared = self._make_bench(clients.client(self.spec), f"{self._test_file.nodeid}/{self.spec}")
+            shared = self._make_bench(clients.make_client(self.spec), f"{self._test_file.nodeid}/{self.spec}")
             self._test_file.stash[_SHARED] = shared
             self._test_file.addfinalizer(shared.close)
         return shared

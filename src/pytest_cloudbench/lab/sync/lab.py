@@ -36,7 +36,7 @@ class Lab:
 
     Args:
         client: one that is not prepared yet.
-        workdir: a folder for everything that is written; captures are in ``captures`` below it.
+        workdir: a folder for everything that is written. Captures are in ``captures`` below it.
         seed: contents are derived from it. It is new for each run. Otherwise a server might already know them.
         up: the link towards the server. If it is given, a client on the user's own network is refused. If omitted, the
             link has a delay of 10 ms, so that waiting for an answer is visible, and the user's own network is accepted

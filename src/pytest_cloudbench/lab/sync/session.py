@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_cloudbench.lab.clients.base import ClientUnavailable
-from pytest_cloudbench.lab.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
+from pytest_cloudbench.lab.detect import (
+    Observation,
+    Step,
+    Verdict,
+    first_steps,
+    judge_capabilities,
+    more_steps,
+    observe,
+)
 from pytest_cloudbench.lab.sync.changes import Changes
 from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.usage import difference
@@ -71,7 +79,7 @@ class SyncSession:
         while steps and not self.lab.never_synced:
             self.measure(steps)
             steps = more_steps(self.observations)
-        return judge(self.observations)
+        return judge_capabilities(self.observations)
 
     def _run_steps(self, steps: Sequence[Step]) -> list[Observation]:
         with self.lab.capture(steps=[step.kind for step in steps]):

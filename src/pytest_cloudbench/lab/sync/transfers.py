@@ -251,16 +251,18 @@ _MEANS = {
 _ALL, _NOTHING = 0.9, 0.1
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
     """Return the mean, or None if one of the values is unknown, or if there are none."""
     known_values = [value for value in values if value is not None]
     return statistics.fmean(known_values) if known_values and len(known_values) == len(values) else None
 
 
-def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def transfer_means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean of each quantity over the completed transfers, and the range of single ones."""
     completed = [transfer for transfer in transfers if transfer["is_synced"]]
-    summary: dict[str, Any] = {name: mean_of([transfer[key] for transfer in completed]) for name, key in _MEANS.items()}
+    summary: dict[str, Any] = {
+        name: mean_of_known([transfer[key] for transfer in completed]) for name, key in _MEANS.items()
+    }
     for name in ("start_up", "completion", "overhead"):
         values = [transfer[_MEANS[name]] for transfer in completed]
         if values and None not in values:
@@ -272,7 +274,7 @@ def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def doubts_of(transfers: Sequence[Mapping[str, Any]], repeats: int) -> list[str]:
+def transfer_doubts(transfers: Sequence[Mapping[str, Any]], repeats: int) -> list[str]:
     """Return the reasons why the numbers of repeated transfers may be wrong."""
     completed = sum(1 for transfer in transfers if transfer["is_synced"])
     doubts = [f"{repeats - completed} of {repeats} transfers did not finish"] if completed < repeats else []
@@ -280,7 +282,7 @@ def doubts_of(transfers: Sequence[Mapping[str, Any]], repeats: int) -> list[str]
     return list(dict.fromkeys([*doubts, *(reason for transfer in transfers for reason in transfer["reasons"])]))
 
 
-def recovery(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> dict[str, Any]:
+def recovery_cost(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the cost of an interruption: the difference between two transfers of equally large sets.
 
     ``recovery_bytes``: wire bytes beyond those of the undisturbed one (paper 004, Figure 4: total traffic).

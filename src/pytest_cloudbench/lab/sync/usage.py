@@ -43,7 +43,7 @@ def read_energy_uj(root: Path = _POWERCAP) -> dict[str, tuple[int, int]]:
         try:
             value, wrap = (int((package / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
         except (OSError, ValueError):
-            return {}  # since Linux 5.10 only root may read them; a sum over part of the machine would be wrong
+            return {}  # since Linux 5.10 only root may read them, and a sum over part of the machine would be wrong
         counters_uj[package.name] = (value, wrap)
     return counters_uj
 

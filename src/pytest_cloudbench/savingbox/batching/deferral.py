@@ -142,7 +142,7 @@ class AdaptiveBatcher(Batcher):
         return super().take_batch(now_ns)
 
     def forget(self, path: str) -> None:
-        """Drop a path of which nothing waits any more."""
+        """Drop a path: nothing of it waits any more."""
         self._without_rhythm.pop(path, None)
         super().forget(path)
 

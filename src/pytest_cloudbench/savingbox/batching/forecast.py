@@ -47,7 +47,7 @@ class Forecast:
         return self.traffic_bytes / self.content_bytes
 
 
-def forecast(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
+def forecast_batching(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
     """Return what some rules make of a load.
 
     Args:
@@ -74,4 +74,4 @@ def forecast(changes: Iterable[Change], rules: BatchRules, bound_s: float | None
 def curve(changes: Iterable[Change], rules: BatchRules, bounds_s: Sequence[float]) -> list[Forecast]:
     """Return traffic against delay: by UDS's rules, and by the adaptive wait with each bound."""
     changes = list(changes)
-    return [forecast(changes, rules, bound_s) for bound_s in (None, *bounds_s)]
+    return [forecast_batching(changes, rules, bound_s) for bound_s in (None, *bounds_s)]

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import IO, Any, NamedTuple
 
-from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part, WireError, head, read_answer
+from pytest_cloudbench.lab.clients.reference.protocol import (
+    PIECE_BYTES,
+    Part,
+    WireError,
+    format_request_head,
+    read_answer,
+)
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
 _TIMEOUT_S = 60.0
@@ -104,7 +110,9 @@ class Connection:
         buffer_bytes = 0
         for request in requests:
             body_bytes = sum(part.length_bytes for part in request.body)
-            first = Part.from_bytes(head(request.method, request.target, self._host, self._token, body_bytes))
+            first = Part.from_bytes(
+                format_request_head(request.method, request.target, self._host, self._token, body_bytes)
+            )
             for part in (first, *request.body):
                 for piece in part.pieces():
                     buffer.append(piece)

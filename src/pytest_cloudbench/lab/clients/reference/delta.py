@@ -26,7 +26,7 @@ _Read = Callable[[int, int], bytes]
 class DeltaSegment(NamedTuple):
     """The next bytes of a new file, and where they are taken from.
 
-    ``kind``: ``data`` (sent; ``where`` is the offset in the new file), ``base`` (``where``: the offset in the older
+    ``kind``: ``data`` (sent, and ``where`` is the offset in the new file), ``base`` (``where``: the offset in the older
     version), ``own`` (``where``: an earlier offset in the new file) or ``block`` (``where``: the SHA-256 of a block).
     """
 

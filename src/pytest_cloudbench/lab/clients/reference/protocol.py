@@ -131,7 +131,7 @@ class UploadEntry:
             raise WireError(f"an entry cannot be understood: {error}") from error
 
 
-def head(method: str, target: str, host: str, token: str, body_bytes: int) -> bytes:
+def format_request_head(method: str, target: str, host: str, token: str, body_bytes: int) -> bytes:
     """Return the head of a request."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", f"Authorization: Bearer {token}"]
     if method != "GET":
@@ -139,7 +139,7 @@ def head(method: str, target: str, host: str, token: str, body_bytes: int) -> by
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1")
 
 
-def answer(status: HTTPStatus, body: bytes) -> bytes:
+def format_answer(status: HTTPStatus, body: bytes) -> bytes:
     """Return a whole answer."""
     return f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 

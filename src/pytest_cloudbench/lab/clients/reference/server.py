@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import parse_qsl
 
-from pytest_cloudbench.lab.clients.reference.protocol import Limited, UploadEntry, WireError, answer, read_head
+from pytest_cloudbench.lab.clients.reference.protocol import Limited, UploadEntry, WireError, format_answer, read_head
 from pytest_cloudbench.lab.clients.reference.settings import Settings
 from pytest_cloudbench.lab.clients.reference.store import ConflictError, Store
 
 STATS = "stats.sock"
-"""A socket in the server's own folder. Whoever connects gets the counters as JSON; these bytes are not counted."""
+"""A socket in the server's own folder. Whoever connects gets the counters as JSON. These bytes are not counted."""
 _BACKLOG = 128
 _TCP_INFO_BYTES = 136
 _BYTES_ACKED_AT = 120
@@ -176,7 +176,7 @@ class Server:
             _log_text(traceback.format_exc())
             status, answer_body = HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}".encode()
         body.drain()
-        connection.sendall(answer(status, answer_body))
+        connection.sendall(format_answer(status, answer_body))
         return True
 
     def _answer_request(self, request: str, query: dict[str, str], body: Limited) -> bytes:

@@ -60,7 +60,7 @@ class _ChangedFile:
         So the body has the announced length, and the server refuses the content.
         """
         try:
-            file = open(self.absolute, "rb")  # noqa: SIM115  # only an error of this line is meant; closed below
+            file = open(self.absolute, "rb")  # noqa: SIM115  # only an error of this line is meant, and the file is closed below
         except OSError:
             yield from _read_padded(None, 0, stop - start)
             return

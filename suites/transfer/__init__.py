@@ -34,5 +34,5 @@ CLOUDBENCH_SUITE = Suite(
         "extra_bytes_per_op": Metric("bytes"),
         "extra_bytes_per_request": Metric("bytes"),
     },
-    columns={"extra_bytes_per_op": "extra B/op", "extra_bytes_per_request": "extra B/req"},
+    columns={"extra_bytes_per_op": "extra/op", "extra_bytes_per_request": "extra/req"},
 )

@@ -160,6 +160,19 @@ def test_nothing_is_wider_than_the_window(page: Browser, width: int) -> None:
     assert shown == page.run("return document.querySelectorAll('figure').length")  # one drawing of each
 
 
+def test_a_telephone_shows_every_table_of_numbers_as_cards(page: Browser) -> None:
+    page.look("light", 360)
+    wider = """return [...document.querySelectorAll('.scroll')].filter(
+        each => each.clientWidth && each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"""
+    assert page.run(wider) == []
+    titles = """return [...document.querySelectorAll('table.values td')].filter(each => each.offsetWidth).map(
+        each => getComputedStyle(each, '::before').content)"""
+    assert {'"loss rate"', '"p50 ms"', '"p99 ms"'} <= set(page.run(titles))
+    tops = "return ['#good-and-bad', '#measured'].map(name => document.querySelector(name).offsetTop)"
+    good_and_bad, measured = page.run(tops)
+    assert good_and_bad < measured  # the numbers before what they were measured on
+
+
 def test_links_lead_to_what_is_then_open(page: Browser) -> None:
     page.look("light", 1280)
     names = page.run("return [...document.querySelectorAll('main a[href^=\"#\"]')].map(each => each.hash.slice(1))")

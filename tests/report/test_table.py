@@ -128,6 +128,7 @@ def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
         "! 50-1s: gw1 was lost",
         "note: the records went on in /tmp/x",
         "  50-1s: loss_rate <= 0.1: broken",
+        "  50-1s: loss rate: published 20.00 %, measured 0.80 %: -19.20 points, allowed: no bound",
         "  published: a paper, Table 1, 2014",
         "  1 expectation met",
         "  no expectation for the others",

@@ -13,7 +13,16 @@ import pytest
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.availability import at_least
-from suites.cloudraid.measures import compare_losses, judge_excess, judge_slowdown, median_interval
+from pytest_cloudbench.report.quantities import format_chosen_size
+from suites.cloudraid import CLOUDBENCH_SUITE
+from suites.cloudraid.measures import (
+    LEARNING_BYTES,
+    PLACED_BYTES,
+    compare_losses,
+    judge_excess,
+    judge_slowdown,
+    median_interval,
+)
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.folders import make_folders
 from tests.truths import Truths
@@ -146,6 +155,14 @@ def test_what_is_no_array_is_skipped(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_losses", *FOLDER)
     assert run.counts() == {"skipped": 1}, run.text
     assert run.lines_with("not an array of providers")
+
+
+def test_columns_of_placement_name_the_size_that_they_are_of() -> None:
+    titles = CLOUDBENCH_SUITE.columns
+    for name in ("throughput_s", "least_s", "over_the_bound"):
+        assert titles[name].startswith(f"{format_chosen_size(PLACED_BYTES)} ")
+    for name in ("equal_s", "equal_least_s"):
+        assert titles[name].startswith(f"{format_chosen_size(LEARNING_BYTES)} ")
 
 
 @pytest.mark.slow

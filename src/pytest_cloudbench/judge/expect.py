@@ -7,6 +7,7 @@ number that is not known is ``unknown``, never "met".
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,33 @@ def _bounds(claim: Expectation) -> str:
     parts = [f">= {claim.at_least:g}"] if claim.at_least is not None else []
     parts += [f"<= {claim.at_most:g}"] if claim.at_most is not None else []
     return " and ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The values that a claim allows; None is no bound on that side."""
+
+    at_least: float | None
+    at_most: float | None
+
+    def times(self, factor: float) -> Bounds:
+        """Return the same bounds in another unit."""
+        return Bounds(*(None if bound is None else bound * factor for bound in (self.at_least, self.at_most)))
+
+
+_CLAIM = re.compile(r"(\w[\w.]*)(?: >= (\S+))?(?: and)?(?: <= (\S+))? \(")
+
+
+def find_bounds(lines: object, metric: str) -> Bounds | None:
+    """Return the bounds of a metric by the lines that ``judge_expectation`` made, which entries store."""
+    for line in lines if isinstance(lines, list) else ():
+        match = _CLAIM.match(str(line))
+        if match and match[1] == metric and (match[2] or match[3]):
+            try:
+                return Bounds(*(None if bound is None else float(bound) for bound in (match[2], match[3])))
+            except ValueError:  # written by something else
+                continue
+    return None
 
 
 def judge_expectation(claim: Expectation, metrics: Mapping[str, float | None], doubts: Sequence[str]) -> Judgement:

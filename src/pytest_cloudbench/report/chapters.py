@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_cloudbench.judge.stats import PERCENTILES
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.digest import Digest, digest
+from pytest_cloudbench.report.distance import compare_with_published
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
 from pytest_cloudbench.report.figures.sides import between_sides
@@ -77,7 +78,7 @@ class Chapter:
         """Yields the chapter in pieces; ``folded``: experiments are opened by the reader."""
         first = self.members[0]
         head = f'<h2 id="{self.name}-h">{safe(self.title)}</h2>'
-        yield f'<section id="{self.name}" aria-labelledby="{self.name}-h">{head}'
+        yield f'<section class="chapter" id="{self.name}" aria-labelledby="{self.name}-h">{head}'
         yield f'<p class="source"><code>{safe(first.test)}</code></p>'
         if self.single:
             yield from _figures(families.of(self.single), self.name, self.names, "h3")
@@ -112,6 +113,13 @@ class Chapter:
                 for each, row in zip(members, rows[1:], strict=True)
             ]
             yield html.table(f"{self.title}: {', '.join(rows[0])}", head, body, style="values")
+        compared = [
+            [self.label(each), each.subject, *astuple(comparison)]
+            for each in self.single for comparison in compare_with_published(each.info)
+        ]  # fmt: skip
+        if compared:
+            head = ["experiment", "provider", "what", "measured", "published", "apart", "allowed"]
+            yield html.table(f"{self.title}: beside what was published", head, compared, style="values")
 
     def _experiment(
         self, name: str, label: str, group: Sequence[Measurement], histories: Sequence[Figure]

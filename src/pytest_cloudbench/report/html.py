@@ -62,9 +62,12 @@ def table(
     texts = [[cell if is_html else safe(shown(cell)) for cell in row] for row in rows]
     is_text = [not is_html and not any(_NUMBER.match(row[place]) for row in texts) for place in range(len(head))]
     marks = [' class="t"' if each else "" for each in is_text]
+    # On a telephone each row is a card, whose cells need their titles; tables without a style are narrow enough.
+    labels = [f' data-label="{safe(title)}"' if style else "" for title in head]
     lines = [
         f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f"<td{mark}>{cell}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True)) + "</tr>"
+        + "".join(f"<td{mark}{label}>{cell}</td>"
+                  for mark, label, cell in zip(marks[1:], labels[1:], row[1:], strict=True)) + "</tr>"
         for row in texts
     ]  # fmt: skip
     titles = "".join(f'<th scope="col"{mark}>{safe(title)}</th>' for mark, title in zip(marks, head, strict=True))

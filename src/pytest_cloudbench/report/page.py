@@ -49,7 +49,7 @@ def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator
     )
     yield _contents(parts)
     yield "<main>"
-    yield from _measured(gathered, parts)
+    yield from _measured(gathered)
     yield from _good_and_bad(found, parts)
     yield from _beside(found, parts)
     for part in parts:
@@ -97,7 +97,7 @@ def _contents(parts: Sequence[Chapter]) -> str:
 # --- what was measured on what ---
 
 
-def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
+def _measured(gathered: Gathered) -> Iterator[str]:
     found = gathered.measurements
     yield '<section id="measured" aria-labelledby="measured-h"><h2 id="measured-h">What was measured on what</h2>'
     rows = []
@@ -122,13 +122,6 @@ def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
     if len(machines) > 1:
         yield _warning("Runs of different machines", [f"{safe(each)}" for each in sorted(machines)],
                        "Times of different machines are not comparable.")  # fmt: skip
-    where = {id(each): part for part in parts for each in part.members}
-    doubts: dict[str, list[Measurement]] = {}
-    for each in found:
-        for doubt in each.info["doubts"]:
-            doubts.setdefault(doubt, []).append(each)
-    lines = [f"{safe(doubt)}: {_links(about, where)}" for doubt, about in doubts.items()]
-    yield _warning("Doubts: these numbers may be wrong", lines) if lines else "<p>Nothing is in doubt.</p>"
     if gathered.left_out:
         yield _warning("Left out", [safe(line) for line in gathered.left_out])
     notes = Counter(note for each in found for note in each.info["notes"])
@@ -185,9 +178,20 @@ def _links(about: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
 # --- what is good and bad ---
 
 
+def _doubted(found: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
+    """Return what may be wrong with the numbers, with links to the experiments that it is about."""
+    doubts: dict[str, list[Measurement]] = {}
+    for each in found:
+        for doubt in each.info["doubts"]:
+            doubts.setdefault(doubt, []).append(each)
+    lines = [f"{safe(doubt)}: {_links(about, where)}" for doubt, about in doubts.items()]
+    return _warning("Doubts: these numbers may be wrong", lines) if lines else "<p>Nothing is in doubt.</p>"
+
+
 def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
     claimed, where = claims(found), {id(each): part for part in parts for each in part.members}
+    yield _doubted(found, where)
     if not claimed:
         yield "<p>These runs had asserts only: no bound was given, and no expectation is recorded for them.</p>"
     for status, title in ANSWERS.items():
@@ -287,7 +291,7 @@ def _distance_text(key: str, far: Distance) -> str:
 
 def _footer() -> str:
     return (
-        f"<footer><p>Made by pytest-cloudbench {escape(__version__)}. p50, p99: half, 99 % of the operations that "
-        "succeeded took at most this long, counted from when they were due. A dash is not known; it is never zero. "
-        "Curves are drawn from classes 1 % wide, percentiles in tables of experiments are exact.</p></footer>"
+        f"<footer><p>Made by pytest-cloudbench {escape(__version__)}. p50, p95, p99: half, 95 %, 99 % of the "
+        "operations that succeeded took at most this long, counted from when they were due. A dash is not known; it is "
+        "never zero. Curves are drawn from classes 1 % wide; percentiles in tables and captions are exact.</p></footer>"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_cloudbench.report.distance import format_bounds, format_distance
 from pytest_cloudbench.report.quantities import format_number, format_share, format_value
 from pytest_cloudbench.results.published import Measured, Row, Table
 
@@ -23,16 +24,28 @@ def render(table: Table) -> list[str]:
     heads = list(dict.fromkeys(name for row in table.rows for name in row.params))
     units = dict.fromkeys(row.unit for row in table.rows)
     providers = list(dict.fromkeys(each.provider for row in table.rows for each in row.measured))
+    bounded = {each.provider for row in table.rows for each in row.measured if each.allowed is not None}
     unit = next(iter(units)) if len(units) == 1 else ""
     head = [*heads, *([] if unit else ["unit"]), "published"]
-    rows = [[*head, *(title for provider in providers for title in (provider, "difference"))]]
+    rows = [
+        [
+            *head,
+            *(
+                title
+                for provider in providers
+                for title in (provider, "difference", *["allowed"] * (provider in bounded))
+            ),
+        ]
+    ]
     for row in table.rows:
         cells = [format_value(row.params.get(name)) for name in heads]
         cells += [*([] if unit else [row.unit]), _value(row.value, row.unit)]
         for provider in providers:
             mine = [each for each in row.measured if each.provider == provider]
             cells.append("; ".join(_measured(each, row) for each in mine) or "-")
-            cells.append("; ".join(_difference(each, row) for each in mine) or "-")
+            cells.append("; ".join(format_distance(each.value, row.value, row.unit) for each in mine) or "-")
+            if provider in bounded:
+                cells.append("; ".join(dict.fromkeys(format_bounds(each.allowed, row.unit) for each in mine)) or "-")
         rows.append(cells)
     text = {at for at, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)}
     what = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
@@ -54,17 +67,6 @@ def _value(value: float | None, unit: str) -> str:
 
 def _measured(each: Measured, row: Row) -> str:
     return _value(each.value, row.unit) + ("?" if each.doubts else "")
-
-
-def _difference(each: Measured, row: Row) -> str:
-    """Returns a share's difference in points, a verdict's in words, and otherwise the ratio if there is one."""
-    if each.value is None:
-        return "-"
-    if row.unit == "%":
-        return f"{each.value - row.value:+.2f} points"
-    if row.unit == "yes/no":
-        return "same" if bool(each.value) == bool(row.value) else "other"
-    return f"{each.value / row.value:.2f} x" if row.value > 0 else "-"
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.report.distance import compare_with_published
 from pytest_cloudbench.report.quantities import (
     format_bytes,
     format_megabytes,
@@ -286,6 +287,8 @@ def _remarks(members: Sequence[_Finding], width: int, *, is_short: bool) -> list
         remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"] if not is_short)
         said |= dict.fromkeys(f"{label}: {line}" for line in errors_said(info))
         remarks |= dict.fromkeys(f"  {label}: {line}" for line in told)
+        if not is_short:
+            remarks |= dict.fromkeys(f"  {label}: {each.line}" for each in compare_with_published(info))
         if "source" in info["published"] and not is_short:
             remarks[f"  published: {info['published']['source']}"] = None
     if is_short:

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_cloudbench.judge.expect import Bounds, find_bounds
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.installed import installed_suites
 from pytest_cloudbench.results.suite import PublishedTable
@@ -27,12 +28,13 @@ _Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run measured for a row, in the table's unit. None: not known."""
+    """What a run measured for a row, and what it was expected to be, in the table's unit. None: not known."""
 
     provider: str
     value: float | None
     doubts: Sequence[str] = ()
     is_emulated: bool = False
+    allowed: Bounds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,11 @@ def beside(table: Table, run: Sequence[_Entry]) -> int:
             is_number = isinstance(value, (int, float)) and isfinite(value)
             scaled = value * figure.scale if is_number else None
             doubts = [*map(str, info.get("doubts") or [])]
-            row.measured.append(Measured(str(info.get("provider")), scaled, doubts, bool(info.get("emulated"))))
+            bounds = find_bounds(info.get("expectations"), figure.metric)
+            allowed = bounds.times(figure.scale) if bounds else None
+            row.measured.append(
+                Measured(str(info.get("provider")), scaled, doubts, bool(info.get("emulated")), allowed)
+            )
             count += 1
     return count
 

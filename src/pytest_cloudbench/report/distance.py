@@ -1,0 +1,82 @@
+"""How far a measured value is from the published one, and which bound applies to it.
+
+The terminal's table, ``cloudbench published`` and the report say it with these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.expect import Bounds, find_bounds
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.report.quantities import UNKNOWN, format_number, format_points, format_share, format_with_unit
+
+NO_BOUND = "no bound"
+
+
+def format_distance(measured: float | None, published: float, unit: str) -> str:
+    """Return a share's difference in points, a verdict's in words, and otherwise the ratio if there is one.
+
+    ``unit`` is one of ``METRICS``, or of a published table, where shares are in percent.
+    """
+    if measured is None:
+        return UNKNOWN
+    if unit in ("%", "fraction"):
+        return format_points((measured - published) / (100 if unit == "%" else 1))
+    if unit in ("yes/no", "1 is yes"):
+        return "same" if bool(measured) == bool(published) else "other"
+    return f"{measured / published:.2f} x" if published > 0 else UNKNOWN
+
+
+def format_bounds(bounds: Bounds | None, unit: str) -> str:
+    """Return which values are allowed: ``at most 16 %``, ``10 % to 45 %``, or that there is no bound."""
+    if bounds is None:
+        return NO_BOUND
+    low, high = (None if bound is None else _format_bound(bound, unit) for bound in (bounds.at_least, bounds.at_most))
+    if low is None:
+        return f"at most {high}"
+    return f"at least {low}" if high is None else f"{low} to {high}"
+
+
+def _format_bound(bound: float, unit: str) -> str:
+    if unit in ("%", "fraction"):
+        return format_share(bound / (100 if unit == "%" else 1)).replace(".00 %", " %")
+    if unit in ("yes/no", "1 is yes"):
+        return "yes" if bound else "no"
+    return format_with_unit(bound, unit) if unit in ("s", "bytes", "bytes/s") else format_number(bound, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One published value beside the measured one, as text."""
+
+    title: str
+    measured: str
+    published: str
+    distance: str
+    allowed: str
+
+    @property
+    def line(self) -> str:
+        """The comparison in one line."""
+        values = f"published {self.published}, measured {self.measured}"
+        return f"{self.title}: {values}: {self.distance}, allowed: {self.allowed}"
+
+
+def compare_with_published(info: Mapping[str, Any]) -> Iterator[Comparison]:
+    """Yield a comparison for each number of an entry that was published for the same experiment."""
+    published = info.get("published")
+    for name, value in published.items() if isinstance(published, Mapping) else ():
+        measured = info.get(name)
+        if isinstance(value, bool) or not finite(value) or (measured is not None and not finite(measured)):
+            continue
+        if name not in info:
+            continue
+        unit = METRICS[name].unit if name in METRICS else "s" if name.endswith("_s") else ""
+        yield Comparison(
+            name.replace("_", " ").removesuffix(" s"), format_with_unit(measured, unit), format_with_unit(value, unit),
+            format_distance(measured, value, unit), format_bounds(find_bounds(info.get("expectations"), name), unit),
+        )  # fmt: skip

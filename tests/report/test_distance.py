@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.expect import Bounds, Expectation, find_bounds, judge_expectation
+from pytest_cloudbench.judge.expect import ClaimBounds, Expectation, find_bounds, judge_expectation
 from pytest_cloudbench.report.distance import compare_with_published, format_bounds
 from pytest_cloudbench.report.published import render as render_published
 from pytest_cloudbench.report.table import render
@@ -26,7 +26,7 @@ TEST = "suites/iot/test_iot.py::test_table_4_2"
 def test_bounds_are_read_from_the_line_of_a_claim(at_least: float | None, at_most: float | None) -> None:
     claim = Expectation("p", "loss_rate", at_least, at_most, "a source (2014)", datetime.date(2014, 6, 1))
     line = judge_expectation(claim, {"loss_rate": 0.2}, []).line
-    assert find_bounds(["gate loss_rate:0.1: met", line], "loss_rate") == Bounds(at_least, at_most)
+    assert find_bounds(["gate loss_rate:0.1: met", line], "loss_rate") == ClaimBounds(at_least, at_most)
     assert find_bounds([line], "ok_rate") is None
 
 
@@ -37,10 +37,11 @@ def test_what_somebody_else_wrote_has_no_bound(lines: Any) -> None:
 
 @pytest.mark.parametrize(
     ("bounds", "unit", "text"),
-    [(Bounds(None, 0.16), "fraction", "at most 16 %"), (Bounds(10, 45), "%", "10 % to 45 %"),
-     (Bounds(2, None), "s", "at least 2 s"), (Bounds(1, None), "1 is yes", "at least yes"), (None, "s", "no bound")],
+    [(ClaimBounds(None, 0.16), "fraction", "at most 16 %"), (ClaimBounds(10, 45), "%", "10 % to 45 %"),
+     (ClaimBounds(2, None), "s", "at least 2 s"), (ClaimBounds(1, None), "1 is yes", "at least yes"),
+     (None, "s", "no bound")],
 )  # fmt: skip
-def test_bounds_are_said_in_the_unit_of_the_value(bounds: Bounds | None, unit: str, text: str) -> None:
+def test_bounds_are_said_in_the_unit_of_the_value(bounds: ClaimBounds | None, unit: str, text: str) -> None:
     assert format_bounds(bounds, unit) == text
 
 

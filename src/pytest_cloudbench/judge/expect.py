@@ -153,27 +153,27 @@ def _bounds(claim: Expectation) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ClaimBounds:
     """The values that a claim allows; None is no bound on that side."""
 
     at_least: float | None
     at_most: float | None
 
-    def times(self, factor: float) -> Bounds:
+    def times(self, factor: float) -> ClaimBounds:
         """Return the same bounds in another unit."""
-        return Bounds(*(None if bound is None else bound * factor for bound in (self.at_least, self.at_most)))
+        return ClaimBounds(*(None if bound is None else bound * factor for bound in (self.at_least, self.at_most)))
 
 
 _CLAIM = re.compile(r"(\w[\w.]*)(?: >= (\S+))?(?: and)?(?: <= (\S+))? \(")
 
 
-def find_bounds(lines: object, metric: str) -> Bounds | None:
+def find_bounds(lines: object, metric: str) -> ClaimBounds | None:
     """Return the bounds of a metric by the lines that ``judge_expectation`` made, which entries store."""
     for line in lines if isinstance(lines, list) else ():
         match = _CLAIM.match(str(line))
         if match and match[1] == metric and (match[2] or match[3]):
             try:
-                return Bounds(*(None if bound is None else float(bound) for bound in (match[2], match[3])))
+                return ClaimBounds(*(None if bound is None else float(bound) for bound in (match[2], match[3])))
             except ValueError:  # written by something else
                 continue
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import finite
-from pytest_cloudbench.judge.expect import Bounds, find_bounds
+from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.quantities import UNKNOWN, format_number, format_points, format_share, format_with_unit
 
@@ -31,7 +31,7 @@ def format_distance(measured: float | None, published: float, unit: str) -> str:
     return f"{measured / published:.2f} x" if published > 0 else UNKNOWN
 
 
-def format_bounds(bounds: Bounds | None, unit: str) -> str:
+def format_bounds(bounds: ClaimBounds | None, unit: str) -> str:
     """Return which values are allowed: ``at most 16 %``, ``10 % to 45 %``, or that there is no bound."""
     if bounds is None:
         return NO_BOUND

@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_cloudbench.judge.expect import Bounds, find_bounds
+from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.installed import installed_suites
 from pytest_cloudbench.results.suite import PublishedTable
@@ -34,7 +34,7 @@ class Measured:
     value: float | None
     doubts: Sequence[str] = ()
     is_emulated: bool = False
-    allowed: Bounds | None = None
+    allowed: ClaimBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Compared:
 
 
 def finite(value: object) -> bool:
-    """Returns whether this is a number that a float can hold."""
+    """Return whether this is a number that a float can hold."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:
@@ -81,7 +81,7 @@ def finite(value: object) -> bool:
 
 
 def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
-    """Returns why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
+    """Return why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
     for fault in faults(info):
         return fault
     value: Any = info.get(metric)
@@ -91,7 +91,7 @@ def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
 
 
 def faults(info: Mapping[str, Any]) -> list[str]:
-    """Returns all that keeps an entry from being a baseline whatever the metric, the gravest first."""
+    """Return all that keeps an entry from being a baseline whatever the metric, the gravest first."""
     found = ["compared two sides"] if "versus" in info or "block" in info else []
     if info.get("schema") != ENTRY_SCHEMA:
         return found
@@ -109,18 +109,18 @@ def faults(info: Mapping[str, Any]) -> list[str]:
 
 
 def is_about_times(doubt: object) -> bool:
-    """Returns whether a doubt is about times only, so that counts can be judged all the same."""
+    """Return whether a doubt is about times only, so that counts can be judged all the same."""
     return isinstance(doubt, str) and _ABOUT_TIMES.match(doubt) is not None
 
 
 def _gate_failed_it(info: Mapping[str, Any]) -> bool:
-    """Returns whether nothing but the regression gate failed an entry's test: it judges those alone that had passed."""
+    """Return whether nothing but the regression gate failed an entry's test: it judges those alone that had passed."""
     gate = info.get("gate")
     return info.get("outcome") == "failed" and isinstance(gate, Mapping) and isinstance(gate.get("answer"), str)
 
 
 def differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns how an entry's conditions differ from the current ones, in the past tense; empty if they do not."""
+    """Return how an entry's conditions differ from the current ones, in the past tense; empty if they do not."""
     if info.get("schema") != ENTRY_SCHEMA:
         return "came from another version"
     fields = [key for key in CONDITIONS if info.get(key) != now.get(key)]
@@ -159,7 +159,7 @@ def choose(
 
 
 def told(reasons: Sequence[str]) -> str:
-    """Returns why there is no baseline, in one line."""
+    """Return why there is no baseline, in one line."""
     if not reasons:
         return "no baseline yet"
     if len(set(reasons)) == 1:

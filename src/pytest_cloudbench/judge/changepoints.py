@@ -62,12 +62,12 @@ class ChangePoint:
 
     @property
     def confidence(self) -> float:
-        """Returns how sure it is, from 0 to 1."""
+        """Return how sure it is, from 0 to 1."""
         return 1 - self.p_value
 
 
 def find_changes(values: Sequence[float]) -> list[ChangePoint]:
-    """Returns the changes in a series of runs, the oldest first. The values are finite numbers."""
+    """Return the changes in a series of runs, the oldest first. The values are finite numbers."""
     if len(set(values)) < 2:
         return []
     is_positive = min(values) > 0
@@ -97,7 +97,7 @@ def _change(
 
 
 def _correlation(parts: Sequence[Sequence[float]]) -> float:
-    """Returns the correlation of successive values about the mean of their part."""
+    """Return the correlation of successive values about the mean of their part."""
     products = squares = 0.0
     for part in parts:
         middle = fmean(part)
@@ -108,7 +108,7 @@ def _correlation(parts: Sequence[Sequence[float]]) -> float:
 
 
 def _split(levels: Sequence[float], start: int, end: int, is_log: bool) -> list[int]:
-    """Returns the places of changes between two places, by splitting in two as long as that is more than noise."""
+    """Return the places of changes between two places, by splitting in two as long as that is more than noise."""
     place = _best(levels[start:end]) if _may_differ(levels[start:end]) else None
     if place is None or _test(levels[start : start + place], levels[start + place : end], is_log) >= _CERTAIN:
         return []
@@ -117,7 +117,7 @@ def _split(levels: Sequence[float], start: int, end: int, is_log: bool) -> list[
 
 
 def _may_differ(levels: Sequence[float]) -> bool:
-    """Returns whether any split could pass the test: most series have none, and this is far quicker than ``_best``."""
+    """Return whether any split could pass the test: most series have none, and this is far quicker than ``_best``."""
     count = len(levels)
     if count < 2 * LEAST_RUNS:
         return False
@@ -132,12 +132,12 @@ def _may_differ(levels: Sequence[float]) -> bool:
 
 @cache
 def _weights(count: int) -> tuple[float, ...]:
-    """Returns for each place of a split the inverse variance of the sum of what is before it."""
+    """Return for each place of a split the inverse variance of the sum of what is before it."""
     return tuple(count / (at * (count - at)) for at in range(LEAST_RUNS, count - LEAST_RUNS + 1))
 
 
 def _best(levels: Sequence[float]) -> int | None:
-    """Returns the split with the largest energy distance, weighted by the sizes of its sides; None in a short series.
+    """Return the split with the largest energy distance, weighted by the sizes of its sides; None in a short series.
 
     Sums of distances of each side are kept up while one value after the other moves from the right to the left.
     """
@@ -164,7 +164,7 @@ def _distances(value: float, others: Sequence[float]) -> float:
 
 
 def _test(before: Sequence[float], after: Sequence[float], is_log: bool) -> float:
-    """Returns the probability of such a difference by chance, and 1 for one that is too small to count."""
+    """Return the probability of such a difference by chance, and 1 for one that is too small to count."""
     old, new = fmean(before), fmean(after)
     step, freedom = abs(new - old), len(before) + len(after) - 2
     squares = sum((value - old) ** 2 for value in before) + sum((value - new) ** 2 for value in after)

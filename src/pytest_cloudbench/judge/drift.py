@@ -107,14 +107,14 @@ class SeriesDrift:
         self._names.append(name)
 
     def now(self) -> SeriesDrift:
-        """Returns the series as it is, which runs that are added later do not change."""
+        """Return the series as it is, which runs that are added later do not change."""
         earlier = SeriesDrift(self._margin, self._usual_starved)
         earlier._values, earlier._names, earlier._standings = self._values, self._names, self._standings
         earlier._count = len(self._values)
         return earlier
 
     def after(self, value: float, starved: float | None = None) -> DriftState:
-        """Returns how the series would stand after one more run, which is not taken."""
+        """Return how the series would stand after one more run, which is not taken."""
         value -= self._allowed(starved)
         opening = self._standing_after(value).opening
         if opening is None:
@@ -133,7 +133,7 @@ class SeriesDrift:
         return Noise(tuple(self._values[:ANCHOR_RUNS]))
 
     def _change(self, values: Sequence[float], opening: int) -> tuple[float, bool]:
-        """Returns how much worse the runs since the opening are, and whether the last ones still are."""
+        """Return how much worse the runs since the opening are, and whether the last ones still are."""
         since = values[max(opening - _WINDOWS[0] + 1, len(values) - _WINDOWS[-1]) :]
         change = Noise(tuple(since)).middle - self._anchor.middle
         return change, median(values[-_WINDOWS[0] :]) - self._anchor.middle >= _OPENS_SHARE * self._margin
@@ -160,7 +160,7 @@ class SeriesDrift:
         return _Standing(opening, since)
 
     def _error(self, last: Sequence[float]) -> float:
-        """Returns the standard deviation between runs, made larger because successive runs are alike.
+        """Return the standard deviation between runs, made larger because successive runs are alike.
 
         The noise may have become larger since the first runs. Differences of successive runs tell, whatever the trend.
         """
@@ -171,12 +171,12 @@ class SeriesDrift:
 
 
 def _of_runs(count: int) -> float:
-    """Returns the factor of the standard error of so many runs against the first ones."""
+    """Return the factor of the standard error of so many runs against the first ones."""
     return sqrt(1 / count + 1 / ANCHOR_RUNS)
 
 
 def _correlation(values: Sequence[float]) -> float:
-    """Returns the correlation of successive values."""
+    """Return the correlation of successive values."""
     middle = fmean(values)
     squares = sum((value - middle) ** 2 for value in values)
     products = sum((one - middle) * (other - middle) for one, other in pairwise(values))

@@ -33,7 +33,7 @@ _WORST: tuple[Status, ...] = ("broken", "unknown", "note", "met")
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """Returns the verdict on an entry: ``broken``, ``inconclusive``, ``note``, ``met``, or ``none`` without a claim."""
+    """Return the verdict on an entry: ``broken``, ``inconclusive``, ``note``, ``met``, or ``none`` without a claim."""
     found = set(statuses)
     verdict = next((status for status in _WORST if status in found), "none")
     return "inconclusive" if verdict == "unknown" else verdict
@@ -116,7 +116,7 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
 
 
 def _unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Returns the hint for an unknown name: the nearest known one, or all of them."""
+    """Return the hint for an unknown name: the nearest known one, or all of them."""
     return f"unknown {what} {_shown(word)}" + (did_you_mean(word, known) or f"; expected one of {', '.join(known)}")
 
 

@@ -155,7 +155,7 @@ def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
 
 
 def is_suspect(check: Check) -> bool:
-    """Returns whether this run looks worse than it should, so that it should be measured again."""
+    """Return whether this run looks worse than it should, so that it should be measured again."""
     if check.why or check.now.value is None:
         return False
     if check.kind == "fact":
@@ -174,7 +174,7 @@ def is_suspect(check: Check) -> bool:
 
 
 def needs_again(check: Check) -> bool:
-    """Returns whether a suspect must be measured again, given how often it was.
+    """Return whether a suspect must be measured again, given how often it was.
 
     A level is cleared by the first repetition that is not bad. Counts are judged together, and need all repetitions.
     """
@@ -187,7 +187,7 @@ def needs_again(check: Check) -> bool:
 
 
 def suspicion(check: Check) -> float:
-    """Returns how unlikely a suspect is if nothing has changed: the smaller, the more urgent is measuring it again.
+    """Return how unlikely a suspect is if nothing has changed: the smaller, the more urgent is measuring it again.
 
     It is 1 for what is broken already, where repetitions only say how often it comes again.
     """
@@ -199,7 +199,7 @@ def suspicion(check: Check) -> float:
 
 
 def is_test(check: Check) -> bool:
-    """Returns whether it can be called significant, so that the session's probability of a false alarm is shared by it.
+    """Return whether it can be called significant, so that the session's probability of a false alarm is shared by it.
 
     A rate whose events were never seen in any run cannot: whatever the truth, its probability is 1 (Tarone, 1990).
     """
@@ -219,7 +219,7 @@ def judge(checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
 
 
 def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
-    """Returns how many checks of a session are suspects, and what is broken if measuring them again had said the same.
+    """Return how many checks of a session are suspects, and what is broken if measuring them again had said the same.
 
     It is what ``judge`` says, and takes much less time: nothing but a suspect can be broken.
     """
@@ -229,7 +229,7 @@ def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
 
 
 def _rulings(wanted: Sequence[Check], checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
-    """Returns the rulings on some checks of a session, of which ``checks`` are all."""
+    """Return the rulings on some checks of a session, of which ``checks`` are all."""
     tests = max(1, tests or 0, sum(map(is_test, checks)))
     ranked = [(check, _p_value(check)) for check in wanted if check.kind in ("level", "rate") and is_suspect(check)]
     rejected = holm([p_value for _, p_value in ranked], ALPHA, tests)
@@ -248,7 +248,7 @@ def answer_of(rulings: Sequence[Ruling]) -> Answer | None:
 
 
 def detectable(check: Check, tests: int) -> float | None:
-    """Returns the smallest change that is seen in 9 of 10 cases; None if that cannot be said."""
+    """Return the smallest change that is seen in 9 of 10 cases; None if that cannot be said."""
     if check.kind == "level" and (level := _level_of(check)):
         return level.detects(tests)
     if check.kind == "rate" and check.now.of and check.baseline:
@@ -265,7 +265,7 @@ _needed = lru_cache(maxsize=256)(operations_needed)
 
 
 def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
-    """Returns how many operations in each run would let a change of the margin be seen in 9 of 10 cases.
+    """Return how many operations in each run would let a change of the margin be seen in 9 of 10 cases.
 
     The variance between runs has a part that more operations make smaller, known from the sampling error of this run,
     and a part that they do not. None if no number is enough, or the parts are not known.
@@ -337,7 +337,7 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
 
 
 def _course_of(check: Check, reading: Reading) -> DriftState | None:
-    """Returns how the runs since the last accepted state stand, if that is an open regression."""
+    """Return how the runs since the last accepted state stand, if that is an open regression."""
     level = _level_of(check)
     if check.drift is None or level is None:
         return None
@@ -346,7 +346,7 @@ def _course_of(check: Check, reading: Reading) -> DriftState | None:
 
 
 def _is_adrift(check: Check) -> bool:
-    """Returns whether this run opens a regression, or continues one."""
+    """Return whether this run opens a regression, or continues one."""
     return _course_of(check, check.now) is not None
 
 
@@ -472,7 +472,7 @@ def _exceeds(check: Check, value: float) -> bool:
 
 
 def _happened(check: Check, reading: Reading) -> bool:
-    """Returns whether a run had what must not happen: more of it than the user, or the accepted state, allows."""
+    """Return whether a run had what must not happen: more of it than the user, or the accepted state, allows."""
     if check.bound is not None:
         return (reading.value or 0.0) > check.bound
     accepted = max((former.value or 0.0 for former in check.baseline), default=0.0)
@@ -480,14 +480,14 @@ def _happened(check: Check, reading: Reading) -> bool:
 
 
 def _change(check: Check) -> float | None:
-    """Returns how much worse this run is than its baseline."""
+    """Return how much worse this run is than its baseline."""
     if check.kind == "level" and (level := _level_of(check)) is not None:
         return expm1(level.log(check.now.value) - level.noise.middle)
     return _rates_of(check).change([_count_of(check.now)]) if check.kind == "rate" else None
 
 
 def _p_value(check: Check) -> float:
-    """Returns the probability of what was measured, and measured again, if nothing has changed."""
+    """Return the probability of what was measured, and measured again, if nothing has changed."""
     again = _with_values(check.again)
     if check.kind == "rate":
         return _rates_of(check).p_value([_count_of(check.now), *map(_count_of, again)])
@@ -521,7 +521,7 @@ class _Level:
         return self.sign * log(value) if value and value > 0 else inf
 
     def cleaned(self, reading: Reading) -> float:
-        """Returns the logarithm of a value, less what waiting for a CPU explains if there was more than before."""
+        """Return the logarithm of a value, less what waiting for a CPU explains if there was more than before."""
         value = self.log(reading.value)
         if self.starved is None or reading.starved is None:
             return value
@@ -536,7 +536,7 @@ class _Level:
         return expm1(max(reach, log1p(self.check.margin) / 2))
 
     def left_out(self) -> tuple[tuple[str, float], ...]:
-        """Returns the runs that do not count, and how much worse each was."""
+        """Return the runs that do not count, and how much worse each was."""
         noise, baseline = self.noise, self.check.baseline
         return tuple(
             (baseline[index].run, expm1(noise.values[index] - noise.middle)) for index in sorted(noise.left_out)
@@ -545,7 +545,7 @@ class _Level:
 
 @lru_cache(maxsize=4096)  # asked for several times by each ruling
 def _level_of(check: Check) -> _Level | None:
-    """Returns None if logarithms cannot be taken."""
+    """Return None if logarithms cannot be taken."""
     sign = -1.0 if check.higher else 1.0
     values = [reading.value for reading in check.baseline if reading.value is not None]
     if len(values) < 3 or any(value <= 0 for value in values):

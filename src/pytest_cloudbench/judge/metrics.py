@@ -92,12 +92,12 @@ class Run:
 
     @cached_property
     def quiet(self) -> bytearray:
-        """Returns 1 for each operation that neither the client's own lateness nor waiting for a CPU has touched."""
+        """Return 1 for each operation that neither the client's own lateness nor waiting for a CPU has touched."""
         return quiet_rows(self._scheduled_ns, self._start_ns, self._end_ns, self._waits_ns)
 
     @property
     def starved_share(self) -> float | None:
-        """Returns the share of the operations' time that threads waited for a CPU, as far as they are known.
+        """Return the share of the operations' time that threads waited for a CPU, as far as they are known.
 
         None if it is not known of the threads that ran the operations.
         """
@@ -180,7 +180,7 @@ def _duplicate_rate(run: Run) -> float | None:
 
 
 def _requests_per_op(run: Run) -> float | None:
-    """Returns requests per operation; None if they are unknown for any operation."""
+    """Return requests per operation; None if they are unknown for any operation."""
     count = requests = 0
     for block in run.table.blocks():
         found = values(block, "requests")
@@ -191,7 +191,7 @@ def _requests_per_op(run: Run) -> float | None:
 
 
 def _requests_usual(table: OpTable) -> float | None:
-    """Returns how many requests the median operation took; None if they are unknown for any operation.
+    """Return how many requests the median operation took; None if they are unknown for any operation.
 
     Operations that were sent again after an error took more, but are few.
     """
@@ -219,7 +219,7 @@ def _percentile_s(times: Times, share: float, run: Run) -> float | None:
 
 
 def _spread(times: Times, *, about: tuple[Verb, ...] = (), **columns: str) -> dict[str, Metric]:
-    """Returns rows for all percentiles of some times; ``columns`` are the titles of those that the table shows."""
+    """Return rows for all percentiles of some times; ``columns`` are the titles of those that the table shows."""
     return {
         f"{times}_{label}": Metric("s", time_like=True, of=partial(_percentile_s, times, share), about=about,
                                    column=columns.get(label, ""))

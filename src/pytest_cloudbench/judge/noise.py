@@ -49,41 +49,41 @@ class Noise:
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Returns the places of runs that do not count."""
+        """Return the places of runs that do not count."""
         return outliers_of(self.values)
 
     @cached_property
     def kept(self) -> tuple[float, ...]:
-        """Returns the values of the runs that count."""
+        """Return the values of the runs that count."""
         return tuple(value for index, value in enumerate(self.values) if index not in self.left_out)
 
     @cached_property
     def middle(self) -> float:
-        """Returns the mean of the runs that count."""
+        """Return the mean of the runs that count."""
         return fmean(self.kept)
 
     @cached_property
     def spread(self) -> float:
-        """Returns the standard deviation between runs."""
+        """Return the standard deviation between runs."""
         squares = sum((value - self.middle) ** 2 for value in self.kept)
         return max(sqrt(squares / (len(self.kept) - 1)), self.least_spread)
 
     @cached_property
     def scale(self) -> float:
-        """Returns the standard deviation of one further run around the mean."""
+        """Return the standard deviation of one further run around the mean."""
         return self.spread * sqrt(1 + 1 / len(self.kept))
 
     @property
     def freedom(self) -> float:
-        """Returns the degrees of freedom of Student's t for one further run."""
+        """Return the degrees of freedom of Student's t for one further run."""
         return len(self.kept) - 1 - _LOST_FREEDOM
 
     def p_value(self, value: float) -> float:
-        """Returns the probability of a further run that is as bad or worse, if nothing has changed."""
+        """Return the probability of a further run that is as bad or worse, if nothing has changed."""
         return t_sf((value - self.middle) / self.scale, self.freedom) if isfinite(value) else 0.0
 
     def reach(self, alpha: float) -> float:
-        """Returns how far above the mean a further run lies with this probability, if nothing has changed."""
+        """Return how far above the mean a further run lies with this probability, if nothing has changed."""
         return t_quantile(alpha, self.freedom) * self.scale
 
 
@@ -91,7 +91,7 @@ t_quantile = lru_cache(maxsize=256)(t_isf)
 
 
 def outliers_of(values: Sequence[float]) -> frozenset[int]:
-    """Returns the places of values that lie far from the others, at most a fifth of them."""
+    """Return the places of values that lie far from the others, at most a fifth of them."""
     most = len(values) // _LEFT_OUT_SHARE
     if not most:
         return frozenset()
@@ -101,7 +101,7 @@ def outliers_of(values: Sequence[float]) -> frozenset[int]:
 
 
 def qn(values: Sequence[float]) -> float:
-    """Returns Rousseeuw and Croux's Qn: a spread that half of the values cannot move.
+    """Return Rousseeuw and Croux's Qn: a spread that half of the values cannot move.
 
     It is the standard deviation for normal values, from the smallest quarter of all distances between two values.
     """
@@ -114,7 +114,7 @@ def qn(values: Sequence[float]) -> float:
 
 
 def allowance(starved: float, usual: float) -> float:
-    """Returns how much larger a time's logarithm may be because threads waited more for a CPU than usual.
+    """Return how much larger a time's logarithm may be because threads waited more for a CPU than usual.
 
     Of a small share of the operations' time, half: quiet operations have waited less than the others. Of a large share,
     nearly all of it.

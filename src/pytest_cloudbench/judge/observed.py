@@ -71,12 +71,12 @@ class ClaimChanges:
 
 
 def is_observed(claim: Expectation) -> bool:
-    """Returns whether a claim was made here, so that it may be renewed."""
+    """Return whether a claim was made here, so that it may be renewed."""
     return claim.source.startswith(_SOURCE)
 
 
 def observe(measured: Sequence[SessionEntry], claims: Sequence[Expectation], date: datetime.date) -> ClaimChanges:
-    """Returns what a session changes about recorded claims. A claim on several entries holds for all of them.
+    """Return what a session changes about recorded claims. A claim on several entries holds for all of them.
 
     Args:
         measured: the session's entries.
@@ -118,7 +118,7 @@ def _renew(
 def _unclaimed(
     measured: Sequence[SessionEntry], claims: Sequence[Expectation]
 ) -> dict[tuple[str, ...], list[SessionEntry]]:
-    """Returns the entries that get new claims, by provider, metric and whatever else tells them apart.
+    """Return the entries that get new claims, by provider, metric and whatever else tells them apart.
 
     An entry that already has an observed claim is left out: its bound was chosen by the user.
     """
@@ -139,13 +139,13 @@ def _is_about(claim: Expectation, each: SessionEntry) -> bool:
 
 
 def _metrics(each: SessionEntry) -> list[str]:
-    """Returns the metrics that an entry's new claims are on: known ones."""
+    """Return the metrics that an entry's new claims are on: known ones."""
     own = [name for name in METRICS if not name.endswith(_OTHER_SHARES)]
     return [name for name in (own if each.is_conclusion else _NEW) if each.info.get(name) is not None]
 
 
 def _reasons(about: Sequence[SessionEntry], metric: str) -> Iterator[str]:
-    """Yields why an entry may not become a bound."""
+    """Yield why an entry may not become a bound."""
     for each in about:
         if reason := unfit(each.info, metric, False):
             yield reason
@@ -154,7 +154,7 @@ def _reasons(about: Sequence[SessionEntry], metric: str) -> Iterator[str]:
 
 
 def _claim(old: Expectation, about: Sequence[SessionEntry], date: datetime.date) -> Expectation:
-    """Returns a claim with the same bounds, below and above, around what was observed."""
+    """Return a claim with the same bounds, below and above, around what was observed."""
     values = [float(each.info[old.metric]) for each in about]
     highest = max(about, key=lambda each: float(each.info[old.metric]))
     lowest = min(about, key=lambda each: float(each.info[old.metric]))
@@ -168,7 +168,7 @@ def _claim(old: Expectation, about: Sequence[SessionEntry], date: datetime.date)
 
 
 def _count(each: SessionEntry, metric: str) -> int | None:
-    """Returns the number of operations or files behind a rate; None if it is not a rate of a run."""
+    """Return the number of operations or files behind a rate; None if it is not a rate of a run."""
     if METRICS[metric].unit != "fraction" or METRICS[metric].of is None:
         return None
     count = each.info.get("files" if metric.endswith("loss_rate") else "ops")
@@ -176,7 +176,7 @@ def _count(each: SessionEntry, metric: str) -> int | None:
 
 
 def _bound(each: SessionEntry, metric: str, way: int) -> float:
-    """Returns the bound above (``way`` 1) or below (-1) an entry's number.
+    """Return the bound above (``way`` 1) or below (-1) an entry's number.
 
     A rate's is the end of its 95 % interval (Wilson's), since one run of few operations tells a rate badly; but what
     never happened, or always, stays at 0 or 1.
@@ -206,7 +206,7 @@ def _margin_text(each: SessionEntry, metric: str) -> str:
 
 
 def _rounded(value: float, outwards: Any) -> float:
-    """Returns the number with few digits, never inside of the bound."""
+    """Return the number with few digits, never inside of the bound."""
     if value in {0.0, 1.0}:
         return value
     digits = _DIGITS - 1 - floor(log10(abs(value)))

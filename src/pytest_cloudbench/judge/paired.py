@@ -106,13 +106,13 @@ class Difference:
 
 
 def side_of(block: int) -> Side:
-    """Returns whose turn it is: ABBA BAAB BAAB ABBA..., so that a drift of the machine hits both sides alike."""
+    """Return whose turn it is: ABBA BAAB BAAB ABBA..., so that a drift of the machine hits both sides alike."""
     pair, second = divmod(block, 2)
     return "B" if (pair.bit_count() + second) % 2 else "A"
 
 
 def quiet_service_s(table: OpTable, beside: WaitSeries) -> array[float]:
-    """Returns the service times of a block's quiet operations that succeeded."""
+    """Return the service times of a block's quiet operations that succeeded."""
     start_ns, end_ns, ok = table.column("start_ns"), table.column("end_ns"), OUTCOMES.index(Outcome.OK)
     waits_ns = waits_of(start_ns, end_ns, table.column("cpu_wait_ns"), beside)
     quiet = quiet_rows(table.column("scheduled_ns"), start_ns, end_ns, waits_ns)
@@ -121,7 +121,7 @@ def quiet_service_s(table: OpTable, beside: WaitSeries) -> array[float]:
 
 
 def margin_of(metric: str) -> float:
-    """Returns the smallest change of a metric that is of interest."""
+    """Return the smallest change of a metric that is of interest."""
     if COMPARED[metric].unit == "fraction":
         return _MARGIN_POINTS
     return _MARGIN_TAIL if metric.endswith(("_p95", "_p99", "_p999", "_max")) else _MARGIN
@@ -150,7 +150,7 @@ def compare(
 
 
 def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -> bool:
-    """Returns whether one of the metrics that decide differs, or all that are awaited have an answer.
+    """Return whether one of the metrics that decide differs, or all that are awaited have an answer.
 
     Where there is none of them, all metrics decide.
     """
@@ -160,7 +160,7 @@ def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -
 
 
 def awaited(deciding: Sequence[str]) -> list[str]:
-    """Returns which of the metrics that decide must have an answer before there is "no difference".
+    """Return which of the metrics that decide must have an answer before there is "no difference".
 
     Beside the median the lower quartile need not: on a calm machine it says the same a little later.
     """
@@ -208,7 +208,7 @@ def _answer(is_lower_better: bool, low: float, high: float, least: float, most: 
 
 
 def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
-    """Yields the metric of A and of B, for each pair or for as many together as a percentile needs."""
+    """Yield the metric of A and of B, for each pair or for as many together as a percentile needs."""
     if name not in _SHARES:
         for a, b in pairs:
             yield a.values[name] or 0.0, b.values[name] or 0.0
@@ -223,7 +223,7 @@ def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
 
 
 def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | None:
-    """Returns that a percentile of quiet operations is not known, if there were operations at all."""
+    """Return that a percentile of quiet operations is not known, if there were operations at all."""
     quiet = min((sum(len(each.quiet_s) for each in side) for side in zip(*pairs, strict=True)), default=0)
     if not any(block.ops for pair in pairs for block in pair):
         return None
@@ -236,7 +236,7 @@ def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | 
 
 
 def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> float:
-    """Returns the least by which a share's difference varies by chance, even if it was the same all the time."""
+    """Return the least by which a share's difference varies by chance, even if it was the same all the time."""
     counts = [(a.ops or 1, b.ops or 1) for a, b in pairs]
     events = sum(
         level * ops for each, of in zip(levels, counts, strict=True) for level, ops in zip(each, of, strict=True)
@@ -250,7 +250,7 @@ def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> f
 
 
 def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
-    """Returns what a reader should know of a comparison: a drift, and that the order within a pair matters.
+    """Return what a reader should know of a comparison: a drift, and that the order within a pair matters.
 
     Args:
         pairs: the blocks without the warm-up.

@@ -63,6 +63,6 @@ def _answer(difference: Difference) -> Answer:
 
 
 def _worse(difference: Difference) -> tuple[float, float, float]:
-    """Returns by how much B is worse, and the interval of that; below zero it is better."""
+    """Return by how much B is worse, and the interval of that; below zero it is better."""
     change, low, high = difference.change, difference.low, difference.high
     return (-change, -high, -low) if COMPARED[difference.metric].better == "higher" else (change, low, high)

@@ -47,7 +47,7 @@ class WaitSeries:
 
 
 def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], beside: WaitSeries) -> array[float]:
-    """Returns how long each operation waited for a CPU, in nanoseconds: its own thread, and those that worked for it.
+    """Return how long each operation waited for a CPU, in nanoseconds: its own thread, and those that worked for it.
 
     What other threads waited is shared equally by the operations that were in flight meanwhile. No operation waits
     longer than it takes, although several threads may work for it.
@@ -79,7 +79,7 @@ def _waits_per_operation(start_ns: array[int], end_ns: array[int], beside: WaitS
 
 
 def _elapsed(moments_ns: array[int], until_ns: array[int]) -> list[int]:
-    """Returns for each time the sum of what has passed since the moments before it. Times ascend."""
+    """Return for each time the sum of what has passed since the moments before it. Times ascend."""
     ordered, sums = sorted(moments_ns), []
     passed = total = 0
     for time_ns in until_ns:
@@ -110,7 +110,7 @@ class _Interpolated:
 def quiet_rows(
     scheduled_ns: array[int], start_ns: array[int], end_ns: array[int], waits_ns: Sequence[float]
 ) -> bytearray:
-    """Returns 1 for each operation that is quiet.
+    """Return 1 for each operation that is quiet.
 
     Neither it nor one of the 5 due before and after began late, and it waited for a CPU for at most 5 % of its time.
 

@@ -53,7 +53,7 @@ _COUNTED: Mapping[str, frozenset[Outcome]] = {
 
 
 def grouped(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> list[float]:
-    """Returns one number for each of at most ten consecutive groups of values; nothing for fewer than 25 values."""
+    """Return one number for each of at most ten consecutive groups of values; nothing for fewer than 25 values."""
     count = min(_MOST, len(values) // _PER_GROUP)
     if count < _LEAST:
         return []
@@ -62,7 +62,7 @@ def grouped(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> 
 
 
 def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[float]]:
-    """Returns the values of a run's consecutive groups for each metric that has a spread.
+    """Return the values of a run's consecutive groups for each metric that has a spread.
 
     Args:
         table: all records, their outcomes corrected by the provider's listing.
@@ -212,7 +212,7 @@ def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
 
 
 def _is_better(metric: str, best: Candidate, other: Candidate, sign: int, alpha: float) -> bool:
-    """Returns whether a difference is both large enough to matter and too large for chance."""
+    """Return whether a difference is both large enough to matter and too large for chance."""
     if _bound_above(metric, best, other) or sign * (fmean(other.samples) - fmean(best.samples)) <= 0:
         return False
     return kruskal_wallis([best.samples, other.samples]).p_value <= alpha

@@ -40,7 +40,7 @@ class BaselineRates:
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Returns the places of runs that do not count: far from the others, by more than chance explains."""
+        """Return the places of runs that do not count: far from the others, by more than chance explains."""
         far = outliers_of([count / of for count, of in self.counts])
         kept = [pair for index, pair in enumerate(self.counts) if index not in far]
         count, of = _pooled(kept)
@@ -58,18 +58,18 @@ class BaselineRates:
 
     @cached_property
     def pooled(self) -> Count:
-        """Returns the counts of all runs that count, together."""
+        """Return the counts of all runs that count, together."""
         return _pooled(self._kept)
 
     @cached_property
     def share(self) -> float:
-        """Returns the share of operations in the baseline."""
+        """Return the share of operations in the baseline."""
         count, of = self.pooled
         return count / of if of else 0.0
 
     @cached_property
     def dispersion(self) -> float:
-        """Returns how many times as much the runs differ as independent operations would, at least ``clump``."""
+        """Return how many times as much the runs differ as independent operations would, at least ``clump``."""
         share = self.share
         if self.assumed_dispersion is not None:
             return self.assumed_dispersion
@@ -79,12 +79,12 @@ class BaselineRates:
         return max(float(self.clump), chi2 / (len(self._kept) - 1))
 
     def change(self, readings: Sequence[Count]) -> float:
-        """Returns how far the share of some runs, together, is above the baseline's."""
+        """Return how far the share of some runs, together, is above the baseline's."""
         count, of = _pooled(readings)
         return (count / of if of else 0.0) - self.share
 
     def p_value(self, readings: Sequence[Count]) -> float:
-        """Returns the probability of so large a share in some runs, together, by Fisher's exact test."""
+        """Return the probability of so large a share in some runs, together, by Fisher's exact test."""
         count, of = _pooled(readings)
         return self._p_value(floor(count / self.dispersion), ceil(of / self.dispersion))
 
@@ -93,11 +93,11 @@ class BaselineRates:
         return hypergeometric_sf(count, of, count + marked, of + whole)
 
     def upper(self, readings: Sequence[Count]) -> float:
-        """Returns the one-sided 95 % bound of the change."""
+        """Return the one-sided 95 % bound of the change."""
         return self._newcombe(readings, Z90)[1]
 
     def interval(self, readings: Sequence[Count]) -> tuple[float, float]:
-        """Returns the 95 % interval of the change."""
+        """Return the 95 % interval of the change."""
         return self._newcombe(readings, Z95)
 
     def _newcombe(self, readings: Sequence[Count], z: float) -> tuple[float, float]:
@@ -113,7 +113,7 @@ class BaselineRates:
         )
 
     def detects(self, ops: int, alpha: float) -> float | None:
-        """Returns the smallest rise that so many operations would show in 9 of 10 cases; None if none would."""
+        """Return the smallest rise that so many operations would show in 9 of 10 cases; None if none would."""
         of = ceil(ops / self.dispersion)
         if not of:
             return None
@@ -133,7 +133,7 @@ class BaselineRates:
 def operations_needed(
     rates: BaselineRates, ops: int, runs: int, margin: float, alpha: float, repeats: int
 ) -> int | None:
-    """Returns how many operations in each run would tell a rise by the margin, to within a twentieth; None if none.
+    """Return how many operations in each run would tell a rise by the margin, to within a twentieth; None if none.
 
     Args:
         rates: of the baseline as it is.

@@ -106,7 +106,7 @@ def widened(block: bytes, schema: int) -> bytearray:
 
 
 def response_s(record: bytes) -> float | None:
-    """Returns seconds from the scheduled start to the end of one packed operation; None if it did not succeed."""
+    """Return seconds from the scheduled start to the end of one packed operation; None if it did not succeed."""
     (outcome,), (scheduled_ns,), (end_ns,) = (
         _READERS[name].unpack(record) for name in ("outcome", "scheduled_ns", "end_ns")
     )
@@ -114,12 +114,12 @@ def response_s(record: bytes) -> float | None:
 
 
 def is_operation(record: bytes) -> bool:
-    """Returns whether a packed record is of an operation, not a piece of a detail's text."""
+    """Return whether a packed record is of an operation, not a piece of a detail's text."""
     return record[_PLACES["verb"]] != _TEXT
 
 
 def lateness_s(record: bytes) -> float:
-    """Returns seconds from the scheduled start to the real one of one packed operation."""
+    """Return seconds from the scheduled start to the real one of one packed operation."""
     (scheduled_ns,), (start_ns,) = (_READERS[name].unpack(record) for name in ("scheduled_ns", "start_ns"))
     return float(start_ns - scheduled_ns) / 1e9
 
@@ -201,7 +201,7 @@ class OpTable:
         return self._joined_details()[0]
 
     def _joined_details(self) -> tuple[list[str], list[dict[int, int]]]:
-        """Returns the texts of all parts, and for each part how its numbers map to this table's, if they differ."""
+        """Return the texts of all parts, and for each part how its numbers map to this table's, if they differ."""
         if self._details is None:
             numbers: dict[str, int] = {"": 0}
             changes = []
@@ -256,11 +256,11 @@ class OpTable:
         self._corrected = outcomes, kinds
 
     def shifted(self, offset_ns: int) -> OpTable:
-        """Returns these records with every known time shifted, to bring another host's times onto the common clock."""
+        """Return these records with every known time shifted, to bring another host's times onto the common clock."""
         return OpTable(_Shifted(self, offset_ns)) if offset_ns else self
 
     def since(self, scheduled_ns: int) -> OpTable:
-        """Returns the records of operations that were due at this time or later, with this table's corrections."""
+        """Return the records of operations that were due at this time or later, with this table's corrections."""
         return OpTable(_Chosen(self, "scheduled_ns", scheduled_ns.__le__))
 
     def of_verb(self, verb: Verb) -> OpTable:

@@ -103,7 +103,7 @@ class LevelSearch:
         self._probes = 0
 
     def next(self) -> int | None:
-        """Returns the level to measure now; the same one until ``tell`` is called. None: the search is over."""
+        """Return the level to measure now; the same one until ``tell`` is called. None: the search is over."""
         return self._wanted() if self._probes < self._max_probes else None
 
     def tell(self, level: int, seconds: float | None) -> None:
@@ -123,7 +123,7 @@ class LevelSearch:
             self._times[level].append(seconds)
 
     def result(self) -> BestLevel:
-        """Returns what is known so far."""
+        """Return what is known so far."""
         measured = {level: tuple(self._times.get(level, ())) for level in sorted({*self._times, *self._failures})}
         is_complete = self._wanted() is None
         medians = self._medians()
@@ -150,12 +150,12 @@ class LevelSearch:
         return self._fewest(self._hasty(medians, contenders))
 
     def _fewest(self, levels: Iterable[int]) -> int | None:
-        """Returns the level with the fewest measurements, of those that may have more."""
+        """Return the level with the fewest measurements, of those that may have more."""
         few = [level for level in levels if len(self._times[level]) < self._repeats and not self._is_hopeless(level)]
         return min(few, key=lambda level: (len(self._times[level]), level), default=None)
 
     def _hasty(self, medians: Mapping[int, float], contenders: Sequence[int]) -> set[int]:
-        """Returns the levels that a single slow measurement may have shut out."""
+        """Return the levels that a single slow measurement may have shut out."""
         levels, quickest = list(medians), _quickest(medians)
         places = [levels.index(level) for level in (quickest, contenders[0])]
         beside = {level for place in places for level in levels[max(0, place - 1) : place + 2]}
@@ -164,7 +164,7 @@ class LevelSearch:
         return seen_once | set(self._close(least_s, medians, quickest))
 
     def _between(self, quickest: int, smallest: int) -> int | None:
-        """Returns a level in the widest gap beside the quickest level, or in the gap below all contenders."""
+        """Return a level in the widest gap beside the quickest level, or in the gap below all contenders."""
         known = sorted({*self._times, *self._failures})
         gaps = [gap for gap in pairwise(known) if self._is_wide(*gap)]
         beside = [gap for gap in gaps if quickest in gap] or [gap for gap in gaps if gap[1] == smallest]
@@ -184,7 +184,7 @@ class LevelSearch:
         return {level: median(self._times[level]) for level in sorted(self._times) if self._times[level]}
 
     def _noise(self) -> float | None:
-        """Returns the noise pooled over levels, since one level has too few repeats to estimate its own."""
+        """Return the noise pooled over levels, since one level has too few repeats to estimate its own."""
         apart = [abs(log(one / other)) for times in self._times.values() for one, other in combinations(times, 2)]
         if not apart:
             return None
@@ -195,7 +195,7 @@ class LevelSearch:
         return self._close(medians, medians, _quickest(medians))
 
     def _close(self, times_s: Mapping[int, float], medians: Mapping[int, float], best: int) -> list[int]:
-        """Returns the levels whose given times cannot be told from the median of the best one."""
+        """Return the levels whose given times cannot be told from the median of the best one."""
         noise = self._noise()
         noise = 0.1 if noise is None else noise
 
@@ -337,7 +337,7 @@ class BracketSearch:
         self._probes: list[BracketProbe] = []
 
     def next(self) -> float | None:
-        """Returns the level to probe now; the same one until ``tell`` is called. None: the search is over."""
+        """Return the level to probe now; the same one until ``tell`` is called. None: the search is over."""
         if len(self._probes) >= self._max_probes:
             return None
         return next((level for level in self._wanted() if self._is_affordable(level)), None)
@@ -355,7 +355,7 @@ class BracketSearch:
         self._probes.append(BracketProbe(level, passed, ops))
 
     def result(self) -> Bracket:
-        """Returns what is known so far."""
+        """Return what is known so far."""
         judged = self._judge()
         passes_at, fails_at = judged.low, min(judged.failed, default=None)
         votes_against = min((probe.level for probe in self._probes if probe.passed is False), default=inf)
@@ -436,7 +436,7 @@ class BracketSearch:
 
 
 def _verdict(outcomes: Sequence[bool | None], repeats: int) -> str:
-    """Returns the earliest possible decision; later outcomes do not change it."""
+    """Return the earliest possible decision; later outcomes do not change it."""
     needed = repeats // 2 + 1
     passed = failed = unjudged = 0
     for outcome in outcomes:

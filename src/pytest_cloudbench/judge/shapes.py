@@ -54,7 +54,7 @@ Category = Literal["constant", "degrading", "degrading_above", "unknown"]
 
 
 def _measured(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
-    """Returns the parameter's measured values, ascending."""
+    """Return the parameter's measured values, ascending."""
     found = {key: list(values[key]) for key in sorted(values) if len(values[key])}
     if not all(isfinite(value) and value > 0 for each in found.values() for value in each):
         raise ValueError("times must be finite and above zero")
@@ -248,7 +248,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _noise(found: Mapping[int, Sequence[float]]) -> float | None:
-    """Returns the median of the spreads, so that one erratic size does not excuse the others."""
+    """Return the median of the spreads, so that one erratic size does not excuse the others."""
     spreads = [_spread(values) for values in found.values() if len(values) > 1]
     return median(spreads) if spreads else None
 
@@ -514,7 +514,7 @@ def _hour(at_s: float, period_s: float) -> int:
 
 
 def _cells(points: Sequence[tuple[float, float]], period_s: float, days: float) -> list[tuple[float, float]]:
-    """Returns one median time and median value for each hour of each block of days."""
+    """Return one median time and median value for each hour of each block of days."""
     block_s = period_s * max(1, ceil(days / 40))
     cells: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for at, value in points:

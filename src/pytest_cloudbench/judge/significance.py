@@ -188,7 +188,7 @@ def _scale(fit: Fit, freedom: int) -> float:
 
 
 def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
-    """Returns growth over that many levels as a share of the start, and its error; both are correlated estimates."""
+    """Return growth over that many levels as a share of the start, and its error; both are correlated estimates."""
     share = fit.slope * reach / level
     ratio = share / reach
     variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
@@ -256,7 +256,7 @@ def chi2_sf(statistic: float, freedom: int) -> float:
 
 
 def _trimmed(values: Sequence[float]) -> tuple[list[float], int]:
-    """Returns ascending values, and how many to cut at each end: a tenth, but at least one from three values on."""
+    """Return ascending values, and how many to cut at each end: a tenth, but at least one from three values on."""
     return sorted(values), ceil(len(values) / 10) if len(values) > 2 else 0
 
 
@@ -302,7 +302,7 @@ def t_sf(t: float, freedom: float) -> float:
 
 
 def t_isf(p: float, freedom: float) -> float:
-    """Returns the t that is exceeded with probability p; infinite for p = 0. By bisection, to all digits."""
+    """Return the t that is exceeded with probability p; infinite for p = 0. By bisection, to all digits."""
     if p > 0.5:
         return -t_isf(1 - p, freedom)
     if p <= 0:

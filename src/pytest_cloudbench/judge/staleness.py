@@ -127,7 +127,7 @@ class Staleness:
 
 
 def staleness_of(trial: Trial, *, flaps: bool = False) -> Staleness | None:
-    """Returns what the reads of one file come to; None if nothing is known of it.
+    """Return what the reads of one file come to; None if nothing is known of it.
 
     With ``flaps``, other files written alike went back: then this one's first right read may have been luck.
     """
@@ -145,7 +145,7 @@ def staleness_of(trial: Trial, *, flaps: bool = False) -> Staleness | None:
 
 
 def _flips(known: Sequence[Glance]) -> int:
-    """Returns how many reads saw the file go back: from the last write, or to something that was already replaced."""
+    """Return how many reads saw the file go back: from the last write, or to something that was already replaced."""
     flips, former = 0, set[str]()
     for before, read in pairwise(known):
         former.add(before.seen)
@@ -154,7 +154,7 @@ def _flips(known: Sequence[Glance]) -> int:
 
 
 def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Returns the metrics of some files, and what is behind them.
+    """Return the metrics of some files, and what is behind them.
 
     A file that never was consistent is worse than all others: a percentile that falls on it is unknown.
     """
@@ -195,7 +195,7 @@ def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def history_of(trials: Sequence[Trial]) -> list[Mapping[str, Any]]:
-    """Returns plain data of all reads of the files that had a stale read, for a file beside the entry."""
+    """Return plain data of all reads of the files that had a stale read, for a file beside the entry."""
     return [
         {"file": trial.number, "write_s": trial.write_s,
          "reads": [[read.start_s, read.end_s, read.seen or "right"] for read in trial.reads]}

@@ -58,7 +58,7 @@ class Listing:
             self._is_ordered = True
 
     def find(self, name: int, size_bytes: int, digest: bytes) -> int:
-        """Returns what is listed of a file by the hash of its name: the bits ``_THERE`` and those after it."""
+        """Return what is listed of a file by the hash of its name: the bits ``_THERE`` and those after it."""
         row = bisect_right(self._names, name) - 1
         if row < 0 or self._names[row] != name:
             return 0
@@ -81,7 +81,7 @@ def _content(size_bytes: int, digest: str | None) -> str:
 
 
 def rows_in_order(keys: array[int]) -> array[int]:
-    """Returns rows in ascending order of their keys (stable); sorted in runs to avoid holding objects."""
+    """Return rows in ascending order of their keys (stable); sorted in runs to avoid holding objects."""
     runs = [
         array("q", sorted(range(first, min(first + _RUN, len(keys))), key=keys.__getitem__))
         for first in range(0, len(keys), _RUN)
@@ -159,7 +159,7 @@ def verify(
 
 
 def _looked_up(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> tuple[array[int], bytearray]:
-    """Returns for each verified record its file name's hash and what is listed (see ``Listing.find``)."""
+    """Return for each verified record its file name's hash and what is listed (see ``Listing.find``)."""
     listing.order()
     names, found = array("Q"), bytearray()
     for block in table.blocks():

@@ -132,7 +132,7 @@ class Lookout:
 def drift(
     metric: str, ends_ns: Sequence[int], amounts: Sequence[float], elapsed: float, within: float = DRIFT_MATTERS
 ) -> str:  # fmt: skip
-    """Returns how a metric rose or fell steadily during a whole run by more than ``within``, in words; or nothing.
+    """Return how a metric rose or fell steadily during a whole run by more than ``within``, in words; or nothing.
 
     Args:
         metric: a key of ``LEAST_OPS``.
@@ -155,7 +155,7 @@ def drift(
 
 
 def unsettled(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -> str:
-    """Returns by how much the number of a whole run is off from that of its second half, in words, if by too much.
+    """Return by how much the number of a whole run is off from that of its second half, in words, if by too much.
 
     Operations are those of ``steadiness``.
     """
@@ -171,7 +171,7 @@ def unsettled(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) ->
 
 
 def amount_of(metric: str, scheduled_ns: int, start_ns: int, end_ns: int, size_bytes: int) -> int:
-    """Returns what a metric that can be steady is made of, for one operation."""
+    """Return what a metric that can be steady is made of, for one operation."""
     if metric == "throughput":
         return size_bytes
     return end_ns - (start_ns if metric.startswith("service_") else scheduled_ns)
@@ -195,13 +195,13 @@ def steadiness(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -
 
 
 def _least_block(metric: str) -> int:
-    """Returns the fewest operations in a block of which a drift can be told: a percentile needs some beyond it."""
+    """Return the fewest operations in a block of which a drift can be told: a percentile needs some beyond it."""
     share = PERCENTILES.get(metric.partition("_")[2], 0.0)
     return max(_LEAST_BLOCK, round(3 / (1 - share)))
 
 
 def _blocks(metric: str, ends_ns: Sequence[int], amounts: Sequence[float], size: int) -> list[float]:
-    """Returns a metric of each of the last blocks of that many operations."""
+    """Return a metric of each of the last blocks of that many operations."""
     count, value_of, found = len(amounts), _value_of(metric), []
     for begin in range(count - size * _BLOCKS, count, size):
         block_ns = 0
@@ -227,7 +227,7 @@ def _judged(ops: int, found: Sequence[float]) -> Steadiness | None:
 
 
 def _value_of(metric: str) -> Callable[[Sequence[float], int], float]:
-    """Returns what computes the metric of one block from its amounts and the time that the block took."""
+    """Return what computes the metric of one block from its amounts and the time that the block took."""
     if metric == "throughput":
         return lambda amounts, block_ns: sum(amounts) / block_ns * 1e9 if block_ns > 0 else inf
     if metric == "ops_per_s":

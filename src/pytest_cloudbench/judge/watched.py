@@ -118,7 +118,7 @@ def needed_numbers() -> frozenset[str]:
 
 
 def capabilities(metrics: Numbers) -> dict[str, Any]:
-    """Returns an entry's capabilities as numbers of their own, since readers see a word under the metric's name."""
+    """Return an entry's capabilities as numbers of their own, since readers see a word under the metric's name."""
     return {f"is_{name}": value for name, value in metrics.items() if name in METRICS and _is_capability(name)}
 
 
@@ -162,13 +162,13 @@ class Former:
         self._drifts: dict[tuple[str, int], SeriesDrift] = {}
 
     def before(self, end: int) -> Former:
-        """Returns the runs before a place; what was read of them is shared."""
+        """Return the runs before a place; what was read of them is shared."""
         earlier = Former(self._runs, end)
         earlier._columns, earlier._drifts = self._columns, self._drifts
         return earlier
 
     def readings(self, metric: str, watched: _Watched) -> list[Reading]:
-        """Returns what the runs that may be a baseline say of a metric, as far as they say anything."""
+        """Return what the runs that may be a baseline say of a metric, as far as they say anything."""
         return [
             reading for reading in self._all(metric, watched) if reading.value is not None and not reading.is_barred
         ]
@@ -176,7 +176,7 @@ class Former:
     def drift(
         self, metric: str, watched: _Watched, margin: float, since: Reading | None, *, higher: bool
     ) -> SeriesDrift | None:
-        """Returns a metric's course from a run on, or from the first one; None if it is not followed."""
+        """Return a metric's course from a run on, or from the first one; None if it is not followed."""
         if watched.kind != "level":
             return None
         readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
@@ -207,7 +207,7 @@ def checks_of(
     experiment: str, info: Numbers, columns: Sequence[str], baseline: Former | Sequence[Numbers], margins: Margins,
     again: Sequence[Numbers] = (), why: str = "", runs: int = MOST_RUNS, why_times: str = "",
 ) -> list[Check]:  # fmt: skip
-    """Returns a check for each metric of an entry that is watched.
+    """Return a check for each metric of an entry that is watched.
 
     Args:
         experiment: the entry's full name.
@@ -252,13 +252,13 @@ def checks_of(
 
 
 def _without_early_barred(readings: Sequence[Reading]) -> Sequence[Reading]:
-    """Returns a course whose first runs are all good ones: others before these are complete are left out."""
+    """Return a course whose first runs are all good ones: others before these are complete are left out."""
     good = [index for index, reading in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
     return [readings[index] for index in good] + list(readings[good[-1] + 1 :] if len(good) == ANCHOR_RUNS else ())
 
 
 def _improvement(readings: Sequence[Reading], *, higher: bool) -> ChangePoint | None:
-    """Returns the last lasting change, if that is for the better.
+    """Return the last lasting change, if that is for the better.
 
     A change for the worse begins no baseline: it is what a gate is to find.
     """
@@ -268,12 +268,12 @@ def _improvement(readings: Sequence[Reading], *, higher: bool) -> ChangePoint | 
 
 
 def paired_margin(metric: str, margins: Margins) -> float | None:
-    """Returns the margin of a metric in a comparison of two sides; None if it is not gated."""
+    """Return the margin of a metric in a comparison of two sides; None if it is not gated."""
     return _margin_of(metric, _OF_RUNS.get(metric) or _Watched("level", margin_of(metric)), margins)
 
 
 def watched_pairs(metrics: Iterable[str], deciding: Sequence[str], margins: Margins) -> list[str]:
-    """Returns which metrics of a comparison of two sides are gated, in their order.
+    """Return which metrics of a comparison of two sides are gated, in their order.
 
     These are the metrics that decide, those that are watched of a run of operations, and those that the user names.
     Where there is none of those that decide, all are.
@@ -374,7 +374,7 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) 
 
 
 def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
-    """Returns whether this client used more CPU per operation than in any run of the baseline, as far as is known."""
+    """Return whether this client used more CPU per operation than in any run of the baseline, as far as is known."""
     watched = _OF_RUNS["cpu_per_op"]
     now = _reading("cpu_per_op", watched, info).value
     known = [each.value for each in baseline.readings("cpu_per_op", watched) if each.value is not None]
@@ -382,7 +382,7 @@ def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
 
 
 def _waits_more(info: Numbers, baseline: Former) -> bool:
-    """Returns whether threads waited for a CPU more than in any run of the baseline, as far as is known.
+    """Return whether threads waited for a CPU more than in any run of the baseline, as far as is known.
 
     On a busy machine each operation costs a little more CPU time, too, so CPU time alone does not show who was busy.
     """

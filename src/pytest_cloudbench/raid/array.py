@@ -66,12 +66,12 @@ class Pending:
             self._travelling.discard(package)
 
     def is_travelling(self, package: Lacking) -> bool:
-        """Returns whether this package is being transferred."""
+        """Return whether this package is being transferred."""
         with self._lock:
             return package in self._travelling
 
     def claim(self, leftovers: Iterable[Discarded]) -> list[Discarded]:
-        """Returns those that can be deleted now, noted as being deleted: none that may still arrive, none twice."""
+        """Return those that can be deleted now, noted as being deleted: none that may still arrive, none twice."""
         with self._lock:
             arriving = {(each.version, each.child) for each in self._travelling}
             free = [
@@ -123,39 +123,39 @@ class Array:
     unknown: list[Unknown] = field(default_factory=list)
 
     def is_durable(self, split: Split, held_by: set[int]) -> bool:
-        """Returns whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""
+        """Return whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""
         if self.file.losses is None:
             return all(child in held_by for child, count in enumerate(split.counts) if count)
         return split.is_enough(held_by, self.file.losses)
 
     def rows(self, prefix: str = "/") -> Iterator[ObjectRow]:
-        """Yields the current versions of all objects below a prefix, in order of their paths."""
+        """Yield the current versions of all objects below a prefix, in order of their paths."""
         after = prefix
         while rows := self.metadata.below(prefix, after, _PAGE):
             yield from rows
             after = rows[-1].path
 
     def row_of(self, manifest: Manifest) -> ObjectRow:
-        """Returns the metadata's row of a version."""
+        """Return the metadata's row of a version."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), _HERE)
         return ObjectRow(
             manifest.path, manifest.version, manifest.generation, manifest.size_bytes, len(manifest.segments), sealed
         )
 
     def manifest_of(self, verb: str, row: ObjectRow) -> Manifest:
-        """Returns a version's manifest. Raises CloudError if the stored manifest does not open."""
+        """Return a version's manifest. Raises CloudError if the stored manifest does not open."""
         try:
             return Manifest.open(self.master, row.manifest, _HERE)
         except NotGenuine as error:
             raise CloudError(ErrorKind.CORRUPT, verb, row.path, detail=f"its manifest: {error}") from error
 
     def name_of(self, manifest: Manifest, child: int, segment: int) -> str:
-        """Returns the name of a package of a version."""
+        """Return the name of a package of a version."""
         is_last = segment == len(manifest.segments) - 1
         return self.children.package_name(manifest.version, child, segment, is_last=is_last)
 
     def names_of(self, version: bytes, child: int, segments: int) -> list[str]:
-        """Returns the names of all packages of a version on one child; the one with the manifest first.
+        """Return the names of all packages of a version on one child; the one with the manifest first.
 
         They are deleted in this order, so that the rest of a version is never mistaken for an object.
         """
@@ -165,17 +165,17 @@ class Array:
         ]
 
     def head_bytes(self, manifest: Manifest, segment: int) -> int:
-        """Returns the size of a package's head, which comes before its shares."""
+        """Return the size of a package's head, which comes before its shares."""
         is_last = segment == len(manifest.segments) - 1
         return LENGTH_BYTES + manifest.sealed_size if is_last else 0
 
     def head(self, manifest: Manifest, name: str) -> bytes:
-        """Returns the head of an object's last package on a child: its manifest, sealed for this package."""
+        """Return the head of an object's last package on a child: its manifest, sealed for this package."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
     def marker(self, child: int, generation: int) -> Package:
-        """Returns what a child keeps to prove that something was deleted at a generation.
+        """Return what a child keeps to prove that something was deleted at a generation.
 
         Deleted packages prove nothing: without this, an old copy of the metadata would pass for the newest one.
         """
@@ -183,7 +183,7 @@ class Array:
         return Package([self.master.seal(str(generation).encode(), os.urandom(SALT_BYTES), name.encode())])
 
     def has_head(self, manifest: Manifest, name: str, package: Buffer) -> bool:
-        """Returns whether an object's last package on a child begins with its manifest, see ``head``."""
+        """Return whether an object's last package on a child begins with its manifest, see ``head``."""
         end = LENGTH_BYTES + int.from_bytes(package[:LENGTH_BYTES], "big")
         try:
             return Manifest.open(self.master, package[LENGTH_BYTES:end], name) == manifest

@@ -114,13 +114,13 @@ class ArrayFile:
         return self.m if self.losses is None else self.losses
 
     def child_around(self, path: Path) -> str:
-        """Returns the name of the child in whose folder a path is; an empty text if it is in none."""
+        """Return the name of the child in whose folder a path is; an empty text if it is in none."""
         place = path.expanduser().resolve()
         return next((name for name, folder in _folders(self).items() if place.is_relative_to(folder)), "")
 
 
 def shipped() -> tuple[str, ...]:
-    """Returns the names of the arrays that ship with the package; all their children are emulated."""
+    """Return the names of the arrays that ship with the package; all their children are emulated."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.toml")))
 
 
@@ -232,19 +232,19 @@ def check_places(file: ArrayFile) -> None:
 
 
 def no_key(file: ArrayFile) -> ConfigError:
-    """Returns the error for a file without a key, of an array that outlives the run."""
+    """Return the error for a file without a key, of an array that outlives the run."""
     name = f"{file.source.stem}.key"
     expected = f'missing; expected a file, such as key = "{name}" (created at first use), or "{_KEYRING}NAME"'
     return ConfigError(str(file.source), "key", expected)
 
 
 def is_missing(key: str) -> bool:
-    """Returns whether the file of a key does not exist; never for a key in the keyring, which is not made here."""
+    """Return whether the file of a key does not exist; never for a key in the keyring, which is not made here."""
     return not key.startswith(_KEYRING) and not Path(key).exists()
 
 
 def master_key(key: str) -> MasterKey:
-    """Returns the key from a file or from the keyring (``keyring:NAME``).
+    """Return the key from a file or from the keyring (``keyring:NAME``).
 
     A missing file is created, readable by its owner only. Raises CredentialsError, in one line.
     """

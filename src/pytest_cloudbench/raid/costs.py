@@ -88,16 +88,16 @@ class Ledger:
             self._totals.setdefault(verb, Costs()).add(costs)
 
     def last(self) -> Costs | None:
-        """Returns the costs of the calling thread's last operation; None if it had none."""
+        """Return the costs of the calling thread's last operation; None if it had none."""
         found: Costs | None = getattr(self._local, "last", None)
         return found
 
     def requests(self) -> int:
-        """Returns how many requests the operations of the calling thread have taken so far."""
+        """Return how many requests the operations of the calling thread have taken so far."""
         found: int = getattr(self._local, "requests", 0)
         return found
 
     def totals(self) -> dict[str, Costs]:
-        """Returns the costs of all operations so far, by verb."""
+        """Return the costs of all operations so far, by verb."""
         with self._lock:
             return {verb: replace(costs) for verb, costs in self._totals.items()}

@@ -127,7 +127,7 @@ class Database:
                 raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> CloudError:
-        """Returns an error that says what is wrong with the file, and what to do about it."""
+        """Return an error that says what is wrong with the file, and what to do about it."""
         kind, detail = ErrorKind.SERVER, f"{self._path}: cannot be used as an array's metadata: {error}"
         code = getattr(error, "sqlite_errorcode", None)
         if _is_damage(error, code):
@@ -176,7 +176,7 @@ class Database:
             self._children = text
 
     def setting(self, name: str) -> str | None:
-        """Returns a setting; None if there is none."""
+        """Return a setting; None if there is none."""
         with self.reading() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
@@ -192,7 +192,7 @@ class Database:
             db.execute("DELETE FROM settings WHERE name = ?", (name,))
 
     def number(self, name: str) -> int:
-        """Returns a setting that is a number; 0 if there is none."""
+        """Return a setting that is a number; 0 if there is none."""
         text = self.setting(name) or "0"
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and int(digits) <= 1 << 63):

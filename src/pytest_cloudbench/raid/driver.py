@@ -72,7 +72,7 @@ def open_array(
     file: ArrayFile, children: Sequence[Driver], *,
     placement: Placement | None = None, hedge: Hedge | None = None, rates: Rates | None = None,
 ) -> Array:  # fmt: skip
-    """Returns an array of connected children; creates its key and its metadata if there are none.
+    """Return an array of connected children; creates its key and its metadata if there are none.
 
     By default, the file decides the policies, which follow the observed rates of the children.
 
@@ -173,7 +173,7 @@ def _not_found(verb: str, path: str) -> CloudError:
 
 
 def prepared(array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None) -> Array:
-    """Returns the array, ready for use: its metadata agrees with its children, see ``recovery.agree``.
+    """Return the array, ready for use: its metadata agrees with its children, see ``recovery.agree``.
 
     ``say``: called with a sentence if the metadata was an old copy.
 
@@ -193,7 +193,7 @@ def prepared(array: Array, verb: str, path: str, say: Callable[[str], object] = 
 
 
 def _with_params(file: ArrayFile, params: Mapping[str, str]) -> ArrayFile:
-    """Returns an array's file, as a spec changes it."""
+    """Return an array's file, as a spec changes it."""
     if state := params.get("state"):
         file = replace(file, key=str(Path(state) / "array.key"), metadata=Path(state) / "array.sqlite")
     if metadata := params.get("metadata"):
@@ -221,7 +221,7 @@ class RaidDriver:
 
     @classmethod
     def described(cls, spec: ProviderSpec) -> Sequence[str]:
-        """Returns the specs of the children, from the file that the spec names. Raises UsageError."""
+        """Return the specs of the children, from the file that the spec names. Raises UsageError."""
         check_params(spec, _PARAMS)
         return [child.spec for child in config.load(spec.target).children]
 
@@ -241,7 +241,7 @@ class RaidDriver:
 
     @classmethod
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> RaidDriver:
-        """Returns the driver of an array whose children are connected. Raises UsageError."""
+        """Return the driver of an array whose children are connected. Raises UsageError."""
         file = config.load(spec.target)
         file = _with_params(file, spec.params)
         if not file.key:
@@ -249,7 +249,7 @@ class RaidDriver:
         return cls(open_array(file, children))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the library that computes the code, and the libraries of the children, with their versions."""
+        """Return the library that computes the code, and the libraries of the children, with their versions."""
         file = self.array.file
         found = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
         return {**found, "reed-solomon": codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
@@ -288,7 +288,7 @@ class RaidDriver:
         self.array.metadata.close()
 
     def _ready(self, verb: str, path: str) -> Array:
-        """Returns the array once it is prepared: by the first operation of the first process."""
+        """Return the array once it is prepared: by the first operation of the first process."""
         array = self.array
         if self._upkeep is not None:
             return array
@@ -304,7 +304,7 @@ class RaidDriver:
         return row
 
     def _newly_marked(self, generation: int) -> int:
-        """Returns the generation of a deletion that children are to note; 0 if they have done so a moment ago."""
+        """Return the generation of a deletion that children are to note; 0 if they have done so a moment ago."""
         with self._lock:
             if clock.now_ns() < self._marks_again_ns:
                 return 0
@@ -323,7 +323,7 @@ class RaidDriver:
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the object's bytes from ``offset``, in pieces of a MiB, each verified."""
+        """Yield the object's bytes from ``offset``, in pieces of a MiB, each verified."""
         key_of("get", path)
         array = self._ready("get", path)
         with array.ledger.operation("get") as costs:
@@ -341,13 +341,13 @@ class RaidDriver:
                     row = newer  # it was replaced meanwhile
 
     def stat(self, path: str) -> Entry:
-        """Returns the object's size, from the metadata."""
+        """Return the object's size, from the metadata."""
         key_of("stat", path)
         with self.array.ledger.operation("stat") as costs, costs.timed("metadata_ns"):
             return _entry(self._row("stat", path))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all objects below ``folder``, in order of their paths, from the metadata."""
+        """Yield all objects below ``folder``, in order of their paths, from the metadata."""
         prefix = path_of(prefix_of("list", folder))
         yield from map(_entry, self._ready("list", folder).rows(prefix))
 

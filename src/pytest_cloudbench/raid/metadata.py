@@ -168,7 +168,7 @@ class Metadata(Database):
         self._verify()
 
     def _brought_up(self) -> str | None:
-        """Returns the layout, after converting an earlier one."""
+        """Return the layout, after converting an earlier one."""
         with self.transaction() as db:
             layout = self.setting("layout")  # another process may have been faster
             if layout == "1":
@@ -212,7 +212,7 @@ class Metadata(Database):
         return self.setting("prepared") is not None
 
     def children(self) -> list[str]:
-        """Returns the specs of the array's children at its last use; none if it was not used yet."""
+        """Return the specs of the array's children at its last use; none if it was not used yet."""
         with self.reading():
             try:
                 specs = json.loads(self.setting("children") or "[]")
@@ -236,17 +236,17 @@ class Metadata(Database):
     # --- objects ------------------------------------------------------------------------------------
 
     def find(self, path: str) -> ObjectRow | None:
-        """Returns an object's current version; None if there is no such object."""
+        """Return an object's current version; None if there is no such object."""
         rows = self._objects("path = ?", _key(path))
         return rows[0] if rows else None
 
     def find_version(self, version: bytes) -> ObjectRow | None:
-        """Returns a version; None if it is not current."""
+        """Return a version; None if it is not current."""
         rows = self._objects("version = ?", version)
         return rows[0] if rows else None
 
     def below(self, prefix: str, after: str, most: int) -> Sequence[ObjectRow]:
-        """Returns the next objects whose path begins with ``prefix`` and comes after ``after``, in order of paths."""
+        """Return the next objects whose path begins with ``prefix`` and comes after ``after``, in order of paths."""
         return self._objects(
             "path > ? AND path < ? ORDER BY path LIMIT ?", max(_key(after), _key(prefix)), _key(prefix) + b"\xff", most
         )
@@ -262,12 +262,12 @@ class Metadata(Database):
         return [ObjectRow(path.decode(), *rest) for path, *rest, _ in rows]
 
     def newest_generation(self) -> int:
-        """Returns the generation of the version that began last; 0 if there was none."""
+        """Return the generation of the version that began last; 0 if there was none."""
         with self.reading():
             return self.number("generation")
 
     def count(self) -> int:
-        """Returns how many objects there are."""
+        """Return how many objects there are."""
         with self.reading() as db:
             (count,) = db.execute("SELECT count(*) FROM objects").fetchone()
         return int(count)
@@ -279,7 +279,7 @@ class Metadata(Database):
             return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
 
     def snapshot(self, children: int) -> Snapshot:
-        """Returns all versions that it knows of now. Raises CloudError if it is not of that many children."""
+        """Return all versions that it knows of now. Raises CloudError if it is not of that many children."""
         with self.reading() as db, self.one_moment():
             for table in ("missing", "garbage"):
                 if db.execute(f"SELECT 1 FROM {table} WHERE child >= ?", (children,)).fetchone():
@@ -307,7 +307,7 @@ class Metadata(Database):
         return generation
 
     def next_generation(self) -> int:
-        """Returns a generation that no version has, above all there are."""
+        """Return a generation that no version has, above all there are."""
         with self.transaction():
             generation = max(self.newest_generation() + 1, time.time_ns() // 1000)
             self._raise_generation(generation)
@@ -442,14 +442,14 @@ class Metadata(Database):
                 self._note_garbage(package.version, package.child, segments)
 
     def is_missing(self, package: Lacking) -> bool:
-        """Returns whether a child lacks a package now."""
+        """Return whether a child lacks a package now."""
         with self.reading() as db:
             where = "version = ? AND segment = ? AND child = ?"
             values = (package.version, package.segment, package.child)
             return db.execute(f"SELECT 1 FROM missing WHERE {where}", values).fetchone() is not None
 
     def missing(self, *, own: bool = False) -> Sequence[Lacking]:
-        """Returns packages that children lack: all, or those that this process is responsible for."""
+        """Return packages that children lack: all, or those that this process is responsible for."""
         query = (
             "SELECT version, segment, child FROM missing JOIN objects USING (version) "
             "WHERE segment BETWEEN 0 AND segments - 1"
@@ -459,7 +459,7 @@ class Metadata(Database):
             return [Lacking(*row) for row in db.execute(f"{query}{owned}", values).fetchall()]
 
     def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
-        """Returns the packages to delete from children: all, or those that this process is responsible for."""
+        """Return the packages to delete from children: all, or those that this process is responsible for."""
         return self._garbage(*self._whose(own))
 
     def _garbage(self, where: str, values: tuple[object, ...]) -> list[Discarded]:
@@ -479,7 +479,7 @@ class Metadata(Database):
             )
 
     def owners(self) -> frozenset[str]:
-        """Returns the other processes that have unfinished work."""
+        """Return the other processes that have unfinished work."""
         with self.reading() as db:
             rows = db.execute(
                 "SELECT owner FROM writes UNION SELECT owner FROM missing UNION SELECT owner FROM garbage"
@@ -505,5 +505,5 @@ def _key(path: str) -> bytes:
 
 
 def _checksum(row: Sequence[object]) -> int:
-    """Returns the checksum of an object's row, as SQLite can store it."""
+    """Return the checksum of an object's row, as SQLite can store it."""
     return int.from_bytes(blake2b(repr(tuple(row)).encode(), digest_size=8).digest(), "big", signed=True)

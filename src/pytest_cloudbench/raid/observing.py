@@ -53,20 +53,20 @@ class Observer:
                 self.hedging.failed(child, _now_s())
 
     def write_rates(self) -> Sequence[float | None]:
-        """Returns each child's write rate in bytes per second; None where nothing was observed."""
+        """Return each child's write rate in bytes per second; None where nothing was observed."""
         with self._lock:
             return self.writes.known()
 
     # --- reads ----------------------------------------------------------------------------------------
 
     def order(self, split: Split, share_bytes: int) -> Sequence[int]:
-        """Returns the children that hold shares, the one to be asked first at the front."""
+        """Return the children that hold shares, the one to be asked first at the front."""
         holders = [child for child, count in enumerate(split.counts) if count]
         with self._lock:
             return self.hedging.order(holders, min(split.data, len(holders)), share_bytes, _now_s())
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Returns how long a child may take for a package before another is asked, too."""
+        """Return how long a child may take for a package before another is asked, too."""
         with self._lock:
             return round(self.hedging.late_after_s(child, size_bytes) * 1e9)
 
@@ -83,7 +83,7 @@ class Observer:
     # --- state for later processes --------------------------------------------------------------------
 
     def text(self) -> str:
-        """Returns the observed rates as text. Ages are relative, because the clocks of processes differ."""
+        """Return the observed rates as text. Ages are relative, because the clocks of processes differ."""
         with self._lock:
             now_s = _now_s()
             rates = [[_aged(table[child].plain(), -now_s) for child in range(len(table))]

@@ -23,7 +23,7 @@ _BOUNDS = {"store_usd_per_gib_month": (0.0, 1e6), "mb_per_s": (1e-6, 1e6), "avai
 
 
 def load_offers(path: str | Path) -> list[Offer]:
-    """Returns the offers of a file; prices are USD per byte and month. Raises ConfigError, in one line."""
+    """Return the offers of a file; prices are USD per byte and month. Raises ConfigError, in one line."""
     file = StrictTable(str(path), opening.read_toml(path, "a table of offers"), ("offer",))
     rows = file.get("offer", None, lambda value: isinstance(value, list) and len(value) > 0, "one [[offer]] or more")
     return [_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]

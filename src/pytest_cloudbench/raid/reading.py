@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 60
 
 
 def read(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterator[bytes]:
-    """Yields the content of a version from ``offset``, chunk by chunk. Raises CloudError."""
+    """Yield the content of a version from ``offset``, chunk by chunk. Raises CloudError."""
     starts = [0]
     for segment in manifest.segments:
         starts.append(starts[-1] + segment.size_bytes)
@@ -52,7 +52,7 @@ def read(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterato
 def _chunks(
     manifest: Manifest, number: int, shares: Mapping[int, Buffer], stream: Stream, skip: int, costs: Costs
 ) -> Iterator[bytes]:
-    """Yields a segment's content from its shares, without the first ``skip`` bytes."""
+    """Yield a segment's content from its shares, without the first ``skip`` bytes."""
     segment = manifest.segments[number]
     with costs.timed("code_ns"):
         data = _data_shares(segment, shares)
@@ -71,7 +71,7 @@ def _chunks(
 
 
 def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package:
-    """Returns the data shares one after the other; missing ones are rebuilt from the given shares."""
+    """Return the data shares one after the other; missing ones are rebuilt from the given shares."""
     split = segment.split
     made = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
     if made:
@@ -81,7 +81,7 @@ def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package
 
 
 def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
-    """Returns the intact shares of a child's package, by number."""
+    """Return the intact shares of a child's package, by number."""
     numbers, size_bytes = segment.split.shares_of(child), segment.share_bytes
     view = memoryview(package)[max(0, len(package) - len(numbers) * size_bytes) :]
     return {
@@ -121,7 +121,7 @@ class Fetch:
         self._ask_enough()
 
     def wait(self) -> dict[int, Buffer]:
-        """Returns enough intact shares. Raises CloudError if there are not enough."""
+        """Return enough intact shares. Raises CloudError if there are not enough."""
         while len(self._shares) < self._segment.split.data:
             self._ask_enough()
             if not self._asked:
@@ -166,7 +166,7 @@ class Fetch:
             self._asked[child] = self._array.children.get(child, name, most_bytes, self._answers.put)
 
     def _next(self) -> Ended | None:
-        """Returns the next answer; None when a child is overdue and another can be asked."""
+        """Return the next answer; None when a child is overdue and another can be asked."""
         while True:
             first = min(self._due_ns, key=self._due_ns.__getitem__, default=None)
             try:

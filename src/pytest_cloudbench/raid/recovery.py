@@ -221,7 +221,7 @@ def _explain(array: Array, known: Snapshot, unfinished: set[bytes], left: Mappin
 
 
 def _unknown(array: Array, versions: Sequence[FoundVersion]) -> list[Unknown]:
-    """Returns the versions that the metadata still does not have, though it has no newer ones of these objects."""
+    """Return the versions that the metadata still does not have, though it has no newer ones of these objects."""
     garbage, unknown = {each.version for each in array.metadata.garbage()}, list[Unknown]()
     for found in versions:
         manifest, row = found.manifest, array.metadata.find(found.manifest.path)
@@ -273,7 +273,7 @@ def _settle(array: Array, found: _Comparison) -> int:
 
 
 def _vanished(found: _Comparison) -> list[bytes]:
-    """Returns the objects that were deleted after the copy of the metadata was made.
+    """Return the objects that were deleted after the copy of the metadata was made.
 
     Only if it certainly is an old copy, and every child still has something: what one has lost was not deleted.
     """
@@ -289,7 +289,7 @@ def _new_places(before: Sequence[str], specs: Sequence[str]) -> list[int]:
 def _lacking_in_new_places(
     array: Array, before: Sequence[str], specs: Sequence[str], names: Mapping[int, Mapping[str, int]]
 ) -> tuple[list[Lacking], set[bytes]]:
-    """Returns what children lack that took another's place, and which versions were examined."""
+    """Return what children lack that took another's place, and which versions were examined."""
     lacking, examined = list[Lacking](), set[bytes]()
     if places := _new_places(before, specs):
         for row in array.rows():
@@ -313,7 +313,7 @@ def _note_new_places(
 def _packages_at(
     array: Array, row: ObjectRow, places: Sequence[int], names: Mapping[int, Mapping[str, int]]
 ) -> list[Lacking]:
-    """Returns the packages of a version that children should have, and do not list."""
+    """Return the packages of a version that children should have, and do not list."""
     manifest = array.manifest_of("replace", row)
     return [
         Lacking(row.version, number, child)
@@ -325,7 +325,7 @@ def _packages_at(
 
 
 def listed(array: Array, patience_s: float | None = None) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudError]]:
-    """Returns the packages of children that answer, name to size, and the errors of the others.
+    """Return the packages of children that answer, name to size, and the errors of the others.
 
     Args:
         array: whose children are listed.
@@ -360,7 +360,7 @@ def listed(array: Array, patience_s: float | None = None) -> tuple[dict[int, Map
 def versions_in(
     array: Array, left: Mapping[int, dict[str, int]], silent: dict[int, CloudError]
 ) -> tuple[list[FoundVersion], int]:
-    """Returns all versions with a manifest, and how many packages belong to none of them.
+    """Return all versions with a manifest, and how many packages belong to none of them.
 
     Removes from ``left`` the packages that it explains, and adds children that do not return a manifest to ``silent``.
     """
@@ -389,7 +389,7 @@ def _check_count(array: Array, manifest: Manifest) -> None:
 
 
 def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
-    """Returns the manifest in a package; None if there is none, or it belongs to another package. Raises CloudError."""
+    """Return the manifest in a package; None if there is none, or it belongs to another package. Raises CloudError."""
     data = _beginning(array, child, name, _FIRST_BYTES)
     size_bytes = int.from_bytes(data[:LENGTH_BYTES], "big")
     if not 0 < size_bytes <= _MOST_MANIFEST_BYTES:
@@ -403,7 +403,7 @@ def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
 
 
 def _generation_at(array: Array, child: int, left: dict[str, int]) -> int:
-    """Returns the generation of the last deletion that a child was told of, see ``Array.marker``; 0 if there is none.
+    """Return the generation of the last deletion that a child was told of, see ``Array.marker``; 0 if there is none.
 
     Removes the marker from ``left``.
     """
@@ -417,7 +417,7 @@ def _generation_at(array: Array, child: int, left: dict[str, int]) -> int:
 
 
 def _beginning(array: Array, child: int, name: str, most_bytes: int) -> Buffer:
-    """Returns the first bytes of a package; none if it is not there. Raises CloudError."""
+    """Return the first bytes of a package; none if it is not there. Raises CloudError."""
     answers: SimpleQueue[Ended] = SimpleQueue()
     array.children.get(child, name, most_bytes, answers.put)
     answer = answers.get()
@@ -429,7 +429,7 @@ def _beginning(array: Array, child: int, name: str, most_bytes: int) -> Buffer:
 
 
 def _explained(array: Array, manifest: Manifest, left: Mapping[int, dict[str, int]]) -> FoundVersion:
-    """Returns a version as found, and removes its packages from ``left``."""
+    """Return a version as found, and removes its packages from ``left``."""
     lacking, is_whole = list[Lacking](), True
     for number, segment in enumerate(manifest.segments):
         holders = {child for child, count in enumerate(segment.split.counts) if count}
@@ -447,7 +447,7 @@ def _explained(array: Array, manifest: Manifest, left: Mapping[int, dict[str, in
 def _newest(
     array: Array, versions: Sequence[FoundVersion], unfinished: set[bytes]
 ) -> tuple[list[tuple[ObjectRow, Sequence[Lacking]]], int]:
-    """Returns the whole versions, oldest first, and how many newest ones are not whole."""
+    """Return the whole versions, oldest first, and how many newest ones are not whole."""
     rows, newest = list[tuple[ObjectRow, Sequence[Lacking]]](), dict[str, FoundVersion]()
     # Copies have equal generations: of those, a whole one comes last.
     for found in sorted(versions, key=lambda each: (each.manifest.generation, each.is_whole)):

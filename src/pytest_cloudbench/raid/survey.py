@@ -106,7 +106,7 @@ class Survey:
         )
 
     def plain(self) -> dict[str, Any]:
-        """Returns the survey as plain data."""
+        """Return the survey as plain data."""
         return {**asdict(self), "is_healthy": self.is_healthy}
 
 
@@ -197,7 +197,7 @@ def _count(found: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]]
 
 
 def _margin(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
-    """Returns how many of the children that hold their shares may still fail; -1 if they are already too few."""
+    """Return how many of the children that hold their shares may still fail; -1 if they are already too few."""
     held = sorted(counts[child] for child in holding)
     return max((lost for lost in range(len(held) + 1) if sum(held[: len(held) - lost]) >= data), default=-1)
 
@@ -244,7 +244,7 @@ def _read_states(
 
 
 def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bool:
-    """Returns whether all shares of a package are intact, and its copy of the manifest, if it has one."""
+    """Return whether all shares of a package are intact, and its copy of the manifest, if it has one."""
     segment = manifest.segments[number]
     if len(good_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
         return False

@@ -37,7 +37,7 @@ class StrictTable:
         raise ConfigError(self._source, f"{self._place}{key}", expected)
 
     def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
-        """Returns a value that ``fits``; if the key is missing, ``default``, unless that is None."""
+        """Return a value that ``fits``; if the key is missing, ``default``, unless that is None."""
         value = self._table.get(key, default)
         if value is None or (key in self._table and not fits(value)):
             found = f", found {ascii(value)[:60]}" if key in self._table else ""
@@ -45,7 +45,7 @@ class StrictTable:
         return value
 
     def number(self, key: str, default: int | None, least: int, most: int) -> int:
-        """Returns a whole number within bounds."""
+        """Return a whole number within bounds."""
         found: int = self.get(
             key, default, lambda value: type(value) is int and least <= value <= most,
             f"a whole number from {least} to {most}",
@@ -53,7 +53,7 @@ class StrictTable:
         return found
 
     def real(self, key: str, default: float | None, least: float, most: float) -> float:
-        """Returns a number within bounds."""
+        """Return a number within bounds."""
         found = self.get(
             key, default, lambda value: type(value) in (int, float) and least <= value <= most,
             f"a number from {least:g} to {most:g}",
@@ -61,23 +61,23 @@ class StrictTable:
         return float(found)
 
     def real_if_any(self, key: str, least: float, most: float) -> float | None:
-        """Returns a number within bounds; None if it is missing."""
+        """Return a number within bounds; None if it is missing."""
         return self.real(key, None, least, most) if key in self._table else None
 
     def text(self, key: str, default: str | None, expected: str = "a text") -> str:
-        """Returns a printable text."""
+        """Return a printable text."""
         found: str = self.get(
             key, default, lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(), expected
         )
         return found
 
     def flag(self, key: str, default: bool) -> bool:
-        """Returns true or false."""
+        """Return true or false."""
         found: bool = self.get(key, default, lambda value: isinstance(value, bool), "true or false")
         return found
 
     def one_of(self, key: str, choices: tuple[str, ...]) -> str:
-        """Returns one of ``choices``, by default the first."""
+        """Return one of ``choices``, by default the first."""
         found = self.text(key, choices[0])
         if found not in choices:
             self.fail(key, f"expected one of {', '.join(choices)}, found {found!r}{did_you_mean(found, choices)}")

@@ -55,7 +55,7 @@ class Package:
         self.size_bytes = sum(len(part) for part in self._parts)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Returns ``length`` bytes from ``offset``; fewer only at the end."""
+        """Return ``length`` bytes from ``offset``; fewer only at the end."""
         found, end = [], offset + length
         with self._lock:
             for part in self._parts:
@@ -77,7 +77,7 @@ class Buffers:
         self._lock, self._free = threading.Lock(), list[bytearray]()
 
     def take(self, size_bytes: int) -> bytearray:
-        """Returns a buffer with arbitrary content."""
+        """Return a buffer with arbitrary content."""
         with self._lock:
             for place, buffer in enumerate(self._free):
                 if len(buffer) == size_bytes:
@@ -95,7 +95,7 @@ class Buffers:
 
 
 def is_package(path: str) -> bool:
-    """Returns whether a file on a child has a package's name, whatever its key is."""
+    """Return whether a file on a child has a package's name, whatever its key is."""
     return re.fullmatch("[md][0-9a-f]{32}", path.rpartition("/")[2]) is not None
 
 
@@ -134,18 +134,18 @@ class Children:
         return all(isinstance(driver, Counting) for driver in self.drivers)
 
     def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
-        """Returns a package's name on a child. To others, no two names show anything in common.
+        """Return a package's name on a child. To others, no two names show anything in common.
 
         The package of the last segment, which also holds the manifest, has a different first letter.
         """
         return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
 
     def marker_name(self, child: int) -> str:
-        """Returns the name of what a child keeps about the last deletion."""
+        """Return the name of what a child keeps about the last deletion."""
         return f"e{self._master.name(b'deleted', child)}"
 
     def path_of(self, name: str) -> str:
-        """Returns where a package is on a child."""
+        """Return where a package is on a child."""
         return f"{self.folder.rstrip('/')}/{name}"
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ that the user can fix."""
 
 
 def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception], names: Sequence[str]) -> CloudError:
-    """Returns the error of an operation in which too few children took part.
+    """Return the error of an operation in which too few children took part.
 
     Args:
         verb: the operation.

@@ -127,7 +127,7 @@ class _Deletion:
             self._array.pending.wake()
 
     def wait(self, patience_s: float | None) -> Sequence[Ended]:
-        """Returns the answers of all children, or those that have come by then."""
+        """Return the answers of all children, or those that have come by then."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._answers) == len(self._by_child), patience_s)
             self._is_over = True

@@ -80,7 +80,7 @@ def write(array: Array, path: str, content: Content, costs: Costs, copy_of: Obje
 def packages_of(
     array: Array, manifest: Manifest, number: int, shares: Mapping[int, Buffer], children: Iterable[int], count: int
 ) -> Iterator[tuple[int, str, Package]]:
-    """Yields child, name and content of the packages of one segment of ``count``, from its shares by number."""
+    """Yield child, name and content of the packages of one segment of ``count``, from its shares by number."""
     split = manifest.segments[number].split
     for child in children:
         name = array.children.package_name(manifest.version, child, number, is_last=number == count - 1)
@@ -99,7 +99,7 @@ class _Writer:
         self._is_over = False
 
     def send(self, content: Content, generation: int) -> Manifest:
-        """Returns the manifest when all segments are durable. Raises CloudError."""
+        """Return the manifest when all segments are durable. Raises CloudError."""
         stream, segments = Stream(self._key, self._prefix), list[CodedSegment]()
         for number in range(self._count):
             for flight in self._flights[: max(0, number - _AT_ONCE + 1)]:
@@ -115,7 +115,7 @@ class _Writer:
         return manifest
 
     def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
-        """Returns a segment, and the buffer with all its shares."""
+        """Return a segment, and the buffer with all its shares."""
         begin = number * self._array.file.segment_bytes
         size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
         split = self._array.placement.split(sealed_bytes(size_bytes))

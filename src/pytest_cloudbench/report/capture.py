@@ -19,7 +19,7 @@ _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
 def size(count: float | None) -> str:
-    """Returns a readable size: at most four digits, decimal units."""
+    """Return a readable size: at most four digits, decimal units."""
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):

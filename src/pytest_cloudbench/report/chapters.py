@@ -58,11 +58,11 @@ class Chapter:
         return [each for each in self.members if each.versus is None]
 
     def place(self, about: Measurement) -> str:
-        """Returns the name of the element that is about a measurement."""
+        """Return the name of the element that is about a measurement."""
         return self.groups[about.experiment][0]
 
     def label(self, about: Measurement) -> str:
-        """Returns what tells an experiment from the others of its test: parameters that differ, a label."""
+        """Return what tells an experiment from the others of its test: parameters that differ, a label."""
         varied = [
             name for name, value in about.params.items() if any(each.params.get(name) != value for each in self.members)
         ]
@@ -75,7 +75,7 @@ class Chapter:
         return ", ".join(told) or (about.label if about.label != about.kind[1] else "") or self.title
 
     def html(self, *, folded: bool) -> Iterator[str]:
-        """Yields the chapter in pieces; ``folded``: experiments are opened by the reader."""
+        """Yield the chapter in pieces; ``folded``: experiments are opened by the reader."""
         first = self.members[0]
         head = f'<h2 id="{self.name}-h">{safe(self.title)}</h2>'
         yield f'<section class="chapter" id="{self.name}" aria-labelledby="{self.name}-h">{head}'
@@ -101,7 +101,7 @@ class Chapter:
         yield "</section>"
 
     def _tables(self) -> Iterator[str]:
-        """Yields a table for all experiments that are measured alike."""
+        """Yield a table for all experiments that are measured alike."""
         kinds: dict[tuple[object, ...], list[Measurement]] = {}
         for each in self.single:
             kinds.setdefault((*each.columns, each.info.get("operation", "")), []).append(each)
@@ -152,7 +152,7 @@ class Chapter:
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
 
     def _in_turns(self, name: str, each: Measurement, told: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is known of two sides that were measured in turns."""
+        """Yield what is known of two sides that were measured in turns."""
         yield f"<p>A is <code>{safe(told.get('A'))}</code>, B is <code>{safe(told.get('B'))}</code>.</p>"
         rows = [[name.replace("_", " "), *rest] for name, *rest in versus.cells(told)]
         if not rows:
@@ -164,7 +164,7 @@ class Chapter:
         yield html.listed(map(safe, [*versus.remarks(told), *each.info["notes"]]), "plain soft")
 
     def _developments(self, group: Sequence[Measurement]) -> Iterator[Figure | str]:
-        """Yields a history for each entry, which can be of several runs of the page, or why there is none."""
+        """Yield a history for each entry, which can be of several runs of the page, or why there is none."""
         if self.earlier is None:
             return
         entries: dict[str, list[Measurement]] = {}
@@ -178,7 +178,7 @@ class Chapter:
 
 
 def chapters(found: Sequence[Measurement], names: html.ElementIds, earlier: Earlier | None = None) -> list[Chapter]:
-    """Returns the chapters of a page, in the order in which their tests ran."""
+    """Return the chapters of a page, in the order in which their tests ran."""
     made: dict[str, Chapter] = {}
     for each in found:
         folder, test = each.kind
@@ -212,7 +212,7 @@ def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds, heading
 
 
 def _remarks(group: Sequence[Measurement]) -> Iterator[str]:
-    """Yields what was claimed, doubted and said about an experiment."""
+    """Yield what was claimed, doubted and said about an experiment."""
     lines = list[str]()
     for each in group:
         who = f"{each.subject}: " if len(group) > 1 else ""

@@ -1,7 +1,6 @@
 """Rows of cells as lines that fit a terminal, without losing content.
 
-What may live here: how wide columns are, folding of cells, and tables that are continued below. The content of cells is
-``table``'s.
+The content of cells comes from ``table``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _Row = Sequence[str]
 
 
 def fitted(rows: Sequence[_Row], width: int) -> list[str]:
-    """Returns lines of at most ``width`` characters for a row of titles and the rows below it.
+    """Return lines of at most ``width`` characters for a row of titles and the rows below it.
 
     Wide columns are folded; if that is not enough, further columns follow in a second table below, which begins with
     the first column again.
@@ -45,7 +44,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _least(cell: str) -> int:
-    """Returns the smallest width that a cell can be folded to."""
+    """Return the smallest width that a cell can be folded to."""
     words = [cell] if len(cell) <= _WHOLE else cell.split()
     return min(_LONGEST_WORD, max(map(len, words), default=0))
 

@@ -102,7 +102,7 @@ class _Row:
 
     @property
     def _outcomes_tell_losses(self) -> bool:
-        """Returns whether as many files are lost as operations did not succeed."""
+        """Return whether as many files are lost as operations did not succeed."""
         info = self.info
         return bool(info.get("lost") == (info.get("ops") or 0) - (info.get("ok") or 0))
 
@@ -120,11 +120,11 @@ class _Group:
 
     @property
     def titles(self) -> Mapping[str, str]:
-        """Returns what its suite calls columns."""
+        """Return what its suite calls columns."""
         return titles_in(self.rows[0].info)
 
     def has_spread(self, key: str) -> bool:
-        """Returns whether a metric can vary within its runs: a conclusion says so, and a run does if it is long."""
+        """Return whether a metric can vary within its runs: a conclusion says so, and a run does if it is long."""
         last = [row.findings[-1] for row in self.rows]
         return not any(finding.columns for finding in last) or any(finding.spread.get(key) for finding in last)
 
@@ -148,17 +148,17 @@ def _groups(findings: Sequence[_Finding]) -> list[_Group]:
 
 
 def compared(findings: Sequence[_Finding]) -> set[str]:
-    """Returns the names of the experiments that several providers went through."""
+    """Return the names of the experiments that several providers went through."""
     return {finding.experiment for group in _groups(findings) for row in group.rows for finding in row.findings}
 
 
 def emphasized(line: str, tone: Callable[[str], str]) -> str:
-    """Returns a line of ``comparison`` with ``tone`` put on what is marked as best."""
+    """Return a line of ``comparison`` with ``tone`` put on what is marked as best."""
     return _EMPHASIZED.sub(lambda match: tone(match[0]), line)
 
 
 def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
-    """Returns the lines of the table for a terminal of ``width`` columns; none if nothing was measured twice."""
+    """Return the lines of the table for a terminal of ``width`` columns; none if nothing was measured twice."""
     groups = [group for group in _groups(findings) if _keys([group])]
     if not groups:
         return []
@@ -219,7 +219,7 @@ class Standing:
 
 
 def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
-    """Returns what several providers went through, and notes that hold for all of it."""
+    """Return what several providers went through, and notes that hold for all of it."""
     groups = [group for group in _groups(findings) if _keys([group])]
     found = []
     for group in groups:
@@ -233,7 +233,7 @@ def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
 
 
 def _distances(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
-    """Returns who has the best value, and how far each other provider is from it; None if there is no such value."""
+    """Return who has the best value, and how far each other provider is from it; None if there is no such value."""
     candidates = _candidates(group, key)
     known = {name: each.value for name, each in candidates.items() if each.value is not None and not each.out}
     if len(known) < 2:
@@ -249,7 +249,7 @@ def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
 
 
 def _keys(groups: Sequence[_Group]) -> list[str]:
-    """Returns the columns of some experiments that are measured alike."""
+    """Return the columns of some experiments that are measured alike."""
     rows = [row for group in groups for row in group.rows]
     named = rows[0].findings[-1].columns
     if named:
@@ -264,13 +264,13 @@ def _keys(groups: Sequence[_Group]) -> list[str]:
 
 
 def _is_quoted(row: _Row, key: str) -> bool:
-    """Returns whether a text is a paper's, and thus says nothing of who is compared."""
+    """Return whether a text is a paper's, and thus says nothing of who is compared."""
     value, published = row.value(key), row.info.get("published")
     return isinstance(value, str) and isinstance(published, Mapping) and value in published.values()
 
 
 def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Returns the texts of an experiment's rows, with their marks, and what is to be said below them."""
+    """Return the texts of an experiment's rows, with their marks, and what is to be said below them."""
     ranked: dict[str, Ranking] = {}
     for key in keys:
         if key in METRICS and key != "requests_per_op" and not group.has_spread(key):
@@ -307,7 +307,7 @@ def _title(key: str, titles: Mapping[str, str]) -> str:
 
 
 def _pages(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Returns which columns stand in which table: those that do not fit follow below."""
+    """Return which columns stand in which table: those that do not fit follow below."""
     pages: list[list[int]] = [[]]
     used = 0
     for place, size in enumerate(widths):
@@ -320,7 +320,7 @@ def _pages(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _short_names(providers: Sequence[str], width: int) -> dict[str, str]:
-    """Returns a name for each provider that leaves room for numbers; a long one is cut where they do not differ."""
+    """Return a name for each provider that leaves room for numbers; a long one is cut where they do not differ."""
     most, names = max(_SHORTEST_NAME, width * 3 // 10), list(dict.fromkeys(providers))
     ways = ([_cut(name, most, keeps_end=end) for name in names] for end in (True, False))
     short = next((found for found in ways if len(set(found)) == len(names)), None)

@@ -62,7 +62,7 @@ class Histogram:
         self.seen += other.seen
 
     def at(self, share: float) -> float | None:
-        """Returns the value that at least this share of all does not exceed; None if there is none."""
+        """Return the value that at least this share of all does not exceed; None if there is none."""
         least, reached = (share - _ROUNDING) * self.total, 0.0
         for place in sorted(self.counts):
             reached += self.counts[place]
@@ -71,7 +71,7 @@ class Histogram:
         return None
 
     def steps(self) -> Iterator[tuple[float, float]]:
-        """Yields the middle of each class, ascending, and the share of all values up to it."""
+        """Yield the middle of each class, ascending, and the share of all values up to it."""
         reached = 0.0
         for place in sorted(self.counts):
             reached += self.counts[place]
@@ -136,17 +136,17 @@ class Digest:
 
 
 def parts_for(ops: int) -> int:
-    """Returns how many parts of a run a drawing should tell apart: fewer for few operations."""
+    """Return how many parts of a run a drawing should tell apart: fewer for few operations."""
     return min(MOST_PARTS, max(_LEAST_PARTS, ops // _OPS_PER_PART))
 
 
 def least_silence_s(usual_s: float | None) -> float:
-    """Returns how long a silence must be at least, by the median response time."""
+    """Return how long a silence must be at least, by the median response time."""
     return max(_LEAST_SILENCE_S, _SILENT_TIMES * (usual_s or 0.0))
 
 
 def longest(silences: Iterable[Silence]) -> list[Silence]:
-    """Returns those that a drawing shows, in order of time."""
+    """Return those that a drawing shows, in order of time."""
     kept = sorted(silences, key=lambda each: each.from_s - each.to_s)[:MOST_SILENCES]
     return sorted(kept, key=lambda each: each.from_s)
 
@@ -195,7 +195,7 @@ def _blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
 
 
 def _extent(paths: Sequence[Path]) -> tuple[int, int, int]:
-    """Returns the first scheduled start, the last end, and the number of records."""
+    """Return the first scheduled start, the last end, and the number of records."""
     firsts, lasts, ops = list[int](), list[int](), 0
     for path in paths:
         for block in oplog.read_columns(path, ("scheduled_ns", "end_ns")):
@@ -207,7 +207,7 @@ def _extent(paths: Sequence[Path]) -> tuple[int, int, int]:
 
 
 def _silences(ended: Sequence[int], change: Sequence[int], fine_s: float, usual_s: float | None) -> list[Silence]:
-    """Returns the longest silences. The resolution is a four-thousandth of the run."""
+    """Return the longest silences. The resolution is a four-thousandth of the run."""
     least_s = max(least_silence_s(usual_s), 2 * fine_s)
     found: list[Silence] = []
     waiting, begun, fewest = 0, 0, 0

@@ -84,7 +84,7 @@ class Chosen:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def told(self) -> str:
-        """Returns what was chosen and what was left out, in one line."""
+        """Return what was chosen and what was left out, in one line."""
         tests = len({(number.run.name, number.fullname) for number in self.numbers})
         line = f"{len(self.numbers)} numbers of {tests} {'experiment' if tests == 1 else 'experiments'}"
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
@@ -92,7 +92,7 @@ class Chosen:
 
 
 def known_metric(name: str) -> str:
-    """Returns ``name`` if it is a metric. Raises UsageError."""
+    """Return ``name`` if it is a metric. Raises UsageError."""
     if name not in METRICS:
         near = did_you_mean(name, METRICS) or f"; expected one of {', '.join(METRICS)}"
         raise UsageError(f"--metric {name}: there is no such metric{near}")
@@ -100,7 +100,7 @@ def known_metric(name: str) -> str:
 
 
 def doubts_of(info: Mapping[str, Any], metric: str = "") -> list[str]:
-    """Returns why an entry's numbers, or its number for one metric, may be wrong. Entries are not trusted."""
+    """Return why an entry's numbers, or its number for one metric, may be wrong. Entries are not trusted."""
     told = info.get("doubts")
     found = [str(each) for each in told] if isinstance(told, list) else []
     if info.get("outcome") in ("interrupted", "unfinished"):
@@ -112,13 +112,13 @@ def doubts_of(info: Mapping[str, Any], metric: str = "") -> list[str]:
 
 
 def emulated_text(info: Mapping[str, Any]) -> str:
-    """Returns ``emulated``, ``partly emulated``, or an empty text."""
+    """Return ``emulated``, ``partly emulated``, or an empty text."""
     emulated = info.get("emulated")
     return _EMULATED.get(emulated, "") if isinstance(emulated, (bool, str)) else ""
 
 
 def is_comparison(info: Mapping[str, Any]) -> bool:
-    """Returns whether an entry is of two sides that were measured in turns: it has no metric of its own."""
+    """Return whether an entry is of two sides that were measured in turns: it has no metric of its own."""
     return isinstance(info.get("versus"), dict)
 
 
@@ -171,7 +171,7 @@ def _as_csv(chosen: Chosen) -> str:
 
 
 def _cell(text: str) -> str:
-    """Returns a text that no spreadsheet takes for a formula."""
+    """Return a text that no spreadsheet takes for a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
@@ -221,7 +221,7 @@ def _told(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _family(metric: str) -> tuple[str, str]:
-    """Returns a metric's name and unit in OpenMetrics; the unit is empty, or the name ends with it."""
+    """Return a metric's name and unit in OpenMetrics; the unit is empty, or the name ends with it."""
     unit = _BASE_UNITS.get(METRICS[metric].unit, "")
     name = "cloudbench_" + re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"_per_s$", "_per_second", metric))
     return (f"{name}_{unit}" if unit and not name.endswith(f"_{unit}") else name), unit
@@ -242,7 +242,7 @@ def _labels(number: Number, **more: str) -> str:
 
 
 def _samples(family: str, samples: Sequence[tuple[str, float, int | None]], has_time: bool) -> Iterator[str]:
-    """Yields lines; those of one series stand together."""
+    """Yield lines; those of one series stand together."""
     for labels, value, time_ms in sorted(samples, key=lambda sample: (sample[0], sample[2] or 0)):
         time = f" {time_ms / 1000:.3f}" if has_time and time_ms is not None else ""
         yield f"{family}{{{labels}}} {value!r}{time}"

@@ -102,7 +102,7 @@ class Measurement:
         return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
 
     def number(self, key: str) -> float | None:
-        """Returns a metric, extra value or parameter, if it is a number."""
+        """Return a metric, extra value or parameter, if it is a number."""
         value = self.info.get(key, self.params.get(key))
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -128,7 +128,7 @@ class Earlier:
         self.runs = {run.place: run for run in self.index.runs()}
 
     def gate_answer(self, run: str, fullname: str) -> str:
-        """Returns what the gate said of an entry of a stored run; empty if nothing, or if that is not known."""
+        """Return what the gate said of an entry of a stored run; empty if nothing, or if that is not known."""
         if run not in self._answers:
             try:
                 entries = self.index.entries(run)
@@ -206,13 +206,13 @@ def of_session(findings: Iterable[_Finding], run: RunSeen, folder: Path) -> Gath
 
 
 def commit_text(found: stored.Commit) -> str:
-    """Returns a commit in a few characters; nothing if it is not known."""
+    """Return a commit in a few characters; nothing if it is not known."""
     changed = " with changes" if found.is_dirty else ""
     return f"{found.id[:10]}{changed}" + (f" on {found.branch}" if found.branch else "") if found.id else ""
 
 
 def _experiment(entry: stored.StoredEntry) -> str:
-    """Returns an entry's name without its provider, for versions that did not store it."""
+    """Return an entry's name without its provider, for versions that did not store it."""
     name = str(entry.info.get("provider") or "").encode("unicode_escape").decode()
     for inside, left in ((f"-{name}]", "]"), (f"[{name}-", "["), (f"[{name}]", "")):
         if name and inside in entry.fullname:
@@ -268,28 +268,28 @@ def _nature(emulated: object) -> str:
 
 
 def _of_sides(found: Any) -> list[str]:
-    """Returns what the sides of a comparison have, each with its side if they differ."""
+    """Return what the sides of a comparison have, each with its side if they differ."""
     known = {side: str(each) for side, each in found.items() if each} if isinstance(found, dict) else {}
     is_same = len(known) > 1 and len({*known.values()}) == 1
     return [*known.values()][:1] if is_same else [f"{each} ({side})" for side, each in known.items()]
 
 
 def _versions_of(sides: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the versions of both sides of a comparison."""
+    """Return the versions of both sides of a comparison."""
     found = {side: each for side, each in sides.items() if isinstance(each, dict)}
     names = dict.fromkeys(name for each in found.values() for name in each)
     return {name: ", ".join(_of_sides({side: each.get(name) for side, each in found.items()})) for name in names}
 
 
 def _named(folders: Sequence[Path], name: str) -> Path | None:
-    """Returns the file that an entry names, in the first folder that has it; None if it would lie elsewhere."""
+    """Return the file that an entry names, in the first folder that has it; None if it would lie elsewhere."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     return next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
 
 
 def _clean(value: Any) -> Any:
-    """Returns a value in which numbers that no float can hold, NaN and infinities are unknown (None)."""
+    """Return a value in which numbers that no float can hold, NaN and infinities are unknown (None)."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and not finite(value):
         return None
     if isinstance(value, Mapping):
@@ -300,14 +300,14 @@ def _clean(value: Any) -> Any:
 
 
 def line_name(each: Measurement, group: Sequence[Measurement]) -> str:
-    """Returns what a line is called: the provider, and the run if the same provider is there twice."""
+    """Return what a line is called: the provider, and the run if the same provider is there twice."""
     same = [other for other in group if other.subject == each.subject]
     name = each.subject or each.label
     return name if len(same) == 1 else f"{name}, {each.run.name} ({same.index(each) + 1})"
 
 
 def moment(about: Measurement) -> str:
-    """Returns when an experiment began, to the second in UTC, or its run was stored; a dash if it is not known."""
+    """Return when an experiment began, to the second in UTC, or its run was stored; a dash if it is not known."""
     found = about.info.get("start_wall_ms")
     wall_ms = found if isinstance(found, (int, float)) and 0 < found < 1e14 else about.run.stored_ms
     if wall_ms is None:

@@ -31,14 +31,14 @@ _SHORT_COMMIT = 10
 
 
 def printable(text: str) -> str:
-    """Returns a text without control characters: names in files can hold anything."""
+    """Return a text without control characters: names in files can hold anything."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _difference(value: float | None, former: float | None, metric: str) -> str:
-    """Returns how far a value is from a former one: in points for shares, otherwise in percent of it."""
+    """Return how far a value is from a former one: in points for shares, otherwise in percent of it."""
     if value is None or former is None:
         return "-"
     if metric in METRICS and METRICS[metric].unit == "fraction":
@@ -47,7 +47,7 @@ def _difference(value: float | None, former: float | None, metric: str) -> str:
 
 
 def day_text(time_ms: int) -> str:
-    """Returns a time of the Unix epoch to the minute, in UTC."""
+    """Return a time of the Unix epoch to the minute, in UTC."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
@@ -59,7 +59,7 @@ def _commit(commit: str, is_dirty: bool = False) -> str:
 
 
 def _bars(values: Sequence[float | None], *, plain: bool) -> str:
-    """Returns a line of bars; a run without a value is a dot."""
+    """Return a line of bars; a run without a value is a dot."""
     levels = _PLAIN_BARS if plain else _BARS
     known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -68,7 +68,7 @@ def _bars(values: Sequence[float | None], *, plain: bool) -> str:
 
 
 def main_metric(index: Index, test: str) -> str:
-    """Returns the first metric for which a test has a value: a usual one if there is any."""
+    """Return the first metric for which a test has a value: a usual one if there is any."""
     names = dict.fromkeys([*_USUAL, *METRICS])
     return next(
         (name for name in names if any(point.value is not None for point in index.series(test, name))), _USUAL[0]
@@ -79,12 +79,12 @@ def main_metric(index: Index, test: str) -> str:
 
 
 def _like(points: Sequence[Point]) -> list[Point]:
-    """Returns the points that were measured under the conditions of the last one."""
+    """Return the points that were measured under the conditions of the last one."""
     return [point for point in points if points and point.fingerprint == points[-1].fingerprint]
 
 
 def _groups(points: Sequence[Point]) -> list[list[Point]]:
-    """Returns points that may be compared together, in the order of the first ones."""
+    """Return points that may be compared together, in the order of the first ones."""
     groups: list[list[Point]] = []
     for point in points:
         for group in groups:
@@ -97,13 +97,13 @@ def _groups(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def _changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
-    """Returns the changes among points that may be compared, each with the first run after it."""
+    """Return the changes among points that may be compared, each with the first run after it."""
     fit = [point for point in points if point.counts]
     return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
 
 
 def change_text(point: Point, change: ChangePoint, metric: str, run: str) -> str:
-    """Returns how far a metric changed, how certainly, and since which run: ``point`` is the first one after it."""
+    """Return how far a metric changed, how certainly, and since which run: ``point`` is the first one after it."""
     far = _difference(change.after, change.before, metric)
     good = METRICS[metric].better == "higher" if metric in METRICS else False
     tone = "better" if (change.after > change.before) == good else "worse"
@@ -130,7 +130,7 @@ class Course:
 
 
 def course(index: Index, test: str, metric: str, now: Point, last: int) -> Course:
-    """Returns the course of a metric under the conditions of one measurement, which need not be stored.
+    """Return the course of a metric under the conditions of one measurement, which need not be stored.
 
     Args:
         index: the stored runs.
@@ -217,7 +217,7 @@ def sides_history(index: Index, rows: Sequence[SidesRow], metric: str | None, wi
 
 
 def _apart(found: Mapping[str, Any], metric: str | None) -> str:
-    """Returns how far two sides are apart in a metric, or in those that were to decide."""
+    """Return how far two sides are apart in a metric, or in those that were to decide."""
     deciding = found.get("deciding")
     wanted = [metric] if metric else [str(each) for each in deciding] if isinstance(deciding, list) else []
     cells = {name: f"{name} {change}: {answer}" for name, _, _, change, answer in versus.cells(found)}
@@ -230,7 +230,7 @@ def _difference_told(change: ChangePoint, metric: str) -> str:
 
 
 def no_change(points: Sequence[Point]) -> str:
-    """Returns what to say of runs without a change."""
+    """Return what to say of runs without a change."""
     fit = sum(point.counts for point in points)
     return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
 
@@ -290,7 +290,7 @@ def _chosen(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) 
 def _beside(
     there: Sequence[str], runs: Mapping[str, RunRow], found: Mapping[str, Mapping[str, Point]], width: int
 ) -> list[str]:
-    """Returns a table for each set of runs that may be compared, in the order in which the user named them."""
+    """Return a table for each set of runs that may be compared, in the order in which the user named them."""
     some = {place: next(points[place] for points in found.values() if place in points) for place in there}
     lines = []
     for like in _groups([some[place] for place in there]):
@@ -344,7 +344,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
 
 
 def _is_of_two(entry: EntryRow) -> bool:
-    """Returns whether an entry is about two sides that were measured in turns."""
+    """Return whether an entry is about two sides that were measured in turns."""
     return isinstance(entry.info.get("versus"), Mapping)
 
 
@@ -358,7 +358,7 @@ def _number(entry: EntryRow, name: str) -> float | None:
 
 
 def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str]) -> Iterator[str]:
-    """Yields each cell with the published value in the metric's own unit, where there is one."""
+    """Yield each cell with the published value in the metric's own unit, where there is one."""
     published = entry.info.get("published")
     given = published if isinstance(published, Mapping) else {}
     for name, cell in zip(names, cells, strict=True):

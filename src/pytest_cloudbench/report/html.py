@@ -31,7 +31,7 @@ styles of elements."""
 
 
 def safe(text: object) -> str:
-    """Returns anybody's text for HTML: escaped, without control characters."""
+    """Return anybody's text for HTML: escaped, without control characters."""
     return escape(printable(text))
 
 
@@ -42,7 +42,7 @@ class ElementIds:
         self._given = set[str]()
 
     def new(self, text: str) -> str:
-        """Returns a name that reads like the text."""
+        """Return a name that reads like the text."""
         words = "-".join("".join(each if each.isascii() and each.isalnum() else " " for each in text).lower().split())
         name, number = (words or "x")[:60], 2
         while name in self._given:
@@ -55,7 +55,7 @@ def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = format_value,
     style: str = "", is_html: bool = False,
 ) -> str:  # fmt: skip
-    """Returns a table in a region that scrolls by itself. The first cell of a row names it.
+    """Return a table in a region that scrolls by itself. The first cell of a row names it.
 
     ``is_html``: the cells of ``rows`` are HTML already.
     """
@@ -79,7 +79,7 @@ def table(
 
 
 def patterns() -> str:
-    """Returns the fills that figures of a page refer to."""
+    """Return the fills that figures of a page refer to."""
     made = "".join(
         f'<pattern id="p-{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8"/>'
         + (f'<path d="{path}"/>' if path else "") + "</pattern>"
@@ -89,13 +89,13 @@ def patterns() -> str:
 
 
 def listed(items: Iterable[str], style: str = "") -> str:
-    """Returns a list of HTML items, or nothing if there are none."""
+    """Return a list of HTML items, or nothing if there are none."""
     lines = "".join(f"<li>{item}</li>" for item in items)
     return f'<ul class="{style}">{lines}</ul>' if lines else ""
 
 
 def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
-    """Returns a figure: drawn for a page and for a telephone, with its numbers as a table and as CSV."""
+    """Return a figure: drawn for a page and for a telephone, with its numbers as a table and as CSV."""
     notes = "".join(f'<p class="source">{safe(note)}</p>' for note in drawn.notes)
     data = "data:text/csv;charset=utf-8," + quote(_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
         " ", "%20"
@@ -112,7 +112,7 @@ def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
 
 
 def _csv(drawn: Figure) -> str:
-    """Returns numbers with six digits; what is not known is an empty cell."""
+    """Return numbers with six digits; what is not known is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(title) for title in drawn.head])

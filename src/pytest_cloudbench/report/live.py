@@ -232,7 +232,7 @@ class Meter:
             self._lately.popleft()
 
     def progress(self) -> Progress | None:
-        """Returns the progress of the current run; None if there is none."""
+        """Return the progress of the current run; None if there is none."""
         with self._lock:
             return self._progress()
 
@@ -258,7 +258,7 @@ class Meter:
         )  # fmt: skip
 
     def overview(self) -> Overview:
-        """Returns all experiments and the current progress."""
+        """Return all experiments and the current progress."""
         with self._lock:
             now = self._clock()
             experiments = tuple(ExperimentRow(nodeid, row.state, row.took_s(now)) for nodeid, row in self._rows.items())
@@ -382,7 +382,7 @@ def _filled(groups: Sequence[str], width: int) -> Iterator[str]:
 
 
 def terminal(mode: str = "w") -> IO[str] | None:
-    """Returns the terminal itself, bypassing pytest's capture, to write or to read (``r``); None if there is none."""
+    """Return the terminal itself, bypassing pytest's capture, to write or to read (``r``); None if there is none."""
     windows = "CONIN$" if mode == "r" else "CONOUT$"
     try:
         return open(windows if os.name == "nt" else "/dev/tty", mode, encoding="utf-8")

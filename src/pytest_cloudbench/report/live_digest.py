@@ -44,7 +44,7 @@ class _Part:
             self.outcomes[outcome.value] = self.outcomes.get(outcome.value, 0) + number
 
     def p50_p99_s(self) -> tuple[float | None, float | None]:
-        """Returns the median and the 99th percentile of response times; None if there are none."""
+        """Return the median and the 99th percentile of response times; None if there are none."""
         if self._seen != self.response.seen:
             self._seen = self.response.seen
             self._p50_s, self._p99_s = self.response.at(0.5), self.response.at(0.99)
@@ -52,7 +52,7 @@ class _Part:
 
     @classmethod
     def of(cls, parts: Iterable[_Part]) -> _Part:
-        """Returns neighbours as one part."""
+        """Return neighbours as one part."""
         one = cls()
         for each in parts:
             one.response.merge(each.response)
@@ -62,7 +62,7 @@ class _Part:
 
 
 def _together(parts: Sequence[_Part], count: int) -> list[_Part]:
-    """Returns as many neighbours at a time as one part."""
+    """Return as many neighbours at a time as one part."""
     return [_Part.of(parts[at : at + count]) for at in range(0, len(parts), count)]
 
 
@@ -129,7 +129,7 @@ class LiveDigest:
             self._end_silence(at_s)
 
     def _silence_until(self, to_s: float) -> list[Silence]:
-        """Returns the silence that lasts until then, if there is one; how long it must be is seen when it is drawn."""
+        """Return the silence that lasts until then, if there is one; how long it must be is seen when it is drawn."""
         if self._silent_s is None or to_s - self._silent_s < least_silence_s(None):
             return []
         return [Silence(self._silent_s, to_s, max(WAITING, sum(self._waiting.values())))]
@@ -142,7 +142,7 @@ class LiveDigest:
                 self._silences = longest(self._silences)
 
     def digest(self) -> Digest | None:
-        """Returns what the figures need; None before an operation has ended."""
+        """Return what the figures need; None before an operation has ended."""
         if not self._ops or self._last_s <= 0:
             return None
         self._part(self._last_s)
@@ -169,7 +169,7 @@ class _Experiment:
     lines: dict[str, LiveDigest | Digest] = field(default_factory=dict)
 
     def digests(self) -> dict[str, Digest]:
-        """Returns the lines of which an operation has ended."""
+        """Return the lines of which an operation has ended."""
         made = {name: each.digest() if isinstance(each, LiveDigest) else each for name, each in self.lines.items()}
         return {name: each for name, each in made.items() if each is not None}
 
@@ -210,12 +210,12 @@ class LiveDigests:
         return self._latest
 
     def version(self, nodeid: str) -> int | None:
-        """Returns a number that changes when there is news of an experiment; None if it was not measured."""
+        """Return a number that changes when there is news of an experiment; None if it was not measured."""
         with self._lock:
             found = self._experiments.get(nodeid)
             return found.version if found is not None else None
 
     def of(self, nodeid: str) -> Mapping[str, Digest]:
-        """Returns the experiment's latest lines, the latest last."""
+        """Return the experiment's latest lines, the latest last."""
         with self._lock:
             return self._experiments.get(nodeid, _Experiment()).digests()

@@ -81,7 +81,7 @@ class LivePage:
         self._thread.join()
 
     def _answer(self, path: str, nonce: str) -> str | None:
-        """Returns what is at an address, None if nothing is; ``nonce`` is what the Content-Security-Policy allows."""
+        """Return what is at an address, None if nothing is; ``nonce`` is what the Content-Security-Policy allows."""
         if not hmac.compare_digest(path.encode("utf-8", "replace")[: len(self._own)], self._own):
             return None
         rest, overview = _REST.fullmatch(path[len(self._own) :]), self._read()
@@ -98,11 +98,11 @@ class LivePage:
         return now + experiments if what == "now" else _page(now, drawing.text, experiments, nonce)
 
     def _current(self, overview: Overview) -> str | None:
-        """Returns the experiment that is running, or that ran last."""
+        """Return the experiment that is running, or that ran last."""
         return overview.progress.nodeid if overview.progress is not None else self._digests.latest
 
     def _drawing(self, nodeid: str) -> _Drawing:
-        """Returns the figures of an experiment, drawn anew if there is news and drawing has not taken too much."""
+        """Return the figures of an experiment, drawn anew if there is news and drawing has not taken too much."""
         version = self._digests.version(nodeid)
         if version is None:
             return _Drawing(0, 0, "<p>Not measured yet.</p>")
@@ -137,7 +137,7 @@ class LivePage:
 
 
 def drawings(nodeid: str, digests: Mapping[str, Digest]) -> list[Figure]:
-    """Returns the report's figures of an experiment: response times of its runs, and its latest run over time."""
+    """Return the report's figures of an experiment: response times of its runs, and its latest run over time."""
     name = nodeid.rpartition("::")[2] or nodeid
     distribution = times.distribution(name, digests)
     latest = list(digests.items())[-1:]

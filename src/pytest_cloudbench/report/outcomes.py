@@ -31,7 +31,7 @@ class Claimed:
 
 
 def claims(found: Sequence[Measurement]) -> list[Claimed]:
-    """Returns all claims about some experiments."""
+    """Return all claims about some experiments."""
     return [claim for each in found for claim in _claims(each)]
 
 
@@ -62,7 +62,7 @@ def _expected(each: Measurement) -> Iterator[Claimed]:
 
 
 def gated(each: Measurement) -> Iterator[Claimed]:
-    """Yields the lines of the regression gate, all of which gave its answer."""
+    """Yield the lines of the regression gate, all of which gave its answer."""
     answer, lines = each.info["gate"].get("answer"), each.info["gate"].get("lines")
     if isinstance(answer, str) and answer in _OF_GATE:
         told = [str(line) for line in lines] if isinstance(lines, list) else []

@@ -32,7 +32,7 @@ _MANY = 3
 
 
 def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator[str]:
-    """Yields the page in pieces. If a part cannot be drawn, the reason stands in its place."""
+    """Yield the page in pieces. If a part cannot be drawn, the reason stands in its place."""
     found = gathered.measurements
     names = html.ElementIds()
     parts = chapters(found, names, gathered.earlier)
@@ -78,7 +78,7 @@ def _lead(found: Sequence[Measurement]) -> str:
 
 
 def _nature(found: Sequence[Measurement]) -> str:
-    """Returns what kind of thing was measured, in a sentence."""
+    """Return what kind of thing was measured, in a sentence."""
     kinds = {each.info["emulated"] for each in found}
     if kinds == {True}:
         return "All of it is emulated: this measures profiles, clients and the loopback, not services."
@@ -158,14 +158,14 @@ def _versions(found: Sequence[Measurement]) -> Iterator[list[str]]:
 
 
 def _warning(title: str, lines: Sequence[str], after: str = "") -> str:
-    """Returns a box with a list of HTML lines."""
+    """Return a box with a list of HTML lines."""
     return f'<div class="warn"><p><b>{safe(title)}</b></p>{html.listed(lines)}<p>{safe(after)}</p></div>'.replace(
         "<p></p>", ""
     )
 
 
 def _links(about: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
-    """Returns links to experiments, each once; of very many the first ones."""
+    """Return links to experiments, each once; of very many the first ones."""
     links: dict[str, None] = {}
     for each in about:
         part = where[id(each)]
@@ -254,7 +254,7 @@ def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[
 
 
 def _in_turns(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
-    """Yields the answers about two sides that were measured in turns; the chapters have the intervals of the rest."""
+    """Yield the answers about two sides that were measured in turns; the chapters have the intervals of the rest."""
     where = {id(each): part for part in parts for each in part.members}
     rows = [
         [_links([each], where), *(safe(each.versus.get(side)) for side in "AB"),
@@ -267,7 +267,7 @@ def _in_turns(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterato
 
 
 def _for(line: str, labels: Sequence[str], of: int) -> str:
-    """Returns a line with the experiments that it is about, unless it is about all of them."""
+    """Return a line with the experiments that it is about, unless it is about all of them."""
     return line if len(labels) == of else f"{'; '.join(labels[:4])}{' and others' * (len(labels) > 4)}: {line}"
 
 
@@ -281,7 +281,7 @@ def _standing_row(standing: Standing, provider: str, texts: Sequence[str], is_do
 
 
 def _distance_text(key: str, far: Distance) -> str:
-    """Returns a difference and its interval: ``+38 % (31 to 46)``, or in points for fractions."""
+    """Return a difference and its interval: ``+38 % (31 to 46)``, or in points for fractions."""
     low, high = sorted((far.low, far.high))
     unit = "points" if far.is_points else "%"
     if not far.is_points and METRICS[key].better == "lower" and far.low > 1:

@@ -19,10 +19,10 @@ class Scale(Protocol):
     """Places values between 0 and 1, the ends of an axis."""
 
     def at(self, value: float) -> float:
-        """Returns where a value is; beyond the ends, the nearer end."""
+        """Return where a value is; beyond the ends, the nearer end."""
 
     def ticks(self, most: int) -> list[_Tick]:
-        """Returns at most ``most`` values with their labels."""
+        """Return at most ``most`` values with their labels."""
 
 
 def _clamped(share: float) -> float:
@@ -54,7 +54,7 @@ class Linear:
 
 
 def _step(least: float) -> float:
-    """Returns the smallest of 1, 2, 5, 10, 20... that is not below ``least``."""
+    """Return the smallest of 1, 2, 5, 10, 20... that is not below ``least``."""
     power: float = 10.0 ** floor(log10(least))
     return next((power * factor for factor in (1, 2, 5) if power * factor >= least * (1 - 1e-9)), power * 10)
 

@@ -41,7 +41,7 @@ _Entry = tuple[str, Mapping[str, Any]]
 
 
 def summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remark: str = "") -> str:
-    """Returns a section for each run.
+    """Return a section for each run.
 
     Args:
         runs: what to show.
@@ -91,7 +91,7 @@ _COUNTED = (
 
 
 def _verdict(info: Mapping[str, Any]) -> str:
-    """Returns the worse of the verdict by expectations and the answer of the regression gate."""
+    """Return the worse of the verdict by expectations and the answer of the regression gate."""
     given = (info.get("verdict"), _gate(info).get("answer"))
     known = [verdict for verdict in given if isinstance(verdict, str) and verdict in _VERDICTS]
     return min(known, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
@@ -103,7 +103,7 @@ def _gate(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
-    """Yields a table for each kind of experiment, and how many numbers are unknown."""
+    """Yield a table for each kind of experiment, and how many numbers are unknown."""
     shown, unknown = entries[:_MOST_ROWS], 0
     kinds: dict[tuple[str, ...], list[_Entry]] = {}
     for entry in shown:
@@ -128,7 +128,7 @@ def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
 
 
 def _comparisons(entries: Sequence[_Entry]) -> Iterator[str]:
-    """Yields a table of two sides that were measured in turns; B is compared with A."""
+    """Yield a table of two sides that were measured in turns; B is compared with A."""
     if not entries:
         return
     yield "### A versus B"
@@ -160,7 +160,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:
-    """Yields what is not met in entries with a verdict."""
+    """Yield what is not met in entries with a verdict."""
     for fullname, info in entries:
         if _verdict(info) == verdict:
             gate = _texts(_gate(info), "lines") if _gate(info).get("answer") == verdict else []
@@ -196,7 +196,7 @@ def _list(title: str, found: Iterator[str]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Returns a name in the letters of a program."""
+    """Return a name in the letters of a program."""
     text = _printable(text)
     if _PLAIN.fullmatch(text):
         return f"`{text}`" if text.strip() else _UNKNOWN
@@ -204,12 +204,12 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text in which nothing has a meaning in Markdown or HTML."""
+    """Return a text in which nothing has a meaning in Markdown or HTML."""
     escaped = _ACTIVE.sub(lambda found: f"&#{ord(found[0])};", _printable(text))
     return _LINKS.sub(lambda found: f"{found[0]}<!-- -->", escaped)
 
 
 def _printable(text: str) -> str:
-    """Returns one line of at most ``_LONGEST`` characters."""
+    """Return one line of at most ``_LONGEST`` characters."""
     text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

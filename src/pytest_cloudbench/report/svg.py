@@ -26,17 +26,17 @@ _numbers = count(1)
 
 
 def printable(text: object) -> str:
-    """Returns a text without control characters and without marks that change the direction of what follows."""
+    """Return a text without control characters and without marks that change the direction of what follows."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(text))
 
 
 def text_width(text: str) -> float:
-    """Returns about how wide a label is."""
+    """Return about how wide a label is."""
     return sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text) * _CHARACTER
 
 
 def shortened(text: object, room: float) -> str:
-    """Returns a printable text that fits into ``room`` units, cut in its middle if it must be."""
+    """Return a printable text that fits into ``room`` units, cut in its middle if it must be."""
     shown = printable(text)
     if text_width(shown) <= room:
         return shown
@@ -105,7 +105,7 @@ class Canvas:
         return y
 
     def svg(self) -> str:
-        """Returns the drawing as an ``svg`` element."""
+        """Return the drawing as an ``svg`` element."""
         name = f"g{next(_numbers)}"
         size = f'viewBox="0 0 {_at(self.width)} {_at(self.height)}" width="{_at(self.width)}"'
         return (
@@ -145,11 +145,11 @@ class Plane:
         self.left, self.top, self.right, self.bottom = left, top, right, bottom
 
     def px(self, value: float) -> float:
-        """Returns where a value of x is on the canvas."""
+        """Return where a value of x is on the canvas."""
         return self.left + self.x.at(value) * (self.right - self.left)
 
     def py(self, value: float) -> float:
-        """Returns where a value of y is on the canvas."""
+        """Return where a value of y is on the canvas."""
         return self.bottom - self.y.at(value) * (self.bottom - self.top)
 
     def axes(self, x_title: str = "", y_title: str = "", *, x_labels: bool = True, grid: bool = True) -> None:

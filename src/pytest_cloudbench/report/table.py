@@ -58,12 +58,12 @@ _OF_UNIT: Mapping[str, Callable[[float], str]] = {
 
 
 def _measured(key: str) -> _Column:
-    """Returns the column of a metric of one run, with the title and unit of its row in ``METRICS``."""
+    """Return the column of a metric of one run, with the title and unit of its row in ``METRICS``."""
     return METRICS[key].column, key, _if_number(_OF_UNIT.get(METRICS[key].unit, format_value))
 
 
 def column(key: str) -> _Column:
-    """Returns title, key and format of a metric or extra value, as every table shows it."""
+    """Return title, key and format of a metric or extra value, as every table shows it."""
     return _measured(key) if key in METRICS and METRICS[key].column else _named(key)
 
 
@@ -125,7 +125,7 @@ _TONES = (
 
 
 def markup(line: str) -> Mapping[str, bool]:
-    """Returns the markup for a line of ``render`` in colour: what fails is red, in doubt yellow, met green."""
+    """Return the markup for a line of ``render`` in colour: what fails is red, in doubt yellow, met green."""
     return next((tone for pattern, tone in _TONES if pattern.match(line)), {})
 
 
@@ -146,7 +146,7 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
 
 
 def cells(members: Sequence[_Finding]) -> list[list[str]]:
-    """Returns the titles, and a row for each of some findings that are measured alike."""
+    """Return the titles, and a row for each of some findings that are measured alike."""
     columns = _columns(members)
     rows = [[title for title, _, _ in columns]]
     for finding in members:
@@ -167,7 +167,7 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
 
 
 def _columns(members: Sequence[_Finding]) -> list[_Column]:
-    """Returns a table's columns: those that a conclusion names, or all relevant ones that a row has a key for."""
+    """Return a table's columns: those that a conclusion names, or all relevant ones that a row has a key for."""
     if members[0].columns:
         params = [key for key in members[0].params if key not in members[0].columns]
         titles, named = titles_in(members[0].info), [_named(key) for key in members[0].columns]
@@ -190,12 +190,12 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
 
 
 def _is_unpaced(info: Mapping[str, Any]) -> bool:
-    """Returns whether the load went as fast as the provider let it, so that its rate is the question."""
+    """Return whether the load went as fast as the provider let it, so that its rate is the question."""
     return info.get("threads") is not None or f"{info.get('arrival')}".startswith("ThinkTime(interval_s=0,")
 
 
 def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
-    """Returns parameters that distinguish the rows and have no column yet."""
+    """Return parameters that distinguish the rows and have no column yet."""
     params = [key for key in members[0].params if key not in shown]
     return [
         _parameter(key)
@@ -205,7 +205,7 @@ def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
 
 
 def parameter_title(name: str) -> str:
-    """Returns what a parameter is called where its value is shown; a size has its unit in its value."""
+    """Return what a parameter is called where its value is shown; a size has its unit in its value."""
     return "size" if name == "size_bytes" else name.replace("_", " ")
 
 
@@ -214,7 +214,7 @@ def _parameter(key: str) -> _Column:
 
 
 def _named(key: str) -> _Column:
-    """Returns a column of a conclusion, shown in the unit of its metric, or as the end of its name says."""
+    """Return a column of a conclusion, shown in the unit of its metric, or as the end of its name says."""
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
     if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
@@ -241,7 +241,7 @@ def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[s
 
 
 def _without_long_form(rows: list[list[str]], width: int) -> list[list[str]]:
-    """Returns rows without the columns that only ``cloudbench show`` and the report have, if they do not fit."""
+    """Return rows without the columns that only ``cloudbench show`` and the report have, if they do not fit."""
     if _needed_width(rows) <= width:
         return rows
     places = [place for place, title in enumerate(rows[0]) if title not in _LONG_FORM]
@@ -253,7 +253,7 @@ def _needed_width(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _little_in(cells: Set[str], *, is_starved: bool) -> str:
-    """Returns what a column holds, in words, if that is nothing or so little that nothing depends on it."""
+    """Return what a column holds, in words, if that is nothing or so little that nothing depends on it."""
     if cells <= _OMITTED.keys():
         return _OMITTED[min(cells)] if len(cells) == 1 else "0 or unknown"
     if not is_starved or not all(map(_PERCENTAGE.fullmatch, cells)):
@@ -265,7 +265,7 @@ def _little_in(cells: Set[str], *, is_starved: bool) -> str:
 
 
 def errors_said(info: Mapping[str, Any]) -> Iterator[str]:
-    """Yields for each kind of error how often it occurred, and what the provider said first."""
+    """Yield for each kind of error how often it occurred, and what the provider said first."""
     for kind, told in info.get("error_details", {}).items():
         count, first = told["count"], told["said"][0]
         of = "" if first["count"] == count else f", {first['count']:,} of them"
@@ -273,7 +273,7 @@ def errors_said(info: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _remarks(members: Sequence[_Finding], width: int, *, is_short: bool) -> list[str]:
-    """Returns all remarks to read beside the numbers, each once; or only those on doubts and broken claims."""
+    """Return all remarks to read beside the numbers, each once; or only those on doubts and broken claims."""
     remarks, said = dict[str, None](), dict[str, None]()
     met = 0
     for finding in members:

@@ -31,12 +31,12 @@ class _Finding(Protocol):
 
 
 def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
-    """Returns lines for a terminal of ``width`` columns; with ``-v`` all metrics, with ``-qq`` only doubts."""
+    """Return lines for a terminal of ``width`` columns; with ``-v`` all metrics, with ``-qq`` only doubts."""
     return [*(line for each in findings for line in _lines(each.nodeid, each.info, width, verbosity)), ""]
 
 
 def stored(name: str, info: Mapping[str, Any], width: int) -> list[str]:
-    """Returns the same lines for an entry of a stored run, and those of the gate; entries are not trusted."""
+    """Return the same lines for an entry of a stored run, and those of the gate; entries are not trusted."""
     try:
         lines = _lines(name, info, width)
     except _OTHER_FORM:
@@ -67,7 +67,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def markup(line: str) -> dict[str, bool]:
-    """Returns how a line looks on a terminal that has colours."""
+    """Return how a line looks on a terminal that has colours."""
     if line.startswith("!"):
         return {"yellow": True}
     return {"bold": True} if line.rstrip().endswith(("A better", "B better")) else {}
@@ -83,7 +83,7 @@ def _headline(told: Mapping[str, Any]) -> str:
 
 
 def cells(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Returns a stored comparison as rows below ``TITLES``; none if it has another form: entries are not trusted."""
+    """Return a stored comparison as rows below ``TITLES``; none if it has another form: entries are not trusted."""
     try:
         return list(_rows(told, is_verbose=False).values())
     except _OTHER_FORM:
@@ -91,7 +91,7 @@ def cells(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def deciding(told: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each metric that decides, or for all if none of them is there; none of another form."""
+    """Return a line for each metric that decides, or for all if none of them is there; none of another form."""
     rows = {row[0]: row for row in cells(told)}
     named = told.get("deciding")
     names = [name for name in rows if isinstance(named, list) and name in named] or list(rows)
@@ -99,7 +99,7 @@ def deciding(told: Mapping[str, Any]) -> list[str]:
 
 
 def remarks(told: Mapping[str, Any]) -> list[str]:
-    """Returns how much a stored comparison measured, and what would have answered the rest; none of another form."""
+    """Return how much a stored comparison measured, and what would have answered the rest; none of another form."""
     try:
         return [_headline(told), *(line for name in _rows(told, is_verbose=False) if (line := _needed(name, told)))]
     except _OTHER_FORM:
@@ -142,7 +142,7 @@ def _margin(each: Mapping[str, Any]) -> str:
 
 
 def _needed(name: str, told: Mapping[str, Any]) -> str:
-    """Returns what would have answered a metric; nothing if it is answered."""
+    """Return what would have answered a metric; nothing if it is answered."""
     each = told["differences"][name]
     if each["answer"] != "inconclusive":
         return ""

@@ -12,7 +12,7 @@ from math import fsum
 
 
 def up_counts(failures: Sequence[float]) -> list[float]:
-    """Returns the probability that exactly 0, 1, ... n children are up.
+    """Return the probability that exactly 0, 1, ... n children are up.
 
     All terms are sums of products of positive numbers, so that small ones are as exact as large ones.
 
@@ -33,7 +33,7 @@ def up_counts(failures: Sequence[float]) -> list[float]:
 
 
 def fewer_than(wanted: int, failures: Sequence[float], shared: float = 0.0) -> float:
-    """Returns the probability that fewer than ``wanted`` children are up: how often an object cannot be read.
+    """Return the probability that fewer than ``wanted`` children are up: how often an object cannot be read.
 
     It is summed directly, because ``1 - at_least(...)`` loses everything below 1e-16.
 
@@ -49,7 +49,7 @@ def fewer_than(wanted: int, failures: Sequence[float], shared: float = 0.0) -> f
 
 
 def at_least(wanted: int, failures: Sequence[float], shared: float = 0.0) -> float:
-    """Returns the probability that ``wanted`` children or more are up, see ``fewer_than``."""
+    """Return the probability that ``wanted`` children or more are up, see ``fewer_than``."""
     return (1 - shared) * min(1.0, fsum(_counted(wanted, failures, shared)[wanted:]))
 
 

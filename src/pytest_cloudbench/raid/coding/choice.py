@@ -85,7 +85,7 @@ class Choice:
 
 
 def choose(offers: Sequence[Offer], wish: Wish) -> Choice:
-    """Returns the best set of children within the bounds; of equally good ones, the one with the fewest children.
+    """Return the best set of children within the bounds; of equally good ones, the one with the fewest children.
 
     Raises ValueError if there is none; the message gives the best value that any set reaches for each missed bound.
     """

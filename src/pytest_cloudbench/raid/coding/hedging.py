@@ -118,7 +118,7 @@ class Hedging:
         return sorted(candidates, key=key)
 
     def late_after_s(self, child: int, size_bytes: int) -> float:
-        """Returns how long a child may take for an answer of this size before another child is asked, too."""
+        """Return how long a child may take for an answer of this size before another child is asked, too."""
         rule = self.rule
         if self._tokens < 1 or rule.percentile >= 1:
             return rule.patience_s

@@ -87,11 +87,11 @@ class Manifest:
     segments: tuple[CodedSegment, ...]
 
     def first_chunk(self, number: int) -> int:
-        """Returns the number of a segment's first chunk."""
+        """Return the number of a segment's first chunk."""
         return sum(chunk_count(segment.size_bytes) for segment in self.segments[:number])
 
     def seal(self, master: MasterKey, salt: bytes, place: str) -> bytes:
-        """Returns the manifest as bytes that only the master key opens.
+        """Return the manifest as bytes that only the master key opens.
 
         Args:
             master: the array's key.
@@ -125,7 +125,7 @@ class Manifest:
 
     @classmethod
     def open(cls, master: MasterKey, sealed: Buffer, place: str) -> Manifest:
-        """Returns the manifest stored at a place. Raises NotGenuine if it was not sealed for this place."""
+        """Return the manifest stored at a place. Raises NotGenuine if it was not sealed for this place."""
         plain = master.open(sealed, place.encode())
         end = 4 + int.from_bytes(plain[:4], "big")
         try:
@@ -135,7 +135,7 @@ class Manifest:
 
 
 def _read(text: Any, rest: bytes) -> Manifest:
-    """Returns the manifest. Raises ValueError, TypeError and KeyError for a text that no writer seals."""
+    """Return the manifest. Raises ValueError, TypeError and KeyError for a text that no writer seals."""
     if text.keys() != _KEYS or text["layout"] != _LAYOUT:
         raise ValueError("keys")
     segments, at = [], 0

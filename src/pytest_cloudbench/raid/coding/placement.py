@@ -51,7 +51,7 @@ _LEAST_BYTES = 1 << 18
 
 
 def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> float:
-    """Returns the least time to move an object so that any ``failures`` children may fail afterwards.
+    """Return the least time to move an object so that any ``failures`` children may fail afterwards.
 
     With no failures to survive, it is the time of Figure 1b, in proportion to the rates.
 
@@ -67,14 +67,14 @@ def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> fl
 
 
 def least_overhead(children: int, failures: int) -> float:
-    """Returns the least bytes to store per byte of the object: those of equal shares."""
+    """Return the least bytes to store per byte of the object: those of equal shares."""
     return children / (children - failures)
 
 
 def bounded_fill(
     size_bytes: float, rates: Sequence[float], failures: int, overhead_at_most: float = inf
 ) -> list[float]:
-    """Returns how many bytes each child takes so that the last transfer ends as early as possible, see the module.
+    """Return how many bytes each child takes so that the last transfer ends as early as possible, see the module.
 
     Args:
         size_bytes: the object's size.
@@ -148,7 +148,7 @@ class Cost:
 
 
 def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Sequence[float] = ()) -> Cost:
-    """Returns the costs of a split of an object.
+    """Return the costs of a split of an object.
 
     Args:
         split: who holds how many shares.
@@ -172,7 +172,7 @@ def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Seque
 def throughput_split(
     rates: Sequence[float], failures: int, overhead_at_most: float = inf, most_shares: int = _MOST_SHARES
 ) -> Split:
-    """Returns the split with which transfers end most nearly together while any ``failures`` children may be lost.
+    """Return the split with which transfers end most nearly together while any ``failures`` children may be lost.
 
     Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 3 % of the
     least time; if none does, the quickest one.
@@ -202,7 +202,7 @@ def throughput_split(
 
 
 def _counts(data: int, rates: Sequence[float], failures: int, most: int) -> tuple[int, ...] | None:
-    """Returns the shares of each child, at most ``most``, with which ``data`` survive any failures soonest.
+    """Return the shares of each child, at most ``most``, with which ``data`` survive any failures soonest.
 
     Shares are dealt in the order in which children would finish them, until enough would be left.
     """
@@ -246,7 +246,7 @@ class Throughput:
         self._latest: tuple[tuple[float, ...], Split] | None = None
 
     def split(self, size_bytes: int) -> Split:
-        """Returns who is to hold how many shares of a segment."""
+        """Return who is to hold how many shares of a segment."""
         rates = [rate for rate in self._rates() if rate]
         if size_bytes < self._least_bytes or len(rates) < self._equal.children:
             return self._equal.split(size_bytes)
@@ -258,7 +258,7 @@ class Throughput:
         return latest[1]
 
     def suits(self, split: Split, size_bytes: int) -> bool:
-        """Returns whether a split survives as many failures, and takes at most a fifth longer than necessary."""
+        """Return whether a split survives as many failures, and takes at most a fifth longer than necessary."""
         rates = [rate for rate in self._rates() if rate]
         if size_bytes < self._least_bytes or len(rates) < self._equal.children:
             return self._equal.suits(split, size_bytes)

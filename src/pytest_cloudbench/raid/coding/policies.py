@@ -32,16 +32,16 @@ class Split:
         return sum(self.counts) - self.data
 
     def shares_of(self, child: int) -> range:
-        """Returns the numbers of the shares that a child holds."""
+        """Return the numbers of the shares that a child holds."""
         begin = sum(self.counts[:child])
         return range(begin, begin + self.counts[child])
 
     def holder(self, share: int) -> int:
-        """Returns the child that holds a share."""
+        """Return the child that holds a share."""
         return next(child for child, end in enumerate(accumulate(self.counts)) if share < end)
 
     def is_enough(self, children: Collection[int], losses: int = 0) -> bool:
-        """Returns whether these children hold enough to read the content, even after any ``losses`` of them."""
+        """Return whether these children hold enough to read the content, even after any ``losses`` of them."""
         held = sorted(self.counts[child] for child in set(children))
         return sum(held[: max(0, len(held) - losses)]) >= self.data
 
@@ -50,11 +50,11 @@ class Placement(Protocol):
     """Decides how content is spread."""
 
     def split(self, size_bytes: int) -> Split:
-        """Returns which child is to hold how many shares of a segment of sealed content. Called for each segment."""
+        """Return which child is to hold how many shares of a segment of sealed content. Called for each segment."""
         ...
 
     def suits(self, split: Split, size_bytes: int) -> bool:
-        """Returns whether a segment can keep this split: no other would gain enough to be worth moving it."""
+        """Return whether a segment can keep this split: no other would gain enough to be worth moving it."""
         ...
 
 
@@ -78,7 +78,7 @@ class Hedge(Protocol):
         ...
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Returns how long a child may take for a package before another is asked, too; None: until it fails."""
+        """Return how long a child may take for a package before another is asked, too; None: until it fails."""
         ...
 
     def asked_beside(self) -> None:
@@ -103,12 +103,12 @@ class Equal:
     children: int
 
     def split(self, size_bytes: int) -> Split:
-        """Returns the same split for every size."""
+        """Return the same split for every size."""
         del size_bytes
         return Split(self.data, (1,) * self.children)
 
     def suits(self, split: Split, size_bytes: int) -> bool:
-        """Returns whether it is the same split."""
+        """Return whether it is the same split."""
         return split == self.split(size_bytes)
 
 
@@ -133,12 +133,12 @@ class Fixed:
     patience_ns: int | None
 
     def order(self, split: Split, share_bytes: int) -> Sequence[int]:
-        """Returns the children in their order."""
+        """Return the children in their order."""
         del share_bytes
         return [child for child, count in enumerate(split.counts) if count]
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Returns the same for every child and size."""
+        """Return the same for every child and size."""
         del child, size_bytes
         return self.patience_ns
 

@@ -55,7 +55,7 @@ class ObservedRate:
         return self._moved_bytes / self._taken_s if self._taken_s else None
 
     def plain(self) -> dict[str, float]:
-        """Returns the state as plain data, for a later process to restore."""
+        """Return the state as plain data, for a later process to restore."""
         return {"at_s": self._at_s, "moved_bytes": self._moved_bytes, "taken_s": self._taken_s}
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -85,11 +85,11 @@ class ChildRates:
         self._rates[child].observe(moved_bytes, taken_s, at_s)
 
     def known(self) -> Sequence[float | None]:
-        """Returns bytes per second of each child; None where nothing was observed."""
+        """Return bytes per second of each child; None where nothing was observed."""
         return [rate.bytes_per_s for rate in self._rates]
 
     def assumed(self) -> Sequence[float]:
-        """Returns bytes per second of each child; a child without an observation is assumed to be the median child.
+        """Return bytes per second of each child; a child without an observation is assumed to be the median child.
 
         Without any observation, all are equal: 1.
         """

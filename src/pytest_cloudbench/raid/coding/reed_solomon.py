@@ -31,12 +31,12 @@ _MOST_ISAL = 32
 
 
 def share_bytes(size_bytes: int, data: int) -> int:
-    """Returns the size of each of ``data`` shares of some content; the last one is padded with zeros."""
+    """Return the size of each of ``data`` shares of some content; the last one is padded with zeros."""
     return -(-size_bytes // data)
 
 
 def parts(whole: Buffer, data: int) -> list[memoryview]:
-    """Returns the data shares: equal parts, without a copy. Raises ValueError for a size that cannot be divided."""
+    """Return the data shares: equal parts, without a copy. Raises ValueError for a size that cannot be divided."""
     size_bytes = len(whole) // data
     if len(whole) != size_bytes * data:
         raise ValueError(f"{len(whole)} bytes cannot be divided into {data} equal shares")
@@ -59,12 +59,12 @@ class Codec(Protocol):
         ...
 
     def version(self) -> str:
-        """Returns the library that does the work, and its version."""
+        """Return the library that does the work, and its version."""
         ...
 
 
 def codec(data: int, parity: int) -> Codec:
-    """Returns the fastest installed codec for a code. Raises ValueError for an impossible code."""
+    """Return the fastest installed codec for a code. Raises ValueError for an impossible code."""
     if data < 1 or parity < 0 or data + parity > MOST_SHARES:
         raise ValueError(f"a code of {data} data and {parity} parity shares: expected 1 or more, at most 256 in all")
     return next(each(data, parity) for each in CODECS if each.serves(data, parity))
@@ -75,7 +75,7 @@ def codec(data: int, parity: int) -> Codec:
 
 @cache
 def _logarithms() -> tuple[list[int], list[int]]:
-    """Returns the powers of the generator 2 (twice around), and logarithms to base 2; that of 0 is not defined."""
+    """Return the powers of the generator 2 (twice around), and logarithms to base 2; that of 0 is not defined."""
     powers, logarithms, value = [0] * 510, [0] * 256, 1
     for exponent in range(255):
         powers[exponent] = powers[exponent + 255] = value
@@ -97,12 +97,12 @@ def _inverse(value: int) -> int:
 
 @cache
 def _table(factor: int) -> bytes:
-    """Returns each byte's product with ``factor``, for ``bytes.translate``."""
+    """Return each byte's product with ``factor``, for ``bytes.translate``."""
     return bytes(_times(factor, value) for value in range(256))
 
 
 def _row(share: int, data: int) -> list[int]:
-    """Returns a share's row of the matrix: a factor for each data share."""
+    """Return a share's row of the matrix: a factor for each data share."""
     if share < data:
         return [int(each == share) for each in range(data)]
     return [_inverse(each ^ share) for each in range(data)]
@@ -110,7 +110,7 @@ def _row(share: int, data: int) -> list[int]:
 
 @cache
 def _recipe(data: int, given: tuple[int, ...], wanted: int) -> tuple[int, ...]:
-    """Returns the factors that combine ``data`` given shares into the wanted one."""
+    """Return the factors that combine ``data`` given shares into the wanted one."""
     inverse, row = _inverted([_row(share, data) for share in given]), _row(wanted, data)
     factors = [0] * data
     for factor, line in zip(row, inverse, strict=True):
@@ -119,7 +119,7 @@ def _recipe(data: int, given: tuple[int, ...], wanted: int) -> tuple[int, ...]:
 
 
 def _inverted(rows: list[list[int]]) -> list[list[int]]:
-    """Returns the inverse of a square matrix, by Gauss-Jordan elimination; any k rows of this code have one."""
+    """Return the inverse of a square matrix, by Gauss-Jordan elimination; any k rows of this code have one."""
     size = len(rows)
     work = [[*row, *(int(each == number) for each in range(size))] for number, row in enumerate(rows)]
     for column in range(size):
@@ -151,7 +151,7 @@ class Portable:
         return True
 
     def version(self) -> str:
-        """Returns the library that does the work, and its version."""
+        """Return the library that does the work, and its version."""
         import numpy as np
 
         return f"numpy {np.__version__}"
@@ -199,7 +199,7 @@ class Isal:
         return bool(parity) and data + parity <= _MOST_ISAL and _isal(data, parity) is not None
 
     def version(self) -> str:
-        """Returns the library that does the work, and its version."""
+        """Return the library that does the work, and its version."""
         from pyeclib.ec_iface import PYECLIB_VERSION
 
         return f"pyeclib {PYECLIB_VERSION >> 16}.{PYECLIB_VERSION >> 8 & 255}.{PYECLIB_VERSION & 255}"
@@ -229,7 +229,7 @@ CODECS: tuple[type[Isal] | type[Portable], ...] = (Isal, Portable)
 
 @cache
 def _isal(data: int, parity: int) -> Any:
-    """Returns pyeclib's driver of a code; None if it is not available here."""
+    """Return pyeclib's driver of a code; None if it is not available here."""
     try:
         from pyeclib.ec_iface import ECDriver, ECDriverError
     except ImportError:
@@ -242,7 +242,7 @@ def _isal(data: int, parity: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _headers(data: int, parity: int, size_bytes: int) -> tuple[bytes, ...]:
-    """Returns the headers that pyeclib puts in front of shares of this size; they depend on nothing else."""
+    """Return the headers that pyeclib puts in front of shares of this size; they depend on nothing else."""
     return tuple(bytes(each[:_HEADER_BYTES]) for each in _isal(data, parity).encode(bytes(data * size_bytes)))
 
 
@@ -257,7 +257,7 @@ def _one_size(shares: Collection[Buffer]) -> int:
 
 
 def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
-    """Returns the numbers of the shares to use: data shares first, because they need less arithmetic."""
+    """Return the numbers of the shares to use: data shares first, because they need less arithmetic."""
     given = tuple(sorted(shares))[:data]
     if len(given) < data:
         raise ValueError(f"{len(given)} shares: expected {data}")
@@ -265,6 +265,6 @@ def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
 
 
 def _blocks(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields begins and ends of blocks. Whole shares do not fit the caches, and would need new memory each time."""
+    """Yield begins and ends of blocks. Whole shares do not fit the caches, and would need new memory each time."""
     for begin in range(0, size_bytes, _BLOCK_BYTES):
         yield begin, min(begin + _BLOCK_BYTES, size_bytes)

@@ -32,12 +32,12 @@ class NotGenuine(ValueError):
 
 
 def sealed_bytes(size_bytes: int) -> int:
-    """Returns the sealed size of content of a size: each chunk has a tag, and there is at least one chunk."""
+    """Return the sealed size of content of a size: each chunk has a tag, and there is at least one chunk."""
     return size_bytes + TAG_BYTES * chunk_count(size_bytes)
 
 
 def chunk_count(size_bytes: int) -> int:
-    """Returns the number of chunks of content of a size."""
+    """Return the number of chunks of content of a size."""
     return max(1, -(-size_bytes // CHUNK_BYTES))
 
 
@@ -61,7 +61,7 @@ class Stream:
             into[:] = self._cipher.encrypt(nonce, plain, None)
 
     def open(self, number: int, is_last: bool, sealed: Buffer) -> bytes:
-        """Returns a chunk's content. Raises NotGenuine."""
+        """Return a chunk's content. Raises NotGenuine."""
         return _opened(self._cipher, self._nonce(number, is_last), sealed, None)
 
     def _nonce(self, number: int, is_last: bool) -> bytes:
@@ -85,7 +85,7 @@ class MasterKey:
         return f"MasterKey(fingerprint={self.fingerprint!r})"
 
     def seal(self, plain: bytes, salt: bytes, about: bytes = b"") -> bytes:
-        """Returns bytes, sealed with their own derived key.
+        """Return bytes, sealed with their own derived key.
 
         Args:
             plain: what to seal.
@@ -99,12 +99,12 @@ class MasterKey:
         return salt + sealed
 
     def open(self, sealed: Buffer, about: bytes = b"") -> bytes:
-        """Returns what was sealed. Raises NotGenuine."""
+        """Return what was sealed. Raises NotGenuine."""
         salt = bytes(sealed[:SALT_BYTES])
         return _opened(_aes_gcm(_derived(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
 
     def name(self, *parts: bytes | int) -> str:
-        """Returns a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
+        """Return a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
         text = b"".join(
             len(part).to_bytes(4, "big") + part
             for part in (each.to_bytes(8, "big") if isinstance(each, int) else each for each in parts)

@@ -29,7 +29,7 @@ _Point = tuple[float, float]
 
 
 def courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> list[Figure | str]:
-    """Returns the figures over time that the experiments of one test function have, and why some have none."""
+    """Return the figures over time that the experiments of one test function have, and why some have none."""
     found: list[Figure | str] = []
     for row in rows:
         lines = dict[str, list[_Point]]()
@@ -44,7 +44,7 @@ def courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> list[
 
 
 def _name(each: Measurement, members: Sequence[Measurement]) -> str:
-    """Returns what a line is called: whose it is, and the parameters that differ."""
+    """Return what a line is called: whose it is, and the parameters that differ."""
     alike = [other for other in members if other.params == each.params]
     told = [f"{name.replace('_', ' ')} {value}" for name, value in each.params.items()
             if any(other.params.get(name) != value for other in members)]  # fmt: skip
@@ -53,7 +53,7 @@ def _name(each: Measurement, members: Sequence[Measurement]) -> str:
 
 
 def _line(row: TimeCourse, each: Measurement) -> list[_Point] | str:
-    """Returns the points of an entry, or why there are none."""
+    """Return the points of an entry, or why there are none."""
     values, over = _numbers(each.info.get(row.values)), each.number(row.over) if row.over else 1.0
     if not values:
         return f"the entry's {row.values} is not a list of numbers"
@@ -74,13 +74,13 @@ def _line(row: TimeCourse, each: Measurement) -> list[_Point] | str:
 
 
 def _numbers(found: Any) -> list[float]:
-    """Returns a list of numbers, 0 or more each, or nothing."""
+    """Return a list of numbers, 0 or more each, or nothing."""
     values = found if isinstance(found, list) else []
     return [float(each) for each in values] if all(finite(each) and each >= 0 for each in values) else []
 
 
 def _published(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
-    """Yields the time at which each published value holds, None for always, the value and words."""
+    """Yield the time at which each published value holds, None for always, the value and words."""
     for y_key, x_key, words in row.published:
         for given in (each.info["published"] for each in members):
             y, x = given.get(y_key), given.get(x_key) if x_key else None

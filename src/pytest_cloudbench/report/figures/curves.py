@@ -36,7 +36,7 @@ class _Point:
 
 
 def curves(rows: Iterable[Curve], members: Sequence[Measurement]) -> list[Figure]:
-    """Returns the figures along a parameter that the experiments of one test function have."""
+    """Return the figures along a parameter that the experiments of one test function have."""
     return [drawn for row in rows if (drawn := _figure(row, members)) is not None]
 
 
@@ -122,7 +122,7 @@ def _draw_quotes(
 
 
 def _lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
-    """Returns the points of each line: of a provider, and of all parameters besides x that differ."""
+    """Return the points of each line: of a provider, and of all parameters besides x that differ."""
     names = dict.fromkeys(name for each in members for name in each.params)
     others = [name for name in [*names, "operation"] if name not in {row.x, *_ID_LIKE} and _splits(row, name, members)]
     # Two parameters that always say the same are one.
@@ -141,7 +141,7 @@ def _lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]
 
 
 def _splits(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
-    """Returns whether a parameter has several values at one value of x, so that each needs a line of its own."""
+    """Return whether a parameter has several values at one value of x, so that each needs a line of its own."""
     found: dict[tuple[str, object], set[str]] = {}
     for each in members:
         for point in _points(row, each):
@@ -174,7 +174,7 @@ def _points(row: Curve, each: Measurement) -> Iterator[_Point]:
 
 
 def _size_bytes(text: object) -> int | None:
-    """Returns the bytes that a size such as ``100KB`` or ``1MiB`` means."""
+    """Return the bytes that a size such as ``100KB`` or ``1MiB`` means."""
     found = str(text).replace(" ", "")
     units = {"KiB": 1024, "MiB": 1024**2, "KB": 1024, "MB": 1024**2, "kB": 1000, "B": 1}
     for unit, factor in units.items():
@@ -185,7 +185,7 @@ def _size_bytes(text: object) -> int | None:
 
 
 def _marks(row: Curve, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
-    """Returns the marked value of x of each line; nothing if a provider has several lines."""
+    """Return the marked value of x of each line; nothing if a provider has several lines."""
     found: dict[str, float] = {}
     for each in members if row.mark else ():
         value: Any = each.number(row.mark) if row.mark in each.info else each.info["published"].get(row.mark)
@@ -221,7 +221,7 @@ def _x_label(row: Curve, value: float | str) -> str:
 
 
 def text_of(key: str) -> Callable[[float], str]:
-    """Returns how values of a metric or extra value are written, by its unit."""
+    """Return how values of a metric or extra value are written, by its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
         return format_seconds
@@ -233,7 +233,7 @@ def text_of(key: str) -> Callable[[float], str]:
 
 
 def _words(key: str) -> str:
-    """Returns the title of an axis; the unit is in its labels, or its name says it."""
+    """Return the title of an axis; the unit is in its labels, or its name says it."""
     if key in _TITLES:
         return _TITLES[key]
     for end, unit in _ENDS:

@@ -19,7 +19,7 @@ from pytest_cloudbench.results.suite import Delays
 
 
 def delays_of_changes(row: Delays, each: Measurement) -> Figure | str | None:
-    """Returns the figure of an entry's delays, why there is none, or None for an entry that has none."""
+    """Return the figure of an entry's delays, why there is none, or None for an entry that has none."""
     if not any(name in each.info for name in row.values):
         return None
     lines = {words: _seconds(each.info.get(name)) for name, words in row.values.items()}

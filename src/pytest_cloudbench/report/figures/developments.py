@@ -40,7 +40,7 @@ class _Panel:
     broken: frozenset[int] = frozenset()
 
     def margin(self, mine: Sequence[int]) -> tuple[int, int, float, float] | None:
-        """Returns the band above the median before the runs of this page: from, up to, and between which values."""
+        """Return the band above the median before the runs of this page: from, up to, and between which values."""
         before = mine[0] - 1 if mine and mine[0] else len(self.course.points) - 1
         level = next((each for each in self.levels if each[0] <= before < each[1]), None)
         if level is None or not self.check.margin or self.check.kind not in ("level", "rate"):
@@ -97,7 +97,7 @@ class _Panel:
 
 
 def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str | None:
-    """Returns the history of one entry, why it is not drawn, or None if nothing of the entry is gated.
+    """Return the history of one entry, why it is not drawn, or None if nothing of the entry is gated.
 
     Args:
         members: the entry in each run of the page; the history is that of the last one's conditions.
@@ -125,13 +125,13 @@ def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str 
 
 
 def _gated(each: Measurement, earlier: Earlier) -> list[tuple[str, Check]]:
-    """Returns the numbers of an entry that the gate watches, and how; that of a capability is 1 or 0."""
+    """Return the numbers of an entry that the gate watches, and how; that of a capability is 1 or 0."""
     checks = checks_of(each.nodeid, each.info, each.columns, (), earlier.margins)
     return [(f"is_{check.metric}" if check.kind == "yes" else check.metric, check) for check in checks]
 
 
 def _broken(each: Measurement, course: history.Course, earlier: Earlier) -> frozenset[int]:
-    """Returns the places of the runs that the gate called broken."""
+    """Return the places of the runs that the gate called broken."""
 
     def answer(point: Point) -> str:
         if not point.run:
@@ -142,7 +142,7 @@ def _broken(each: Measurement, course: history.Course, earlier: Earlier) -> froz
 
 
 def _place(each: Measurement, earlier: Earlier) -> str:
-    """Returns which stored run a measurement is of; empty if it is not stored."""
+    """Return which stored run a measurement is of; empty if it is not stored."""
     run_id, time_ms = str(each.info.get("run_id", "")), _time_ms(each)
     found = [
         point.run for point in earlier.index.series(each.nodeid, "ops")
@@ -157,7 +157,7 @@ def _time_ms(each: Measurement) -> int | None:
 
 
 def _point(each: Measurement, metric: str, place: str) -> Point:
-    """Returns a measurement as the index would have it."""
+    """Return a measurement as the index would have it."""
     fingerprint = {"schema": each.info.get("schema", 1), **{key: each.info.get(key) for key in CONDITIONS}}
     is_higher = metric in METRICS and METRICS[metric].better == "higher"
     commit = each.run.commit.partition(" ")[0]
@@ -202,7 +202,7 @@ def _figure(
 
 
 def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Iterator[str]:
-    """Yields sentences about the runs, their changes, and what is not drawn."""
+    """Yield sentences about the runs, their changes, and what is not drawn."""
     points, apart = drawn[0].course.points, drawn[0].course.apart
     yield f"{len(points)} runs under the conditions of this one."
     uncounted = sum(any(panel.course.points[place].fit for panel in drawn) for place in range(len(points)))
@@ -222,7 +222,7 @@ def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Ite
 
 
 def _remark(place: int, drawn: Sequence[_Panel], *, is_mine: bool) -> str:
-    """Returns what there is to say of a run: that it is of this page, why it does not count, which changes begin."""
+    """Return what there is to say of a run: that it is of this page, why it does not count, which changes begin."""
     told = ["this page"] if is_mine else []
     told += ["broken, said the gate"] if any(place in panel.broken for panel in drawn) else []
     told += dict.fromkeys(panel.course.points[place].fit for panel in drawn if panel.course.points[place].fit)
@@ -266,5 +266,5 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
 
 
 def _since(point: Point) -> str:
-    """Returns the commit and the day of the first run after a change."""
+    """Return the commit and the day of the first run after a change."""
     return ", ".join([each for each in (point.commit[:10], history.day_text(point.time_ms)[:10]) if each])

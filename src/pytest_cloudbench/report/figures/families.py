@@ -38,7 +38,7 @@ _Kind = TypeVar("_Kind", bound=SuiteFigure)
 
 
 def of(members: Sequence[Measurement]) -> list[Figure]:
-    """Returns the figures of one test function's experiments."""
+    """Return the figures of one test function's experiments."""
     declared = _declared(members)
     rows = declared.figures
     drawn = [figure for row in _of_kind(rows, LossGrid) for figure in losses(row, members)]
@@ -50,14 +50,14 @@ def of(members: Sequence[Measurement]) -> list[Figure]:
 
 
 def undrawn(members: Sequence[Measurement]) -> list[str]:
-    """Returns a line for each figure of one test function's experiments that their entries should have and lack."""
+    """Return a line for each figure of one test function's experiments that their entries should have and lack."""
     rows = _declared(members).figures
     single = [f"{each.subject}: {why}" for each, why in _single(rows, members) if isinstance(why, str)]
     return single + [why for why in courses(_of_kind(rows, TimeCourse), members) if isinstance(why, str)]
 
 
 def _declared(members: Sequence[Measurement]) -> Declared:
-    """Returns what the suite of some experiments declares: the figures of the latest, and all published rows."""
+    """Return what the suite of some experiments declares: the figures of the latest, and all published rows."""
     found = [each for each in (declared_in(each.info.get("suite")) for each in members) if each is not None]
     if not found:
         folder, test = members[0].kind
@@ -77,7 +77,7 @@ def _of_kind(rows: Sequence[SuiteFigure], kind: type[_Kind]) -> list[_Kind]:
 def _single(
     rows: Sequence[SuiteFigure], members: Sequence[Measurement]
 ) -> Iterator[tuple[Measurement, Figure | str | None]]:
-    """Yields the figures of one experiment on one provider, or why there is none; None if it never has one."""
+    """Yield the figures of one experiment on one provider, or why there is none; None if it never has one."""
     for each in members:
         for row in rows:
             if isinstance(row, Rounds):

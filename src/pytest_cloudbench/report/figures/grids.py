@@ -97,7 +97,7 @@ def _cell(
 
 
 def _rate(found: Sequence[Measurement]) -> tuple[float | None, bool]:
-    """Returns the loss rate of the last measurement, and whether it has doubts."""
+    """Return the loss rate of the last measurement, and whether it has doubts."""
     return found[-1].number("loss_rate"), bool(found[-1].info["doubts"])
 
 

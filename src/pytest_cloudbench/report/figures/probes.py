@@ -29,7 +29,7 @@ class _Probe:
 
 
 def levels_tried(row: Probes, each: Measurement) -> Figure | str | None:
-    """Returns the figure of a search, why there is none, or None for an entry that is not about a search."""
+    """Return the figure of a search, why there is none, or None for an entry that is not about a search."""
     found = each.info.get("probes")
     searched = next((words for metric, words in row.searched.items() if metric in each.info), None)
     if searched is None:

@@ -25,12 +25,12 @@ class Quoted:
     source: str
 
     def told(self, text: Callable[[float], str]) -> str:
-        """Returns it as words, such as ``SkyDrive: at least 9 s``."""
+        """Return it as words, such as ``SkyDrive: at least 9 s``."""
         return f"{self.words}: {self.bound} {text(self.value)}".replace(":  ", ": ")
 
 
 def quoted(quotes: Iterable[Quote], members: Sequence[Measurement]) -> list[Quoted]:
-    """Returns the values that are published of what these experiments repeat."""
+    """Return the values that are published of what these experiments repeat."""
     return [
         Quoted(quote.x, row.value * quote.factor + quote.plus, _words(row),
                str(row.entry["extra_info"].get("bound") or ""), table.source)
@@ -52,5 +52,5 @@ def _is_of(quote: Quote, each: Measurement) -> bool:
 
 
 def _words(row: published.Row) -> str:
-    """Returns a service, or the condition where all rows of a table are of one service."""
+    """Return a service, or the condition where all rows of a table are of one service."""
     return str(row.params.get("service") or row.params["condition"])

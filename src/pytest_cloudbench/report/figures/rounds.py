@@ -51,7 +51,7 @@ class _Course:
 
 
 def completed_over_time(row: Rounds, each: Measurement) -> Figure | str | None:
-    """Returns the figure of a series, why there is none, or None for an entry that is about no series as a whole."""
+    """Return the figure of a series, why there is none, or None for an entry that is about no series as a whole."""
     course = _read(each)
     if course is None or isinstance(course, str):
         return course
@@ -59,7 +59,7 @@ def completed_over_time(row: Rounds, each: Measurement) -> Figure | str | None:
 
 
 def hash_calls_over_time(row: Rounds, each: Measurement) -> Figure | None:
-    """Returns the figure of a series' hash calls; None if none was answered, or another figure says why."""
+    """Return the figure of a series' hash calls; None if none was answered, or another figure says why."""
     course = _read(each)
     if course is None or isinstance(course, str):
         return None
@@ -68,7 +68,7 @@ def hash_calls_over_time(row: Rounds, each: Measurement) -> Figure | None:
 
 
 def _read(each: Measurement) -> _Course | str | None:
-    """Returns a series, why it cannot be read, or None for an entry that is about no series as a whole."""
+    """Return a series, why it cannot be read, or None for an entry that is about no series as a whole."""
     count = each.info.get("rounds")
     if not isinstance(count, int) or isinstance(count, bool):
         return None
@@ -83,7 +83,7 @@ def _read(each: Measurement) -> _Course | str | None:
 
 
 def _course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
-    """Returns the first ``count`` rounds, which are those of the entry: the series may have gone on since."""
+    """Return the first ``count`` rounds, which are those of the entry: the series may have gone on since."""
     rounds, stops, start_s, last_s = list[_Part](), list[tuple[float, float]](), 0.0, 0.0
     for line in lines:
         if "session" in line and len(rounds) < count:
@@ -173,7 +173,7 @@ def _figure(row: Rounds, each: Measurement, course: _Course) -> Figure:
 
 
 def _unit(end_s: float) -> tuple[str, float]:
-    """Returns the unit of an axis of time, and its seconds."""
+    """Return the unit of an axis of time, and its seconds."""
     return next(((name, size) for name, size in _UNITS_S if end_s >= 2 * size), ("seconds", 1.0))
 
 

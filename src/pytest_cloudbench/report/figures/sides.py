@@ -46,15 +46,15 @@ class _Axis:
     reach: float
 
     def of(self, change: float) -> float:
-        """Returns what is placed for a change."""
+        """Return what is placed for a change."""
         return log1p(max(change, -0.9999)) if self.is_log else change
 
     def inside(self, end: float | None) -> float | None:
-        """Returns an end of an interval; None if it is beyond the axis."""
+        """Return an end of an interval; None if it is beyond the axis."""
         return self.of(end) if end is not None and abs(self.of(end)) <= self.reach else None
 
     def scale(self) -> Scale:
-        """Returns the scale, with ticks at round changes."""
+        """Return the scale, with ticks at round changes."""
         return (_Ratios if self.is_log else Linear)(-self.reach, self.reach, _signed, fixed=True)
 
 
@@ -71,7 +71,7 @@ class _Ratios(Linear):
 
 
 def _axis(changes: Sequence[_Change]) -> _Axis:
-    """Returns an axis on which every change has a place, and intervals that are not much longer."""
+    """Return an axis on which every change has a place, and intervals that are not much longer."""
     is_log = not changes[0].is_points and any(abs(each.change or 0.0) > _FAR for each in changes)
     axis = _Axis(is_log, 0.0)
     near = max(abs(axis.of(value)) for each in changes for value in (each.change or 0.0, each.margin)) * 1.2
@@ -80,7 +80,7 @@ def _axis(changes: Sequence[_Change]) -> _Axis:
 
 
 def between_sides(each: Measurement) -> Figure | None:
-    """Returns the figure of a comparison; None if it has another form, or nothing was compared."""
+    """Return the figure of a comparison; None if it has another form, or nothing was compared."""
     try:
         changes, numbers = _changes(each.versus or {})
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -107,7 +107,7 @@ def between_sides(each: Measurement) -> Figure | None:
 
 
 def _changes(told: Mapping[str, Any]) -> tuple[list[_Change], list[list[object]]]:
-    """Returns what a comparison shows, and the numbers behind it. Raises what reading another form raises."""
+    """Return what a comparison shows, and the numbers behind it. Raises what reading another form raises."""
     changes, numbers = list[_Change](), list[list[object]]()
     for name, *_, answer in versus.cells(told):
         of = told["differences"][name]
@@ -146,7 +146,7 @@ def _draw(canvas: Canvas, changes: Sequence[_Change], top: float, width: int) ->
 
 
 def _signed(change: float) -> str:
-    """Returns a change in percent or points, without the unit."""
+    """Return a change in percent or points, without the unit."""
     if not round(change, 9):
         return "0"
     return f"{change * 100:+,.0f}" if abs(change) >= 1 else f"{change * 100:+.4g}"

@@ -26,7 +26,7 @@ _names = cache(published.names)
 def beside_published(
     members: Sequence[Measurement], without: Collection[str] = (), own: Iterable[PublishedTable] = ()
 ) -> list[Figure]:
-    """Returns a figure for each table and unit that has rows which these experiments repeat.
+    """Return a figure for each table and unit that has rows which these experiments repeat.
 
     Args:
         members: the experiments of one test function.

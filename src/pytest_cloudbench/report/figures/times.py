@@ -139,7 +139,7 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
 def _merged(
     outcomes: Sequence[Mapping[str, int]], edges: Sequence[float]
 ) -> Iterator[tuple[float, float, Mapping[str, int]]]:  # fmt: skip
-    """Yields parts of the run, with equal neighbours put together: an even load is a few bars, and not a hundred."""
+    """Yield parts of the run, with equal neighbours put together: an even load is a few bars, and not a hundred."""
     ends = [0, *(at for at, (one, two) in enumerate(pairwise(outcomes), 1) if one != two), len(outcomes)]
     for first, last in pairwise(ends):
         yield edges[first], edges[last], {name: count * (last - first) for name, count in outcomes[first].items()}

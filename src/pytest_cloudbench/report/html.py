@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
 """A spreadsheet takes a text that begins so for a formula."""
 
+_MOST_NARROW_COLUMNS = 5
+"""Columns of a figure's numbers that a telephone has room for."""
 
 _PATTERNS = (
     ("throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "M0 0l8 8M8 0l-8 8"), ("corrupt", "M0 4h8"), ("lost", "M4 0v8"),
@@ -97,6 +99,7 @@ def listed(items: Iterable[str], style: str = "") -> str:
 def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
     """Return a figure: drawn for a page and for a telephone, with its numbers as a table and as CSV."""
     notes = "".join(f'<p class="source">{safe(note)}</p>' for note in drawn.notes)
+    style = "numbers" if len(drawn.head) > _MOST_NARROW_COLUMNS else ""
     data = "data:text/csv;charset=utf-8," + quote(_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
         " ", "%20"
     )
@@ -105,7 +108,7 @@ def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
         f'<p>{safe(drawn.told)}</p></figcaption><div class="wide">{drawn.draw(WIDE).svg()}</div>'
         f'<div class="narrow">{drawn.draw(NARROW).svg()}</div>{notes}'
         f"<details><summary>Numbers<span class=of> of {safe(drawn.title)}</span></summary>"
-        f"{table(drawn.title, drawn.head, drawn.rows)}"
+        f"{table(drawn.title, drawn.head, drawn.rows, style=style)}"
         f'<p><a download="{safe(name)}.csv" href="{data}">CSV<span class=of> of {safe(drawn.title)}</span></a></p>'
         "</details></figure>"
     )

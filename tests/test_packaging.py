@@ -409,7 +409,7 @@ def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
         "def rewritten(name):\n"
         "    return type(importlib.import_module(name).__spec__.loader).__name__ == 'AssertionRewritingHook'\n"
         "def test_it(experiment):\n"
-        "    ours = ['workload.arrival', 'fleet.wire', 'load.experiment', 'judge.metrics', 'providers']\n"
+        "    ours = ['workload.arrival', 'fleet.messages', 'load.experiment', 'judge.metrics', 'providers']\n"
         "    assert [name for name in ours if rewritten(f'pytest_cloudbench.{name}')] == []\n"
         "    assert rewritten(__name__), 'what explains a failure'\n"
         "    assert rewritten('pytest_benchmark.session'), 'other plugins are as pytest has them'\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import execnet
@@ -14,7 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
-from pytest_cloudbench.fleet.envelope import FROM_AGENT, TO_AGENT, Ask, Done, Meet, Reply, Said, Tell, pack, unpack
+from pytest_cloudbench.fleet.messages import (
+    Ask,
+    Done,
+    Meet,
+    Reply,
+    Said,
+    Tell,
+    decode_from_agent,
+    decode_to_agent,
+    encode,
+)
 from pytest_cloudbench.load.messages import EndOfRun
 from pytest_cloudbench.model import CloudbenchError, FleetError
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
@@ -32,7 +43,7 @@ class Fleet:
         self.handled: list[tuple[str, dict[str, Any]]] = []
         self.coordinator = Coordinator(
             handlers={"sum": self._sum, "broken": self._broken},
-            answers={"twice": lambda agent, payload: [agent, payload * 2]},
+            answers={"twice": lambda agent, payload: [agent, payload * 2], "odd": lambda agent, payload: object()},
             patience_s=patience_s,
             kill=lambda agent, reason: self.killed.append(agent),
             **options,
@@ -260,18 +271,18 @@ def test_the_first_survivor_logs(three: Fleet) -> None:
     for agent in ("gw1", "gw2"):
         three.meet(agent, "leave", "")
     assert [three.take(agent).value["log"] for agent in ("gw1", "gw2")] == [True, False]
-    assert not three.coordinator.orphaned(NODE)
+    assert not three.coordinator.take_orphan(NODE)
     three.coordinator.leave_fleet("gw1", "was lost")
-    assert three.coordinator.orphaned(NODE), "it was lost before it could log"
-    assert not three.coordinator.orphaned(NODE), "reported once"
+    assert three.coordinator.take_orphan(NODE), "it was lost before it could log"
+    assert not three.coordinator.take_orphan(NODE), "reported once"
 
 
 def test_an_item_whose_agents_are_all_lost_is_reported_once(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     for agent in three.told:
-        assert not three.coordinator.orphaned(NODE)
+        assert not three.coordinator.take_orphan(NODE)
         three.coordinator.leave_fleet(agent, "was lost")
-    assert [three.coordinator.orphaned(NODE) for _ in range(3)] == [True, False, False]
+    assert [three.coordinator.take_orphan(NODE) for _ in range(3)] == [True, False, False]
 
 
 def test_maxfail_counts_items_and_stops_at_the_next() -> None:
@@ -496,30 +507,37 @@ def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "said"),
+    ("decode", "said"),
     [
-        (FROM_AGENT, Tell("alive")),
-        (FROM_AGENT, Ask(1, "provide", "folder:x")),
-        (FROM_AGENT, Meet(2, NODE, "start:x", {"a": [1.5, None]})),
-        (FROM_AGENT, Done(3, NODE, "once:x", error="it broke")),
-        (TO_AGENT, Reply({"b": (b"1", 2)}, to=3)),
-        (TO_AGENT, YOUR_TURN),
-        (TO_AGENT, Said("end", {"run": "a"})),
+        (decode_from_agent, Tell("alive")),
+        (decode_from_agent, Ask(1, "provide", "folder:x")),
+        (decode_from_agent, Meet(2, NODE, "start:x", {"a": [1.5, None]})),
+        (decode_from_agent, Done(3, NODE, "once:x", error="it broke")),
+        (decode_to_agent, Reply({"b": [b"1", 2]}, to=3)),
+        (decode_to_agent, YOUR_TURN),
+        (decode_to_agent, Said("end", {"run": "a"})),
     ],
 )
-def test_what_is_said_is_the_same_behind_a_channel(kinds: Any, said: Any) -> None:
-    assert unpack(kinds, execnet.loads(execnet.dumps(pack(said)))) == said
+def test_what_is_said_is_the_same_behind_a_channel(decode: Callable[[bytes], Any], said: Any) -> None:
+    assert decode(execnet.loads(execnet.dumps(encode(said)))) == said
 
 
 @pytest.mark.parametrize(
-    ("packed", "told"),
+    ("data", "told"),
     [
-        (("Reply", {"value": 1}), "expected one of Tell, Ask, Meet, Done, found 'Reply'"),
-        (("Ask", {"number": "one", "name": "clock"}), "message Ask: number: expected int, found 'one'"),
-        (("Ask", {"number": 1}), "message Ask: the field 'name' is missing"),
-        (("Tell", {"name": "alive", "kind": "tell"}), "message Tell: has a field 'kind' that is not known here"),
+        (encode(YOUR_TURN), "Invalid value 'Reply' - at `$.type`"),
+        (encode({"type": "Ask", "number": "one", "name": "clock"}), "Expected `int`, got `str` - at `$.number`"),
+        (encode({"type": "Ask", "number": 1}), "Object missing required field `name`"),
+        (encode({"type": "Tell", "name": "alive", "kind": "tell"}), "Object contains unknown field `kind`"),
+        (b"", "Input data was truncated"),
     ],
 )
-def test_what_no_agent_says_is_one_line(packed: Any, told: str) -> None:
-    with pytest.raises(FleetError, match=re.escape(told)):
-        unpack(FROM_AGENT, packed)
+def test_what_no_agent_says_is_one_line(data: bytes, told: str) -> None:
+    with pytest.raises(FleetError, match=re.escape(f"a message of the fleet cannot be read: {told}")):
+        decode_from_agent(data)
+
+
+def test_an_answer_that_no_channel_carries_reaches_who_asked() -> None:
+    fleet = Fleet(1)
+    fleet.coordinator.receive("gw0", Ask(4, "odd"))
+    assert fleet.told["gw0"][0] == Reply(error="object: no channel carries a object; expected plain data", to=4)

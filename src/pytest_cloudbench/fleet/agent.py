@@ -1,7 +1,4 @@
-"""The agent's half of the fleet: one process that carries sensors.
-
-What may live here: the conversation with the coordinator, over an xdist channel or in-process.
-"""
+"""The agent's half of the fleet: one process that carries sensors, and its conversation with the coordinator."""
 
 from __future__ import annotations
 
@@ -12,20 +9,21 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench.fleet.envelope import (
-    TO_AGENT,
+from pytest_cloudbench.fleet.messages import (
     Ask,
     Done,
+    Entered,
     FromAgent,
+    Left,
     Meet,
     Reply,
     Said,
     Tell,
     ToAgent,
-    pack,
-    unpack,
+    decode_from_agent,
+    decode_to_agent,
+    encode,
 )
-from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support import redact
 
@@ -37,7 +35,7 @@ _BETWEEN_TESTS = frozenset({"enter", "leave"})
 
 
 class _Channel(Protocol):
-    """What the agent needs of an execnet channel."""
+    """The part of an execnet channel that the agent uses."""
 
     def send(self, item: Any) -> None: ...
 
@@ -45,7 +43,7 @@ class _Channel(Protocol):
 
 
 def host_id() -> str:
-    """Returns the name of the kernel that keeps the monotonic clock: agents with equal names share one clock."""
+    """Return the name of the kernel that keeps the monotonic clock: agents with equal names share one clock."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -85,13 +83,13 @@ class Agent:
 
     @classmethod
     def over(cls, channel: _Channel, name: str, controller_host: str) -> Agent:
-        """Returns an agent that talks over an xdist channel. The end of the channel stops whatever it is doing."""
-        agent = cls(name, lambda message: channel.send(pack(message)), same_clock=host_id() == controller_host)
+        """Return an agent that talks over an xdist channel. The end of the channel stops whatever it is doing."""
+        agent = cls(name, lambda message: channel.send(encode(message)), same_clock=host_id() == controller_host)
 
-        def received(packed: Any) -> None:
-            agent.deliver(None if packed is None else unpack(TO_AGENT, packed))
+        def receive(data: bytes | None) -> None:
+            agent.deliver(None if data is None else decode_to_agent(data))
 
-        channel.setcallback(received, endmarker=None)
+        channel.setcallback(receive, endmarker=None)
         redact.on_learn(lambda secrets: agent.tell("secret", secrets))
         if not agent.same_clock:
             agent._measure_clock()
@@ -99,11 +97,11 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """This process's id; 0 on another host than the controller's."""
+        """This process's id, or 0 on another host than the controller's."""
         return os.getpid() if self.same_clock else 0
 
     def deliver(self, message: ToAgent | None) -> None:
-        """A reply of the coordinator, something that it says unasked, or None at the end of the channel."""
+        """Take a reply of the coordinator, something that it says unasked, or None at the end of the channel."""
         if isinstance(message, Said):
             if (listener := self.listeners.get(message.name)) is not None:
                 listener(message.payload)
@@ -115,13 +113,13 @@ class Agent:
     def tell(self, name: str, payload: Any = None) -> None:
         """Say something without waiting for an answer. Does nothing if the controller is gone."""
         try:
-            self._send(Tell(name, _plain(payload)))
+            self._send(Tell(name, payload))
         except OSError:
             self.stop.set()
 
     def ask(self, name: str, payload: Any = None) -> Any:
-        """Ask the controller for something by name; payload and answer are plain data, such as a message's."""
-        return self._call(Ask(self._next(), name, _plain(payload)))
+        """Ask the controller for something by name. The answer is plain data, from which a message can be built."""
+        return self._call(Ask(self._next(), name, payload))
 
     def enter(self, item: str) -> str:
         """Wait until all agents are at this item. Returns why the session is to stop, or an empty text."""
@@ -135,10 +133,10 @@ class Agent:
 
     def gather(self, name: str, payload: Any = None) -> Any:
         """Hand in ``payload``, wait for all agents, and get what the controller made of all payloads."""
-        return self._call(Meet(self._next(), self._item, name, _plain(payload)))
+        return self._call(Meet(self._next(), self._item, name, payload))
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """Let one agent do ``work``; all get its result (plain data, such as a message's), or its error."""
+        """Let one agent do ``work``, and return its result as plain data. All agents get it, or the error."""
         name = f"once:{name}"
         reply = self._exchange(Meet(self._next(), self._item, name))
         if not reply.is_turn:
@@ -149,7 +147,7 @@ class Agent:
             with contextlib.suppress(FleetError):  # its own error is the one to report
                 self._call(Done(self._next(), self._item, name, error=redact.clean(str(error))))
             raise
-        return self._call(Done(self._next(), self._item, name, _plain(value)))
+        return self._call(Done(self._next(), self._item, name, value))
 
     def leave(self, failure: str) -> Left | None:
         """Report how the item ended. Returns its outcome on all agents, or None if the controller no longer answers."""
@@ -206,15 +204,11 @@ class Agent:
         return reply
 
     def _measure_clock(self) -> None:
-        """See ``clock.measure_offset``; both on the monotonic clock that stamps operations."""
+        """Measure the offset between the monotonic clocks that stamp operations. See ``offsets.measure_offset``."""
         from pytest_cloudbench.fleet.offsets import measure_offset
 
         measured = measure_offset(lambda: int(self.ask("clock")))
         self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
-
-
-def _plain(payload: Any) -> Any:
-    return payload.plain() if isinstance(payload, Message) else payload
 
 
 def _value(reply: Reply) -> Any:
@@ -224,7 +218,11 @@ def _value(reply: Reply) -> Any:
 
 
 def local_agent(coordinator: Coordinator) -> Agent:
-    """The one agent of a run without xdist."""
-    agent = Agent("main", lambda message: coordinator.receive("main", message))
-    coordinator.join("main", agent.deliver)
+    """Return the one agent of a run without xdist. What it says and hears is encoded as well, to be the same."""
+    agent = Agent("main", lambda message: coordinator.receive("main", decode_from_agent(encode(message))))
+
+    def deliver(message: ToAgent | None) -> None:
+        agent.deliver(None if message is None else decode_to_agent(encode(message)))
+
+    coordinator.join("main", deliver)
     return agent

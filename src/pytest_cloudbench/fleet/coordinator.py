@@ -1,13 +1,13 @@
-"""Where agents meet: the controller's half of the fleet, without pytest and without xdist.
+"""The controller's half of the fleet: meetings of agents, and the handling of lost and late ones.
 
-What may live here: rendezvous between agents and the handling of lost and late ones. Any duplex channel carries what
-they say (``fleet.envelope``); without xdist the one agent calls the coordinator directly.
+It knows neither pytest nor xdist. Any duplex channel carries the messages (``fleet.messages``). Without xdist, the one
+agent calls the coordinator directly.
 
 Life of an item (one experiment)::
 
     assign -> enter -> { gather | once }* -> leave -> forgotten
 
-An agent that is lost, or that leaves early, is no longer waited for; an agent that shows no sign of
+An agent that is lost, or that leaves early, is no longer waited for. An agent that shows no sign of
 life for ``patience_s`` after another began to wait for it is a straggler and is removed. So is one whose
 process does not even answer a probe, whether or not anyone waits, since all agents may be stopped. An agent that
 failed goes to the last meeting of its experiment (``once:clean:*``) at once: the others meet without it,
@@ -21,18 +21,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pytest_cloudbench.fleet.envelope import Ask, Done, FromAgent, Meet, Reply, Said, ToAgent
-from pytest_cloudbench.fleet.wire import Entered, Left, Message
+from pytest_cloudbench.fleet.messages import (
+    Ask,
+    Done,
+    Entered,
+    FromAgent,
+    Left,
+    Meet,
+    Message,
+    Reply,
+    Said,
+    ToAgent,
+    make_plain,
+)
 from pytest_cloudbench.model import CloudbenchError
 
 _ONCE, _LAST = "once:", "once:clean:"
 
 Handler = Callable[["Item", dict[str, Any]], Any]
-"""Called with the item and the payloads by agent when a gathering is complete; its result goes to all."""
+"""Called with the item and the payloads by agent when a gathering is complete. All agents get its result."""
 
 
 @dataclass(slots=True)
@@ -124,7 +135,7 @@ class Coordinator:
     # -- agents ---------------------------------------------------------------------------------
 
     def join(self, agent: str, send: Callable[[ToAgent | None], None]) -> None:
-        """Add a new agent, and how to reach it; None tells it that the session ends."""
+        """Add a new agent. ``send`` reaches it, and sending None tells it that the session ends."""
         with self._lock:
             self._send[agent] = send
             self._life_s[agent] = time.monotonic()
@@ -132,7 +143,7 @@ class Coordinator:
                 self._start_watch()
 
     def leave_fleet(self, agent: str, reason: str) -> None:
-        """The agent is gone. It is no longer waited for; what it measured is kept.
+        """Stop waiting for an agent that is gone. Its measurements are kept.
 
         It counts as missing at its current item; the items that it was given in advance begin without it.
         """
@@ -161,8 +172,8 @@ class Coordinator:
             elif agent in self._send:  # it is to run this item once more
                 self._assigned_again.setdefault(nodeid, []).append(agent)
 
-    def orphaned(self, nodeid: str) -> bool:
-        """Returns whether no agent is left to report an item given to agents; True once, for the caller who reports."""
+    def take_orphan(self, nodeid: str) -> bool:
+        """Return whether no agent is left to report an item. It is True once, for the caller who then reports it."""
         with self._lock:
             item = self._items.get(nodeid)
             alone = not item.members if item else self._loggers.get(nodeid) not in {None, *self._send}
@@ -184,7 +195,7 @@ class Coordinator:
             busy = {agent for item in entered for agent in item.members}
             self._changed.wait_for(lambda: not busy & self._send.keys() - self._at_rest, patience_s)
 
-    def _stopped(self, agent: str) -> None:
+    def _note_rest(self, agent: str) -> None:
         """Note that the agent has stopped measuring for good."""
         with self._changed:
             self._at_rest.add(agent)
@@ -204,7 +215,7 @@ class Coordinator:
             self._life_s[agent] = time.monotonic()
             if isinstance(message, (Meet, Done)):
                 if self._dismissed:  # it finds the end of the session in its inbox
-                    self._stopped(agent)
+                    self._note_rest(agent)
                 elif isinstance(message, Meet):
                     self._meet(agent, message)
                 else:
@@ -213,12 +224,12 @@ class Coordinator:
         if isinstance(message, Ask):
             self._reply(agent, message.number, _answer(self._answers[message.name], agent, message.payload))
         elif message.name == "interrupted":
-            self._stopped(agent)
+            self._note_rest(agent)
         else:
             self._answers[message.name](agent, message.payload)
 
     def say(self, nodeid: str, name: str, payload: Message) -> None:
-        """Tell all agents at an item something that they did not ask for; see ``Agent.listeners``."""
+        """Tell all agents at an item something that they did not ask for. See ``Agent.listeners``."""
         with self._lock:
             item = self._items.get(nodeid)
             for agent in item.members if item is not None else ():
@@ -247,7 +258,7 @@ class Coordinator:
         self._answer_all(item, meeting, Reply(message.value, message.error))
 
     def _reply(self, agent: str, number: int, reply: Reply) -> None:
-        self._tell(agent, replace(reply, to=number))
+        self._tell(agent, reply.replace(to=number))
 
     def _tell(self, agent: str, message: ToAgent | None) -> None:
         send = self._send.get(agent)
@@ -264,24 +275,25 @@ class Coordinator:
         for meeting in list(item.meetings.values()):
             if meeting.name.startswith(_ONCE):
                 self._elect(item, meeting)
-            elif meeting.arrived and not self._awaited(item, meeting):
+            elif meeting.arrived and not self._list_awaited(item, meeting):
                 self._close_meeting(item, meeting)
         if not item.members and item.entered:
             item.meetings.clear()
 
     @staticmethod
     def _takes_part(item: Item, meeting: _Meeting) -> list[str]:
-        """Returns members that have arrived at a meeting or are still to come; all come to ``leave``."""
+        """Return the members that have arrived at a meeting or are still to come. All come to ``leave``."""
         if meeting.name == "leave":
             return item.members
         gone = set(item.left)
-        for each in item.meetings.values():  # who failed skips the rest of its experiment, and cleans what it knows of
-            if each.name.startswith(_LAST) and each is not meeting:
-                gone |= each.arrived.keys()
+        # An agent that failed skips the rest of its experiment, and removes the files that it knows of.
+        for other in item.meetings.values():
+            if other.name.startswith(_LAST) and other is not meeting:
+                gone |= other.arrived.keys()
         return [agent for agent in item.members if agent not in gone]
 
-    def _awaited(self, item: Item, meeting: _Meeting) -> list[str]:
-        """Returns members that are still to come; if the first one does the work alone, only that one matters."""
+    def _list_awaited(self, item: Item, meeting: _Meeting) -> list[str]:
+        """Return the members that are still to come. If the first one works for all, only that one is awaited."""
         members = self._takes_part(item, meeting)
         if meeting.name.startswith(_ONCE) and not meeting.name.startswith(_LAST):
             members = members[:1]
@@ -290,7 +302,7 @@ class Coordinator:
     def _elect(self, item: Item, meeting: _Meeting) -> None:
         """Let the first remaining member run what must be done once."""
         members = self._takes_part(item, meeting)
-        if meeting.runner in members or self._awaited(item, meeting):
+        if meeting.runner in members or self._list_awaited(item, meeting):
             return
         meeting.runner = members[0] if members else None
         if meeting.runner is not None:
@@ -329,7 +341,7 @@ class Coordinator:
             self._forget(item)
 
     def _forget(self, item: Item) -> None:
-        """An item is over; whoever was told to run it again waits for the others of that round."""
+        """Forget an item that is over. Agents that are to run it again wait for the others of that round."""
         self._items.pop(item.nodeid, None)
         again = [agent for agent in self._assigned_again.pop(item.nodeid, ()) if agent in self._send]
         if again:
@@ -385,7 +397,7 @@ class Coordinator:
             self._kill(sending[0], f"has read nothing for {self._patience_s:g} s and was ended")
 
     def _silent(self, now_s: float) -> list[str]:
-        """Returns agents silent for half of the patience whose process then did not answer for the other half."""
+        """Return agents silent for half of the patience whose process then did not answer for the other half."""
         late, half_s = list[str](), self._patience_s / 2
         if self._ask is None:
             return late
@@ -404,11 +416,11 @@ class Coordinator:
         self._answered_s[agent] = time.monotonic()
 
     def _stragglers(self, item: Item) -> list[str]:
-        """Returns members that others wait for, that do not wait themselves, and that have been silent for too long."""
+        """Return members that others wait for, that do not wait themselves, and that have been silent for too long."""
         now_s, late = time.monotonic(), []
         waiting = {agent for each in item.meetings.values() for agent in each.arrived if agent != each.runner}
         for meeting in item.meetings.values():
-            for agent in [meeting.runner] if meeting.runner else self._awaited(item, meeting):
+            for agent in [meeting.runner] if meeting.runner else self._list_awaited(item, meeting):
                 life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.busy_until_s)
                 silent = now_s - life_s > self._patience_s and agent not in waiting
                 if silent and self._current(agent) is item and not self._apart(agent):
@@ -416,15 +428,14 @@ class Coordinator:
         return late
 
     def _current(self, agent: str) -> Item | None:
-        """Returns the first item that an agent has not finished."""
+        """Return the first item that an agent has not finished."""
         return next((item for item in self._items.values() if agent in item.members and agent not in item.left), None)
 
 
 def _answer(call: Callable[..., Any], *args: Any) -> Reply:
-    """Returns a handler's answer, or its error as data, which the agent raises again."""
+    """Return a handler's answer, or its error as data, which the agent raises again."""
     try:
-        value = call(*args)
-        return Reply(value.plain() if isinstance(value, Message) else value)
+        return Reply(make_plain(call(*args)))  # here and not in the channel: it fails in the test that asked
     except CloudbenchError as error:
         return Reply(error=str(error))
     except Exception as error:  # a bug here must reach the test's report, not hang the fleet
@@ -432,6 +443,6 @@ def _answer(call: Callable[..., Any], *args: Any) -> Reply:
 
 
 def _natural(agent: str) -> tuple[int, str]:
-    """Sort key that puts gw2 before gw10."""
+    """Return a sort key that puts gw2 before gw10."""
     digits = "".join(character for character in agent if character.isdigit())
     return (int(digits) if digits else -1, agent)

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and a closed terminal while a fleet works: the first ends the run cleanly, later ones do no harm.
 
-What may live here: the handler of these signals, in the controller and in workers. Installed in sessions that have
-a fleet, and only in place of the stock handlers.
+The handlers are installed in sessions that have a fleet, in the controller and in workers, and only in place of the
+stock handlers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ENDED_AT_ONCE = 2
 
 
 def is_ctrl_c_ignored() -> bool:
-    """Whether this process was started with Ctrl-C ignored, as by ``nohup ... &`` in a script."""
+    """Return True if this process was started with Ctrl-C ignored, as by ``nohup ... &`` in a script."""
     return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 class Interrupts:
-    """Turns the first signal into KeyboardInterrupt; a second one is answered with a line, a third ends at once.
+    """Handlers that turn the first signal into KeyboardInterrupt, answer a second with a line, and end at a third.
 
     Args:
         say: writes a line; it is called in a signal handler.
@@ -47,7 +47,7 @@ class Interrupts:
         if self._is_done or threading.current_thread() is not threading.main_thread():
             return
         self._is_done = True
-        self._terminals = {os.fstat(each).st_rdev for each in (1, 2) if os.isatty(each)}
+        self._terminals = {os.fstat(output).st_rdev for output in (1, 2) if os.isatty(output)}
         if self._terminals:
             with contextlib.suppress(OSError):
                 self._terminals.add(os.stat("/dev/tty").st_rdev)  # the other name of it

@@ -1,7 +1,7 @@
-"""Which tests are ours: decided by the fixture functions that a test uses, never by names alone.
+"""Recognition of tests that are ours, by the fixture functions that a test uses.
 
-What may live here: reading pytest's fixture definitions. A project may have fixtures, parameters and marks with any of
-our names; its tests are not touched.
+A project may have fixtures, parameters and marks with any of our names, and its tests are not touched. So names alone
+decide nothing, and pytest's fixture definitions are read.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ import pytest
 _BENCHMARK = "pytest_benchmark.plugin"
 
 
-def comes_to(node: Any, plugin: str) -> set[str]:
-    """Returns names of the fixtures in a plugin's module that a test uses, directly or through another fixture.
+def used_fixtures(node: Any, plugin: str) -> set[str]:
+    """Return names of the fixtures in a plugin's module that a test uses, directly or through another fixture.
 
     A fixture that overrides one of the same name uses that one only if it requests it.
     """
     info = getattr(node, "_fixtureinfo", None)
     if info is None:
         return set()
-    found: set[str] = set()
-    todo = [(name, -1) for name in info.initialnames]  # a fixture's name, and which of its definitions
-    seen = set(todo)
+    names: set[str] = set()
+    todo = [(name, -1) for name in info.initialnames]  # a fixture's name, and the index of one of its definitions
+    visited = set(todo)
     while todo:
-        name, place = todo.pop()
+        name, index = todo.pop()
         definitions = info.name2fixturedefs.get(name, ())
-        if len(definitions) < -place:
+        if len(definitions) < -index:
             continue
-        definition = definitions[place]
+        definition = definitions[index]
         if getattr(definition.func, "__module__", None) == plugin:
-            found.add(name)
-        new = {(arg, place - 1 if arg == name else -1) for arg in definition.argnames} - seen
-        seen |= new
+            names.add(name)
+        new = {(arg, index - 1 if arg == name else -1) for arg in definition.argnames} - visited
+        visited |= new
         todo += new
-    return found
+    return names
 
 
 def uses_stock_benchmark(item: pytest.Item) -> bool:
-    """Whether a test uses pytest-benchmark's own fixture."""
-    return "benchmark" in comes_to(item, _BENCHMARK)
+    """Return True if a test uses pytest-benchmark's own fixture."""
+    return "benchmark" in used_fixtures(item, _BENCHMARK)
 
 
 def is_parametrized(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Returns whether others parametrize a fixture: a hook that ran earlier, or a mark, which is applied later."""
+    """Return whether others parametrize a fixture: a hook that ran earlier, or a mark, which is applied later."""
     if any(name in call.params for call in metafunc._calls):
         return True
     marks = metafunc.definition.iter_markers("parametrize")
     argnames = [mark.args[0] if mark.args else mark.kwargs.get("argnames", "") for mark in marks]
-    return any(name in ([part.strip() for part in each.split(",")] if isinstance(each, str) else each)
-               for each in argnames)  # fmt: skip
+    return any(name in ([part.strip() for part in names.split(",")] if isinstance(names, str) else names)
+               for names in argnames)  # fmt: skip

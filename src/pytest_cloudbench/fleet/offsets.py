@@ -1,14 +1,11 @@
-"""How far apart two clocks are, and how certain that is.
-
-What may live here: Cristian's algorithm, and bounds on the offset between two of its measurements.
-"""
+"""The offset between two clocks, by Cristian's algorithm, and bounds on it between two measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.support.clock import now_ns
 
 PINGS = 9
@@ -18,8 +15,7 @@ _SLEW_PPM = 500
 """The fastest that a kernel corrects its clock (adjtimex); a larger difference is a jump."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset(Message):
+class Offset(Message, frozen=True):
     """One measurement of another clock.
 
     Attributes:
@@ -33,16 +29,16 @@ class Offset(Message):
     at_ns: int
 
     def inverse(self) -> Offset:
-        """The same measurement as the other clock sees it."""
+        """Return the same measurement as the other clock sees it."""
         return Offset(-self.offset_ns, self.error_ns, self.at_ns + self.offset_ns)
 
     def minus(self, other: Offset) -> Offset:
-        """Returns the offset from this clock to another; both were measured against the same third. Errors add up."""
+        """Return the offset from this clock to another, if both were measured against the same third. Errors add up."""
         return Offset(self.offset_ns - other.offset_ns, self.error_ns + other.error_ns, self.at_ns)
 
 
 def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = now_ns, pings: int = PINGS) -> Offset:
-    """Cristian's algorithm: the shortest of some round trips bounds the offset to the clock that ``ask`` reads.
+    """Measure the offset to the clock that ``ask`` reads, which the shortest of some round trips bounds.
 
     Source: F. Cristian, Probabilistic clock synchronization, 1989. The other clock was read at some moment between
     question and answer, so its offset is that to the middle of the two, give or take half of the time between.
@@ -59,7 +55,7 @@ def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = now_ns, pi
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is known about an offset between two measurements, unless the clock jumped and jumped back."""
+    """An offset between two measurements, with bounds that hold unless the clock jumped and jumped back."""
 
     before: Offset
     after: Offset
@@ -82,7 +78,7 @@ class Span:
 
     @property
     def has_jumped(self) -> bool:
-        """Whether the two differ by more than their errors and the drift that a sound clock can have."""
+        """True if the two differ by more than their errors and the drift that a sound clock can have."""
         drift_ns = abs(self.after.at_ns - self.before.at_ns) * _SLEW_PPM // 1_000_000
         return abs(self.drift_ns) > self.before.error_ns + self.after.error_ns + drift_ns
 

@@ -1,4 +1,4 @@
-"""How one item runs on all agents and becomes one report.
+"""The course of one item on all agents, which ends in one report.
 
 What may live here: pytest's item protocol for fleet items, and for those that the leader runs alone. Agents run
 quietly, the leader alone logs; the failures of the others, and agents that were lost, are merged into its report.
@@ -14,7 +14,7 @@ import pytest
 from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog, missing_lines
+from pytest_cloudbench.fleet.messages import ItemEnded, Left, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support.clock import wait_for
 
@@ -41,15 +41,15 @@ def run_everywhere(
 ) -> None:  # fmt: skip
     """Run a fleet item in step with all other agents. ``run`` is what each of them does."""
     agent.time_limits = (pytest.fail.Exception,)  # pytest-timeout's, by signal
-    if _begins(item, nextitem, agent):
-        _leave(item, run(item, _other(item, nextitem), agent), agent)
+    if _begin_item(item, nextitem, agent):
+        _leave(item, run(item, _next_or_parent(item, nextitem), agent), agent)
 
 
 def run_on_leader(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
     """Run a fleet item on the first agent, while the others wait."""
-    if _begins(item, nextitem, agent):
+    if _begin_item(item, nextitem, agent):
         with agent.sign_of_life():
-            reports = _led(item, nextitem, agent)
+            reports = _run_if_leader(item, nextitem, agent)
         _leave(item, reports, agent)
 
 
@@ -57,20 +57,20 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
     """Run an item that uses the stock ``benchmark`` fixture on the first agent, while the others wait."""
     from pytest_cloudbench.results import benchmarks
 
-    if _begins(item, nextitem, agent):
+    if _begin_item(item, nextitem, agent):
         with agent.sign_of_life(), benchmarks.enabled_here(item.config):
-            reports = _led(item, nextitem, agent)
+            reports = _run_if_leader(item, nextitem, agent)
         if agent.index == 0:
-            agent.ask("entries", [StockEntry(**each).plain() for each in benchmarks.take_entries(item.config)])
+            agent.ask("entries", [StockEntry(**entry) for entry in benchmarks.take_entries(item.config)])
         _leave(item, reports, agent)
 
 
-def _begins(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bool:
-    """Wait for the others. Returns whether the item is to be run now; if not, what the next one shares is kept."""
-    if _stopped(item, agent):
+def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bool:
+    """Wait for the others, and return whether the item is to be run now. If not, fixtures of the next one are kept."""
+    if _enter_or_stop(item, agent):
         return False
     if agent.again is None:
-        torn_down(item, nextitem)
+        tear_down(item, nextitem)
         return False
     if agent.again:
         item.user_properties.clear()
@@ -80,22 +80,22 @@ def _begins(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bo
     return True
 
 
-def _other(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
-    """Returns what pytest is to keep for the next item: if it is the same one, all but what is this item's own."""
+def _next_or_parent(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Return what pytest is to keep for the next item: if it is the same one, all but what is this item's own."""
     return item.parent if nextitem is item else nextitem
 
 
-def _led(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
-    """Returns reports of an item that the leader runs. Others only tear down what their next item does not share."""
+def _run_if_leader(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
+    """Run an item on the leader and return its reports. Others only tear down what their next item does not share."""
     if agent.index == 0:
-        return run_phases(item, _other(item, nextitem), agent)
-    return torn_down(item, nextitem)
+        return run_phases(item, _next_or_parent(item, nextitem), agent)
+    return tear_down(item, nextitem)
 
 
-def torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Tear down what the next item does not share. Returns a report if that failed."""
+def tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    """Tear down what the next item does not share. Return a report if that failed."""
     ended = pytest.CallInfo.from_call(
-        lambda: pytest_runtest_teardown(item, _other(item, nextitem)),
+        lambda: pytest_runtest_teardown(item, _next_or_parent(item, nextitem)),
         "teardown",
         reraise=(pytest.exit.Exception, KeyboardInterrupt),
     )
@@ -110,7 +110,7 @@ def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) ->
         _log(item, reports, left, agent)
 
 
-def _stopped(item: pytest.Item, agent: Agent) -> bool:
+def _enter_or_stop(item: pytest.Item, agent: Agent) -> bool:
     try:
         stop = agent.enter(item.nodeid)
     except FleetError as error:
@@ -121,13 +121,13 @@ def _stopped(item: pytest.Item, agent: Agent) -> bool:
 
 
 def _log(item: pytest.Item, reports: list[pytest.TestReport], left: Left, agent: Agent) -> None:
-    """The leader reports the item; everyone else stays silent."""
+    """Report the item if this agent is the one to do it."""
     if not left.log:
         return
     if not reports:  # the leader was lost: this agent did not run the item
         reports = [_report(item)]
     _merge(reports, left, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
-    if agent.gated and not _ruled(item, reports, agent):
+    if agent.gated and not _apply_ruling(item, reports, agent):
         return
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in reports:
@@ -135,36 +135,36 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], left: Left, agent:
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
-def _ruled(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> bool:
-    """Let the controller decide what is logged of an item. Returns whether that is now."""
+def _apply_ruling(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> bool:
+    """Let the controller decide what is logged of an item. Return whether that is now."""
     hook = item.config.hook
     plain = tuple(hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports)
     try:
-        told = WhatToLog.from_plain(agent.ask("ruled", ItemEnded(item.nodeid, worst_outcome(reports), plain)))
+        decision = WhatToLog.from_plain(agent.ask("ruled", ItemEnded(item.nodeid, worst_outcome(reports), plain)))
     except FleetError:  # the controller is gone: nobody else will log it
         return True
-    rule(reports, told)
-    return not told.is_held
+    change_outcome(reports, decision)
+    return not decision.is_held
 
 
 def worst_outcome(reports: Sequence[pytest.TestReport]) -> str:
-    """The outcome of an item from its reports."""
-    found = {str(report.outcome) for report in reports}
-    return next((outcome for outcome in ("failed", "skipped") if outcome in found), "passed")
+    """Return the outcome of an item from its reports."""
+    outcomes = {str(report.outcome) for report in reports}
+    return next((outcome for outcome in ("failed", "skipped") if outcome in outcomes), "passed")
 
 
-def rule(reports: Sequence[pytest.TestReport], told: WhatToLog) -> None:
+def change_outcome(reports: Sequence[pytest.TestReport], decision: WhatToLog) -> None:
     """Give the reports of an item that passed the outcome that was decided, and its properties."""
     for report in reports:
-        report.user_properties.extend(told.properties)
+        report.user_properties.extend(decision.properties)
     call = next((report for report in reports if report.when == "call"), None)
-    if call is None or not told.outcome:
+    if call is None or not decision.outcome:
         return
-    if told.outcome == "skipped":
+    if decision.outcome == "skipped":
         path, line, _ = call.location
-        call.outcome, call.longrepr = "skipped", (path, (line or 0) + 1, told.text)
+        call.outcome, call.longrepr = "skipped", (path, (line or 0) + 1, decision.text)
     else:
-        call.outcome, call.longrepr = "failed", told.text
+        call.outcome, call.longrepr = "failed", decision.text
 
 
 def _report(item: pytest.Item) -> pytest.TestReport:
@@ -174,11 +174,11 @@ def _report(item: pytest.Item) -> pytest.TestReport:
 
 
 def _is_to_be_rerun(item: pytest.Item) -> bool:
-    """Whether pytest-rerunfailures or flaky was asked to repeat the item when it fails."""
+    """Return True if pytest-rerunfailures or flaky was asked to repeat the item when it fails."""
     option = item.config.option
-    asked = (getattr(option, name, None) for name in ("reruns", "force_reruns", "force_flaky"))
+    options = (getattr(option, name, None) for name in ("reruns", "force_reruns", "force_flaky"))
     is_marked = item.get_closest_marker("flaky") is not None
-    return is_marked or any(asked) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
+    return is_marked or any(options) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
 
 
 def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end: str) -> None:
@@ -208,6 +208,6 @@ def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end:
 
 
 def _gist(text: str) -> str:
-    """Returns what is equal if agents fail for the same reason; tracebacks also show addresses and the agent."""
-    said = [line for line in text.splitlines() if line.startswith("E ") or _PLACE.match(line)]
-    return _ADDRESS.sub("", "\n".join(said) or text)
+    """Return the part of a failure that agents share if they fail for the same reason, without addresses."""
+    lines = [line for line in text.splitlines() if line.startswith("E ") or _PLACE.match(line)]
+    return _ADDRESS.sub("", "\n".join(lines) or text)

@@ -1,18 +1,12 @@
-"""What the controller and every agent must agree on.
-
-What may live here: facts of a run that never change during it. Imported by fifty agents: keep it light.
-"""
+"""Facts of a run that the controller and every agent must agree on. Imported by fifty agents: keep it light."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pytest_cloudbench import __version__
-from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.fleet.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts(Message):
+class RunFacts(Message, frozen=True):
     """Facts that are the same for a whole run, on controller and agents (plain data, so xdist can carry them).
 
     Attributes:
@@ -42,5 +36,5 @@ class RunFacts(Message):
 
 
 def slug(text: str) -> str:
-    """Returns a file name made from a node id."""
+    """Return a file name made from a node id."""
     return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]

@@ -1,8 +1,8 @@
-"""Which worker gets which item: fleet items go to all, the others are distributed.
+"""The scheduler for xdist: fleet items go to all workers, the others are distributed.
 
-What may live here: the xdist scheduler, and nothing about what an item does. Leans on private names of
-pytest-xdist (the schedulers' attributes, ``DSession.sched``); the upper bound on its version is in
-pyproject.toml, and ``tests/fleet`` fails loudly when a name moves.
+It knows nothing about what an item does. It uses private names of pytest-xdist (the schedulers' attributes,
+``DSession.sched``). The upper bound on its version is in pyproject.toml, and ``tests/fleet`` fails loudly when a name
+moves.
 
 A worker starts an item only when it knows the next one, so every node is kept two items ahead and no
 more: ``-x`` and a failing fleet stop soon.
@@ -37,7 +37,9 @@ class _Reported:
 
 
 class FleetScheduling(EachScheduling):
-    """Gives items of the fleet (and those that must run alone) to every node in one order, after the others.
+    """A scheduler that gives items of the fleet to every node in one order, after the others.
+
+    The same goes for items that must run alone.
 
     At the end, ``again`` is asked which items to run once more, in which order. A node runs its last item only once it
     has a next one or is told to end. So the last item is queued twice: no node has ended yet when ``again`` is asked.
@@ -66,14 +68,14 @@ class FleetScheduling(EachScheduling):
 
     @property
     def tests_finished(self) -> bool:
-        """Returns whether every item has been sent, and no node has more than its last one to do."""
+        """True when every item has been sent, and no node has more than its last one to do."""
         if not self.collection_is_completed or self._shared:
             return False
         sent = all(cursor >= len(self._for_all) for cursor in [self._handed, *self._cursor.values()])
         return sent and all(len(pending) < _AHEAD for pending in self.node2pending.values())
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """Remember what a node collected; a node that replaces a lost one must have collected the same."""
+        """Remember what a node collected. A node that replaces a lost one must have collected the same."""
         assert node in self.node2pending
         self.node2collection[node] = list(collection)
         if not self.collection_is_completed and len(self.node2collection) >= self.numnodes:
@@ -97,14 +99,14 @@ class FleetScheduling(EachScheduling):
             self._feed(node)
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        """A node has finished an item: send it another one."""
+        """Send another item to a node that has finished one."""
         self.node2pending[node].remove(item_index)
         self._over.add(item_index)
         self._ask_again()
         self._feed(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """A node is gone. Returns the item to report as crashed; the fleet reports its own items itself."""
+        """Remove a lost node, and return the item to report as crashed. The fleet reports its own items itself."""
         pending = self.node2pending.pop(node)
         self._cursor.pop(node, 0)
         self.node2collection.pop(node, None)
@@ -117,15 +119,15 @@ class FleetScheduling(EachScheduling):
             self._feed(other)
         return None if crashed is None else self._collection[crashed]
 
-    def unreported(self) -> list[str]:
-        """Returns items that no report has arrived for."""
+    def list_unreported(self) -> list[str]:
+        """Return items that no report has arrived for."""
         return [nodeid for nodeid in self._collection if nodeid not in self._reported.nodeids]
 
     def _is_ours_to_report(self, nodeid: str) -> bool:
-        """Returns whether a lost node was the last one that could have reported its current item."""
+        """Return whether a lost node was the last one that could have reported its current item."""
         if nodeid in self._reported.nodeids:
             return False
-        return nodeid not in self.fleet_items or self._coordinator().orphaned(nodeid)
+        return nodeid not in self.fleet_items or self._coordinator().take_orphan(nodeid)
 
     def _take_back(self, indices: Sequence[int]) -> None:
         """Give items that a lost node had not begun to the remaining nodes or to its replacement."""
@@ -136,15 +138,15 @@ class FleetScheduling(EachScheduling):
                 self._for_all.insert(self._handed, index)
 
     def _somebody_has(self, index: int) -> bool:
-        """Returns whether a remaining node still has to run an item: queued there, or so far only at faster nodes."""
+        """Return whether a remaining node still has to run an item: queued there, or so far only at faster nodes."""
         return any(index in pending for pending in self.node2pending.values()) or any(
             index in self._for_all[cursor : self._handed] for cursor in self._cursor.values()
         )
 
     # -- what the coordinator asks -----------------------------------------------------------------
 
-    def apart(self, agent: str) -> bool:
-        """Returns whether an agent is at an item that only it runs."""
+    def is_apart(self, agent: str) -> bool:
+        """Return whether an agent is at an item that only it runs."""
         for node, pending in list(self.node2pending.items()):
             if node.gateway.id == agent and pending:
                 return self._collection[pending[0]] not in self.fleet_items
@@ -185,7 +187,7 @@ class FleetScheduling(EachScheduling):
                 node.send_runtest_some(batch)
 
     def _next_for_all(self, node: WorkerController) -> int:
-        """Returns the next item that all nodes run. Nodes that have not reached it take part: it waits for them."""
+        """Return the next item that all nodes run. Nodes that have not reached it take part: it waits for them."""
         position = self._cursor[node]
         index = self._for_all[position]
         for other, cursor in self._cursor.items() if position >= self._handed else ():

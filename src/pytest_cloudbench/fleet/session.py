@@ -1,7 +1,7 @@
-"""The controller's part of a pytest session; without xdist it is the one agent as well.
+"""The controller's part of a pytest session, which without xdist is the one agent as well.
 
-What may live here: what the plugin's hooks delegate to in the controller. A session with xdist opens it
-whether or not it has a fleet item, so everything that only a fleet needs is made on demand.
+The plugin's hooks delegate to it in the controller. A session with xdist opens it whether or not it has a fleet item,
+so everything that only a fleet needs is made on demand.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_cloudbench.fleet.agent import host_id
-from pytest_cloudbench.fleet.envelope import FROM_AGENT, ToAgent, pack, unpack
 from pytest_cloudbench.fleet.interrupts import Interrupts
+from pytest_cloudbench.fleet.messages import ToAgent, decode_from_agent, encode
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.results.places import results_of
@@ -30,7 +30,7 @@ _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
 class Answering(Protocol):
-    """What answers agents, and reports at the end of a session; the fleet itself only transports messages."""
+    """The part that answers agents, and reports at the end of a session. The fleet itself only transports messages."""
 
     coordinator: Coordinator
 
@@ -45,7 +45,7 @@ class Answering(Protocol):
         """Check before anything starts that gates have something to compare with. Raises UsageError."""
 
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
-        """What ``FleetScheduling`` asks for items to run again, and whom it tells which item ends the first round."""
+        """Return what ``FleetScheduling`` asks for items to run again, and tells which item ends the first round."""
 
     def settle(self, session: pytest.Session) -> None:
         """Log the reports that were held until everything was measured."""
@@ -61,7 +61,7 @@ class Answering(Protocol):
 
 
 class ControllerSession:
-    """Connects workers, and serves their agents from the first message on.
+    """A session that connects workers, and serves their agents from the first message on.
 
     Args:
         config: pytest's configuration in the controller.
@@ -90,11 +90,11 @@ class ControllerSession:
 
     @property
     def serves(self) -> bool:
-        """Returns whether there were agents to serve."""
+        """True if there were agents to serve."""
         return self._serving is not None
 
     def serve(self) -> Answering:
-        """Returns what serves the agents, created at the first call. Raises UsageError for bad input."""
+        """Return what serves the agents, created at the first call. Raises UsageError for bad input."""
         self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
@@ -111,7 +111,7 @@ class ControllerSession:
     # -- xdist ------------------------------------------------------------------------------------
 
     def add_node(self, node: Any) -> None:
-        """Open a channel to a new worker; it is duplex, needs no port and ends with the worker."""
+        """Open a channel to a new worker. It is duplex, needs no port and ends with the worker."""
         channel, name = node.gateway.newchannel(), node.gateway.id
         node.workerinput[self._channel_key] = channel
         node.workerinput[self._facts_key] = self.facts.plain()
@@ -120,16 +120,16 @@ class ControllerSession:
             if self._serving is not None:
                 self._serving.coordinator.join(name, _sender(channel))
 
-        def received(packed: Any) -> None:
-            if packed is None:
+        def receive(data: bytes | None) -> None:
+            if data is None:
                 self.lose_node(name)
             else:
-                self.serve().coordinator.receive(name, unpack(FROM_AGENT, packed))
+                self.serve().coordinator.receive(name, decode_from_agent(data))
 
-        channel.setcallback(received, endmarker=None)
+        channel.setcallback(receive, endmarker=None)
 
     def lose_node(self, name: str) -> None:
-        """A worker has ended."""
+        """Go on without a worker that has ended."""
         with self._lock:
             self._channels.pop(name, None)
             serving = self._serving
@@ -137,7 +137,7 @@ class ControllerSession:
             serving.coordinator.leave_fleet(name, "was lost")
 
     def take_over(self, node: Any, nodeids: list[str]) -> None:
-        """A worker has collected its items: if some are for the whole fleet, our scheduler takes over from now on.
+        """Note the items that a worker has collected. If some are for the whole fleet, our scheduler takes over.
 
         Its agent announced that before. A session without such items keeps the scheduler that xdist, or another plugin,
         has made.
@@ -157,20 +157,20 @@ class ControllerSession:
             self._scheduler = xdist.sched = ours
         self._collections[node] = nodeids
 
-    def apart(self, agent: str) -> bool:
-        """Returns whether an agent is at an item that only it runs."""
-        return False if self._scheduler is None else bool(self._scheduler.apart(agent))
+    def is_apart(self, agent: str) -> bool:
+        """Return whether an agent is at an item that only it runs."""
+        return False if self._scheduler is None else bool(self._scheduler.is_apart(agent))
 
     def size(self) -> int:
-        """Returns how many agents run an item for the whole fleet, if none is lost."""
+        """Return how many agents run an item for the whole fleet, if none is lost."""
         return 1 if self._scheduler is None else int(self._scheduler.numnodes)
 
-    def collected(self, nodeids: list[str]) -> None:
-        """A worker has collected items that all of them run."""
+    def add_fleet_items(self, nodeids: list[str]) -> None:
+        """Note items that a worker has collected and that all workers run."""
         self._fleet_items.update(nodeids)
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
-        """Ask whether an agent's process runs; execnet answers in a separate thread, whatever the agent does."""
+        """Ask whether an agent's process runs. execnet answers in a separate thread, whatever the agent does."""
         gateway = self._gateways.get(agent)
         if gateway is None:  # without workers, the agent is this process
             answered()
@@ -195,7 +195,7 @@ class ControllerSession:
     # -- report -----------------------------------------------------------------------------------
 
     def header(self) -> list[str]:
-        """Returns lines for pytest's header, if it is already known that the plugin is used."""
+        """Return lines for pytest's header, if it is already known that the plugin is used."""
         return [] if self._serving is None else self._serving.header()
 
     def repeat(self, session: pytest.Session) -> None:
@@ -209,7 +209,7 @@ class ControllerSession:
                 raise session.Interrupted(session.shouldstop)
 
     def summarize(self, reporter: Any) -> None:
-        """The table of all experiments, at the end."""
+        """Write the table of all experiments, at the end."""
         if self._serving is not None:
             self._serving.summarize(reporter)
 
@@ -227,7 +227,7 @@ class ControllerSession:
         if xdist is None or self._scheduler is None or xdist.shouldstop or session.exitstatus not in _ENDED:
             return
         why = xdist._summary_report or "no worker was left to run it"
-        for nodeid in self._scheduler.unreported():
+        for nodeid in self._scheduler.list_unreported():
             path = nodeid.partition("::")[0]
             report = pytest.TestReport(nodeid, (path, None, path), {}, "failed", f"not run: {why}", "call")
             self.config.hook.pytest_runtest_logreport(report=report)
@@ -246,14 +246,14 @@ class ControllerSession:
             os.write(reporter._tw._file.fileno(), f"\n{line}\n".encode())
 
     def _abandon(self) -> None:
-        """End the workers at once; the emulators end with this process."""
+        """End the workers at once. The emulators end with this process."""
         for gateway in list(self._gateways.values()):
             gateway._io.kill()
 
 
 def _sender(channel: Any) -> Callable[[ToAgent | None], None]:
-    """How the coordinator reaches the agent at the other end of a channel; None is None there, too."""
-    return lambda message: channel.send(None if message is None else pack(message))
+    """Return a function that sends to the agent at the other end of a channel. None is None there, too."""
+    return lambda message: channel.send(None if message is None else encode(message))
 
 
 def _run_facts(config: pytest.Config) -> RunFacts:

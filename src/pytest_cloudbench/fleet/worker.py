@@ -1,7 +1,6 @@
-"""A worker's part of a pytest session: one agent among many.
+"""A worker's part of a pytest session, and the way into either kind of session.
 
-What may live here: what the plugin's hooks delegate to in an xdist worker, and the way into either kind
-of session. Imported by fifty agents: keep it light.
+The plugin's hooks delegate to it in an xdist worker. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FACTS = "cloudbench_facts"
 def open_session(
     config: pytest.Config, make_answering: Callable[[ControllerSession], Answering], *, at_once: bool
 ) -> ControllerSession | WorkerSession:
-    """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input.
+    """Open this process's session. Raises pytest.UsageError (one line, exit status 4) for bad input.
 
     Args:
         config: pytest's configuration in this process.

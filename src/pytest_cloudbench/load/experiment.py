@@ -5,10 +5,11 @@ What may live here: one run from its empty folder to its merged result, and conc
 
 from __future__ import annotations
 
+import tempfile
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,6 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.metrics import METRICS, told_details
 from pytest_cloudbench.judge.ranking import grouped
 from pytest_cloudbench.load.engine.engine import Budget, Engine
-from pytest_cloudbench.load.engine.logs import open_log
 from pytest_cloudbench.load.engine.operations import Deal, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.load.engine.room import available_bytes, check_room
 from pytest_cloudbench.load.engine.stopping import RunWatch
@@ -34,6 +34,7 @@ from pytest_cloudbench.load.messages import (
     Conclusion,
     HandedIn,
     LoadShape,
+    LogMoved,
     LogPiece,
     Merged,
     ProgressReport,
@@ -57,6 +58,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results.oplog import OpLog
+from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.workload.arrival import Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
@@ -298,7 +300,7 @@ class Experiment:
         ``load`` is what is planned. All agents enter and leave together.
         """
         self.agent.gather(f"start:{run}", Start(self._subject(run, "", stores=False), load, _PART_ONLY))
-        with open_log(self.agent, self.facts, self.nodeid, run) as log:
+        with _open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._handed_in(run, log, "", stopped="", verified=False)
         told = {key: result[key] for key in _KEPT if key in result.info}  # failures there are part of the method
@@ -398,7 +400,7 @@ class Experiment:
     def _within_folder(self, run: _Part) -> Result:
         """Run a load in its folder, which is made and removed if it is the run's own."""
         folder, is_new, mkdir = run.files.folder, run.load.on is None, run.load.mkdir
-        self._agree(run.name, replace(run.asked, planned_s=run.deal.planned_s() / self.facts.time_scale))
+        self._agree(run.name, run.asked.replace(planned_s=run.deal.planned_s() / self.facts.time_scale))
         try:
             if is_new:
                 is_fresh = not self._kept and (mkdir or self._runs % _AGAIN == 1)
@@ -451,7 +453,7 @@ class Experiment:
 
         engine: Engine | None = None
         watch: RunWatch | None = None
-        with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
+        with _open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
             log.samples = max(1, _SAMPLES // agent.count)
             driver = self.provider.driver
             requests = driver.requests if isinstance(driver, Counting) else None
@@ -486,7 +488,7 @@ class Experiment:
         mine = range(agent.index, deal.sensors, agent.count)
 
         def start_ns(planned_s: float = planned_s) -> int:
-            told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s, pid=agent.pid))
+            told = agent.gather(f"start:{run.name}", run.asked.replace(planned_s=planned_s, pid=agent.pid))
             began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)
             if deal.for_s:
@@ -541,6 +543,17 @@ def result_of(answer: Any) -> Result:
     """Builds the result from the controller's answer."""
     merged = Merged.from_plain(answer)
     return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops, tried=merged.tried)
+
+
+def _open_log(
+    agent: Agent, facts: RunFacts, nodeid: str, run: str, progress: Callable[..., None] | None = None
+) -> OpLog:
+    """Open this agent's log of a run: in the run's folder, or in a temporary folder on another host. See ``OpLog``."""
+    header = {"agent": agent.name, "nodeid": nodeid, "run": run, "owner": facts.owner, "writer": owner_text()}
+    if not agent.same_clock:
+        return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header, progress)
+    path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"
+    return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 
 
 def _kept(files: Files, deal: Deal, tried: bytes) -> Files:

@@ -6,7 +6,6 @@ What may live here: reading pytest's item into what an experiment needs. Importe
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +24,7 @@ TURN: pytest.StashKey[Turn] = pytest.StashKey()
 def facts_of(item: pytest.Item, facts: RunFacts) -> RunFacts:
     """Returns the run's facts as they are for one item: both blocks of a pair have a seed of their own."""
     turn = item.stash.get(TURN, None)
-    return facts if turn is None else replace(facts, seed=f"{facts.seed}/pair-{turn.pair}")
+    return facts if turn is None else facts.replace(seed=f"{facts.seed}/pair-{turn.pair}")
 
 
 def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:

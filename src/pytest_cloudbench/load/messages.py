@@ -1,25 +1,25 @@
 """What the agents of an experiment and the controller say to each other.
 
-What may live here: frozen dataclasses, one per message or answer; ``fleet.wire`` sends them over a channel. A single
-number, a text or a list of texts needs no class: it is sent as it is. Imported by fifty agents: keep it light.
+One class per message or answer; ``fleet.messages`` sends them over a channel. A single number, a text or a list of
+texts needs no class: it is sent as it is. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import field
+
+from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.fleet.offsets import Offset
-from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import Verb
 
 
-@dataclass(frozen=True, slots=True)
-class Turn(Message):
+class Turn(Message, frozen=True):
     """Whose turn it is where two sides are measured by one test; one turn is one block (``load.versus.turns``).
 
     Attributes:
@@ -37,15 +37,13 @@ class Turn(Message):
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEnded(Message):
+class BlockEnded(Message, frozen=True):
     """An agent is done with a block, and did not fail; the answer, when all are, is the next ``Turn``."""
 
     is_skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Subject(Message):
+class Subject(Message, frozen=True):
     """Who an entry is about.
 
     Attributes:
@@ -78,8 +76,7 @@ class Subject(Message):
     suite: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadShape(Message):
+class LoadShape(Message, frozen=True):
     """What a run is going to do; a field is None if it is not known or does not apply.
 
     Attributes:
@@ -117,8 +114,7 @@ class LoadShape(Message):
     keeps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Start(Message):
+class Start(Message, frozen=True):
     """An agent is ready for a run; the answer, when all are, is ``Started``.
 
     Attributes:
@@ -138,15 +134,13 @@ class Start(Message):
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Started(Message):
+class Started(Message, frozen=True):
     """The common start, on the controller's clock."""
 
     start_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandedIn(Message):
+class HandedIn(Message, frozen=True):
     """An agent is done with a run; the answer, when all are, is ``Merged``.
 
     Attributes:
@@ -168,8 +162,7 @@ class HandedIn(Message):
     clock_offset_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Merged(Message):
+class Merged(Message, frozen=True):
     """What the controller has made of a run or of a conclusion; see ``Experiment.Result``.
 
     ``tried`` has the number of operations of each sensor (unsigned, 4 bytes each) if a run that keeps its files ended
@@ -184,8 +177,7 @@ class Merged(Message):
     tried: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion(Message):
+class Conclusion(Message, frozen=True):
     """What a test concludes from several runs, or from something else it measured; the answer is ``Merged``.
 
     Attributes:
@@ -217,16 +209,14 @@ class Conclusion(Message):
 # --- while a run lasts ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchFaults(Message):
+class SwitchFaults(Message, frozen=True):
     """Switch an emulated provider's faults on or off."""
 
     provider: str
     are_on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPage(Message):
+class ListingPage(Message, frozen=True):
     """Some of the files that the provider lists in a run's folder, as columns. The answer is how many were received."""
 
     run: str
@@ -235,24 +225,21 @@ class ListingPage(Message):
     digests: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogPiece(Message):
+class LogPiece(Message, frozen=True):
     """A piece of the log of an agent on another host."""
 
     run: str
     piece: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LogMoved(Message):
+class LogMoved(Message, frozen=True):
     """An agent's log continues elsewhere."""
 
     run: str
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressReport(Message):
+class ProgressReport(Message, frozen=True):
     """How far an agent is: operations so far; since its last report a sample of response times, and the lateness.
 
     ``in_flight``: operations that have begun and not ended.
@@ -266,8 +253,7 @@ class ProgressReport(Message):
     in_flight: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Watched(Message):
+class Watched(Message, frozen=True):
     """Successful operations after the warm-up, for a run that may end early: 8 bytes each, signed.
 
     Attributes:
@@ -281,16 +267,14 @@ class Watched(Message):
     amounts: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfRun(Message):
+class EndOfRun(Message, frozen=True):
     """The controller ends a run: operations that are due at this time of its clock, or later, are not begun."""
 
     run: str
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextReport(Message):
+class TextReport(Message, frozen=True):
     """A text for the end of the session, and what to keep in a file; ``path`` is empty if there is no file."""
 
     text: str
@@ -301,8 +285,7 @@ class TextReport(Message):
 # --- a series of rounds ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPlan(Message):
+class SeriesPlan(Message, frozen=True):
     """How long a series lasts.
 
     Attributes:
@@ -316,8 +299,7 @@ class SeriesPlan(Message):
     pause_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesOpen(Message):
+class SeriesOpen(Message, frozen=True):
     """Begin a series, or continue one; see ``load.series.Series`` for what the fields mean."""
 
     name: str
@@ -328,40 +310,35 @@ class SeriesOpen(Message):
     keeps_plan: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesNext(Message):
+class SeriesNext(Message, frozen=True):
     """Is there another round? ``is_later``: after one of this session. The answer is a ``SeriesRound``."""
 
     name: str
     is_later: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesRound(Message):
+class SeriesRound(Message, frozen=True):
     """The number of the next round, or None if there is none; and how long to wait before it."""
 
     number: int | None
     pause_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesAdd(Message):
+class SeriesAdd(Message, frozen=True):
     """Write down a round."""
 
     name: str
     line: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPage(Message):
+class SeriesPage(Message, frozen=True):
     """Some lines from a byte offset; the answer is ``SeriesLines``."""
 
     name: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesLines(Message):
+class SeriesLines(Message, frozen=True):
     """Lines of a series.
 
     Attributes:
@@ -380,24 +357,21 @@ class SeriesLines(Message):
 # --- readiness: agents to each other ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Whereabouts(Message):
+class Whereabouts(Message, frozen=True):
     """An agent's index, and its host."""
 
     index: int
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading(Message):
+class ClockReading(Message, frozen=True):
     """An agent's clock against the controller's, None if the agent takes no part."""
 
     index: int
     offset: Offset | None
 
 
-@dataclass(frozen=True, slots=True)
-class UploadSeen(Message):
+class UploadSeen(Message, frozen=True):
     """One upload on the writer's clock; ``problem`` is the kind of error, or an empty text."""
 
     start_ns: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -142,7 +141,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_cloudbench.fleet import items
 
-    option, ids, comes = metafunc.config.option, None, items.comes_to(metafunc.definition, __name__)
+    option, ids, comes = metafunc.config.option, None, items.used_fixtures(metafunc.definition, __name__)
     for name in sorted(_PARAMETRIZED.keys() & comes):
         if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
@@ -160,9 +159,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
     for item in items:
         if "fleet" in getattr(item, "fixturenames", ()):
-            from pytest_cloudbench.fleet.items import comes_to
+            from pytest_cloudbench.fleet.items import used_fixtures
 
-            comes = comes_to(item, __name__)
+            comes = used_fixtures(item, __name__)
             if "fleet" in comes:
                 is_versus = item.config.option.cloudbench_versus and "experiment" in comes
                 item.stash[_WHERE] = "leader" if "lab" in comes else "in turns" if is_versus else "everywhere"
@@ -199,9 +198,9 @@ def _before_loop(session: pytest.Session) -> None:
     if not (option.cloudbench_fail or _is_gated(option)) or option.collectonly or getattr(option, "setuponly", False):
         return
     if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
-        from pytest_cloudbench.fleet.items import comes_to
+        from pytest_cloudbench.fleet.items import used_fixtures
 
-        measuring = sum(not _MEASURING.isdisjoint(comes_to(item, __name__)) for item in session.items)
+        measuring = sum(not _MEASURING.isdisjoint(used_fixtures(item, __name__)) for item in session.items)
         _session(config).agent.tell("selected", measuring)
 
 
@@ -444,11 +443,11 @@ def lab(
     """A sync client, its network and captures: ``--client``, one parameter for each; see ``sync.item.LabItem``."""
     from functools import partial
 
-    from pytest_cloudbench.fleet.items import comes_to
+    from pytest_cloudbench.fleet.items import used_fixtures
     from pytest_cloudbench.lab.sync.item import LabItem
 
     spec = _client or _chosen(request)
-    if "experiment" in comes_to(request.node, __name__):
+    if "experiment" in used_fixtures(request.node, __name__):
         pytest.fail("lab measures a client on one agent, experiment a provider on all: make two tests", pytrace=False)
     if request.config.option.cloudbench_versus:
         told = "--cloudbench-versus compares providers; to compare sync clients, name both: --client A --client B"
@@ -527,7 +526,7 @@ def _serving(session: ControllerSession) -> Serving:
         check_options(option)
         known = header(option)
         if known:  # names of folders and files, and what is in them, are those of the recording
-            session.facts = replace(session.facts, run_id=known["run_id"], seed=known["seed"])
+            session.facts = session.facts.replace(run_id=known["run_id"], seed=known["seed"])
         cassette = open_cassette(option, session.facts)
         session.config.stash[_CASSETTE] = cassette
     if is_versus_given(option):

@@ -5,14 +5,11 @@ What may live here: that value. Fifty agents import this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.model import Endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Provided(Message):
+class Provided(Message, frozen=True):
     """One provider as a controller gives it to agents: what they need to connect, and what is known about it.
 
     Attributes:

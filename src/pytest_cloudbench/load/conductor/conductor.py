@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
+from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.load.conductor.costs import Spending, announcement
 from pytest_cloudbench.load.engine.stopping import Decider
 from pytest_cloudbench.load.merging import wire

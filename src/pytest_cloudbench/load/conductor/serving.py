@@ -46,13 +46,13 @@ _DISMISS_S = 5.0
 class Workers(Protocol):
     """xdist's workers, as the service for their agents needs them."""
 
-    def apart(self, agent: str) -> bool:
+    def is_apart(self, agent: str) -> bool:
         """Returns whether an agent is at a different item from the one where others wait for it."""
 
     def size(self) -> int:
         """Returns how many agents run an item for the whole fleet, if none is lost."""
 
-    def collected(self, nodeids: list[str]) -> None:
+    def add_fleet_items(self, nodeids: list[str]) -> None:
         """Workers have collected items that all of them run."""
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
@@ -111,10 +111,10 @@ class Serving:
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
-            workers.collected,
+            workers.add_fleet_items,
             kill=self._end,
             ask=workers.ask,
-            apart=workers.apart,
+            apart=workers.is_apart,
             size=workers.size,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,

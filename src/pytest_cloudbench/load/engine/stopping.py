@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.wire import plain
+from pytest_cloudbench.fleet.messages import make_plain
 from pytest_cloudbench.judge.metrics import Summary
 from pytest_cloudbench.judge.records import OpTable, values
 from pytest_cloudbench.judge.stats import rows_in_order
@@ -132,7 +132,7 @@ def end_of(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, e
         asked = f" (±{until.within:.1%} was asked for)" if found is not None else ""
         line = f"ended {where} operations: {until.metric} not steady, {known}{asked}"
     info = {
-        "until": plain(until),
+        "until": make_plain(until),
         "ended": "steady" if end_ns is not None else "budget" if tried >= planned else "stopped",
         "steadiness": None if found is None else {
             "ops": found.ops, "value": found.value, "error": found.error, "change": found.change,

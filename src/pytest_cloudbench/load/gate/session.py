@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.fleet.protocol import rule
-from pytest_cloudbench.fleet.wire import ItemEnded, WhatToLog
+from pytest_cloudbench.fleet.messages import ItemEnded, WhatToLog
+from pytest_cloudbench.fleet.protocol import change_outcome
 from pytest_cloudbench.judge.baseline import is_about_times
 from pytest_cloudbench.judge.gate import (
     AGAIN,
@@ -399,7 +399,7 @@ class SessionGate:
                 for entry in mine:
                     entry.is_over, entry.answer = True, None
             else:
-                rule(reports, self._what_to_log(mine))
+                change_outcome(reports, self._what_to_log(mine))
             for report in reports:
                 hook.pytest_runtest_logreport(report=report)
             failed = any(report.failed for report in reports)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.model import CloudbenchError, UsageError, Verb
 from pytest_cloudbench.net.sockets.sums import Carried
 from pytest_cloudbench.providers.for_agents import Provided
@@ -75,8 +75,7 @@ def told(found: Carried) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class WireSeen(Message):
+class WireSeen(Message, frozen=True):
     """The packets of one run.
 
     Attributes:

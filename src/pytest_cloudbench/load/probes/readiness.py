@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import host_id
+from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.fleet.offsets import Offset, Span, measure_offset
-from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 from pytest_cloudbench.load.engine.engine import Budget, outcome_of
@@ -39,8 +39,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Message):
+class Seen(Message, frozen=True):
     """What the reader has seen of one file; times are its own clock in ns.
 
     Attributes:
@@ -53,7 +52,7 @@ class Seen(Message):
     intact_start_ns: int | None
     intact_end_ns: int | None
     unready_ns: int | None
-    problems: Mapping[str, int] = field(default_factory=dict)
+    problems: Mapping[str, int] = {}
     stopped: str = ""
 
     @classmethod

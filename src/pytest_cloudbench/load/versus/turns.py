@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.protocol import run_phases, torn_down
+from pytest_cloudbench.fleet.protocol import run_phases, tear_down
 from pytest_cloudbench.load.item import TURN
 from pytest_cloudbench.load.messages import BlockEnded, Turn
 from pytest_cloudbench.model import FleetError, ServiceError, UsageError, did_you_mean
@@ -147,7 +147,7 @@ def run_in_turns(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) 
         del item.stash[TURN]
     if reports and turn is not None and turn.is_over:
         reports[-1].user_properties += turn.properties.items()
-    return [*reports, *torn_down(item, nextitem)]
+    return [*reports, *tear_down(item, nextitem)]
 
 
 def _next(agent: Agent, number: int, *, is_skipped: bool = False) -> Turn | None:

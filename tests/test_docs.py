@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.emulators.profile import parse_profile, settings
+from pytest_cloudbench.emulators.profile import list_settings, parse_profile
 from pytest_cloudbench.judge.expect import parse_expectations
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
@@ -400,7 +400,7 @@ def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
 def test_the_profile_in_the_documents_is_one() -> None:
     profile = parse_profile(block("docs/reference/emulator.md", "toml"), "docs/reference/emulator.md")
     assert profile.throttle.rate_per_s == 20
-    assert settings(profile).keys() <= {key for key, _ in keys_of(block("docs/reference/emulator.md", "toml"))} | {
+    assert list_settings(profile).keys() <= {key for key, _ in keys_of(block("docs/reference/emulator.md", "toml"))} | {
         "account.type",
         "account.token_lifetime_s",
     }, "a key of the profile is not documented"

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_cloudbench.emulators.profile import apply, load_profile
+from pytest_cloudbench.emulators.profile import change_profile, load_profile
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
 from tests.tool import load_tool
 
@@ -53,7 +53,7 @@ def test_desynchronised_sensors_lose_nothing_where_the_thesis_lost_nothing(fit: 
 
 
 def test_profile_without_throttle_loses_nothing_and_fails(fit: ModuleType) -> None:
-    profile = apply(load_profile("dropbox-2014"), {"throttle.rate_per_s": 0})
+    profile = change_profile(load_profile("dropbox-2014"), {"throttle.rate_per_s": 0})
     verdict = fit.judge(profile, runs=1)
     assert {simulated.loss for simulated in verdict.simulated} == {0.0}
     assert verdict.mean_error > 30.0
@@ -94,7 +94,7 @@ def test_search_improves_a_bad_start(
 ) -> None:
     few = [row for row in fit.published() if row.sensors in (10, 30)]
     monkeypatch.setattr(fit, "published", lambda: few)
-    start = apply(load_profile("dropbox-2014"), {"throttle.rate_per_s": 3.0})
+    start = change_profile(load_profile("dropbox-2014"), {"throttle.rate_per_s": 3.0})
     found = fit.search(start, tries=2, steps=3)
     assert fit.objective(found, 1) < fit.objective(start, 1)
     assert "Nelder-Mead" in capsys.readouterr().out

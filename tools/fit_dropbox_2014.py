@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_cloudbench.emulators.profile import Latency, Profile, apply, load_profile, settings
+from pytest_cloudbench.emulators.profile import Latency, Profile, change_profile, list_settings, load_profile
 from pytest_cloudbench.emulators.throttle import Throttle, ThrottlePolicy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,7 +242,7 @@ def _profile_at(start: Profile, point: Point) -> Profile:
     changes: dict[str, object] = {}
     for (key, (low, high)), value in zip(BOUNDS.items(), point, strict=True):
         changes[key] = float(f"{min(max(math.exp(value), low), high):.3g}")
-    return apply(start, changes, "fit")
+    return change_profile(start, changes, "fit")
 
 
 def _nelder_mead(cost: Callable[[Point], float], start: Point, steps: int, size: float = 0.15) -> tuple[float, Point]:
@@ -283,7 +283,7 @@ def search(start: Profile, tries: int, steps: int) -> Profile:
     ranked = sorted((objective(_profile_at(start, point), 1), point) for point in points)
     print(f"random search over {tries} points: best objective {ranked[0][0]:.2f}", flush=True)
     found = []
-    known = settings(start)
+    known = list_settings(start)
     begin = [math.log(float(str(known[key]))) for key in BOUNDS]
     for point in (begin, *(point for _, point in ranked[:2])):
         found.append(_nelder_mead(lambda at: objective(_profile_at(start, at), 2), point, steps))

@@ -203,9 +203,8 @@ if TYPE_CHECKING:
     from pytest_cloudbench.savingbox.batching.forecast import Forecast, forecast_batching
     from pytest_cloudbench.services import MakesFaults, Service
     from pytest_cloudbench.services.command import CommandService, load_recipe
-    from pytest_cloudbench.support.clock import due_ns, now_ns, sleep_until_ns, wait_for
-    from pytest_cloudbench.support.clock import duration_s as parse_duration_s
-    from pytest_cloudbench.support.extras import missing as missing_extra
+    from pytest_cloudbench.support.clock import due_ns, now_ns, parse_duration_s, sleep_until_ns, wait_for
+    from pytest_cloudbench.support.extras import missing_extra
     from pytest_cloudbench.workload.arrival import (
         Arrival,
         Bursts,
@@ -265,8 +264,8 @@ _NAMES = {
         "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse"
     ),
     "pytest_cloudbench.providers": "Provider open_provider=provided",
-    "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s=duration_s sleep_until_ns wait_for",
-    "pytest_cloudbench.support.extras": "missing_extra=missing",
+    "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s sleep_until_ns wait_for",
+    "pytest_cloudbench.support.extras": "missing_extra",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
     "pytest_cloudbench.judge.metrics": "Metric time_percentiles",

@@ -1,7 +1,6 @@
 """The frozen values that modules pass to each other, and the error tree.
 
-What may live here: values with units in their names and the exceptions. No I/O, no clock,
-no import from this package.
+This module does no I/O, reads no clock, and imports nothing from this package.
 
 The error tree::
 
@@ -41,7 +40,7 @@ class Outcome(str, Enum):
 
 
 class ErrorKind(str, Enum):
-    """Why an operation did not succeed, in the same words for every provider."""
+    """The reason why an operation did not succeed, in the same words for every provider."""
 
     THROTTLED = "throttled"
     QUOTA = "quota"
@@ -55,7 +54,7 @@ class ErrorKind(str, Enum):
 
 
 class Verb(str, Enum):
-    """The operations a driver can be asked for."""
+    """The operations that a driver may offer."""
 
     PUT = "put"
     GET = "get"
@@ -70,7 +69,7 @@ class Verb(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation's record. Times are nanoseconds of the run's monotonic clock; 0 means "not known".
+    """One operation's record. Times are nanoseconds of the run's monotonic clock, where 0 means "not known".
 
     ``detail`` has the provider's own words if the operation did not succeed. ``requests`` is the number of requests it
     took, or None if the driver cannot tell. ``cpu_wait_ns`` is how long its thread was ready to run and had to wait for
@@ -106,7 +105,7 @@ class Op:
 
     @property
     def lateness_ns(self) -> int:
-        """How much later than scheduled the operation really started."""
+        """Time from the scheduled start to the real start."""
         return self.start_ns - self.scheduled_ns
 
 
@@ -128,12 +127,12 @@ class Content(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Returns ``length`` bytes from ``offset``; fewer only at the end."""
+        """Return ``length`` bytes from ``offset``, or fewer at the end."""
         ...
 
 
 class Conflict(str, Enum):
-    """What a provider may refuse with ``ErrorKind.CONFLICT``, because of what exists already."""
+    """The reasons for which a provider may refuse with ``ErrorKind.CONFLICT``, all about what exists already."""
 
     PUT_ON_FOLDER = "a put onto a folder"
     PUT_BELOW_FILE = "a put below a file, as if the file were a folder"
@@ -146,12 +145,12 @@ class Conflict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """Which names a provider accepts for one file or folder. No name has a ``/`` or NUL, or is ``.`` or ``..``.
+    """The names that a provider accepts for one file or folder. No name has a ``/`` or NUL, or is ``.`` or ``..``.
 
     Attributes:
         case_sensitive: ``A`` and ``a`` are two names. If they are one name, the provider still keeps the spelling.
-        max_chars: the longest name, in characters; None means not known.
-        max_bytes: the longest name, in bytes of UTF-8; None means not known.
+        max_chars: the length of the longest name, in characters. None means not known.
+        max_bytes: the length of the longest name, in bytes of UTF-8. None means not known.
         refused: characters that no name can have.
         dotfiles: a name may begin with a dot.
     """
@@ -163,9 +162,9 @@ class NameRules:
     dotfiles: bool = True
 
     def problem(self, name: str) -> str:
-        """Returns why the provider does not accept this name; empty if no reason is known."""
-        if found := next((character for character in name if character in self.refused), ""):
-            return f"no name may hold {found!r}"
+        """Return why the provider does not accept this name, or an empty text."""
+        if refused := next((character for character in name if character in self.refused), ""):
+            return f"no name may hold {refused!r}"
         if name.startswith(".") and not self.dotfiles:
             return "no name may begin with a dot"
         if self.max_chars is not None and len(name) > self.max_chars:
@@ -177,15 +176,15 @@ class NameRules:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a driver can do, as data. The conformance suite requires what is declared here, and nothing else.
+    """The abilities of a driver, as data. The conformance suite requires what is declared here, and nothing else.
 
-    ``requests`` and ``max_request_bytes`` are checked at drivers that count their requests; ``server_side_copy`` and
+    ``requests`` and ``max_request_bytes`` are checked at drivers that count their requests. ``server_side_copy`` and
     ``via`` are for readers only.
 
     Attributes:
-        digest: name of the hash the provider lists for a file (see ``payload.DIGESTS``), or None.
+        digest: the name of the hash that the provider lists for a file (see ``payload.DIGESTS``), or None.
         verbs: the verbs the driver implements.
-        revisions: an overwrite keeps the former content reachable; each version has its own ``Entry.revision``.
+        revisions: an overwrite keeps the former content reachable, and each version has its own ``Entry.revision``.
         ranges: ``get`` can start at an offset.
         streams: ``get`` yields the bytes as they arrive. Otherwise, its first byte says nothing about the provider's.
         overwrites: a ``put`` onto a file replaces it.
@@ -197,13 +196,13 @@ class Capabilities:
         copies_folders: ``copy`` also copies a folder with all its contents.
         moves_folders: the same for ``move``.
         server_side_copy: ``copy`` moves no content through the client.
-        space: the driver has ``space()``: bytes used, and bytes in all.
+        space: the driver has ``space()``, which returns the bytes used and the bytes in all.
         names: which names the provider accepts.
-        max_digest_bytes: the largest file that has a digest; None means no limit.
-        max_request_bytes: the driver splits larger uploads itself; None means no limit.
-        part_step_bytes: when the size of parts is chosen, it is a multiple of this.
-        max_part_bytes: the largest part that can be chosen; None means no limit.
-        requests: verb to the least number of requests that it sends; for a verb that is not named, it is unknown.
+        max_digest_bytes: the largest file that has a digest. None means no limit.
+        max_request_bytes: the largest upload that the driver does not split. None means no limit.
+        part_step_bytes: the size of parts, where it can be chosen, is a multiple of this.
+        max_part_bytes: the largest part that can be chosen. None means no limit.
+        requests: maps a verb to the least number of requests that it sends, which is unknown for other verbs.
         via: the library that sends the requests, with a note if it distorts measurements (retries, pacing).
     """
 
@@ -230,27 +229,27 @@ class Capabilities:
     via: str = ""
 
     def digest_of(self, size_bytes: int) -> str | None:
-        """Returns the name of the hash that the provider lists for a file of this size, or None."""
+        """Return the name of the hash that the provider lists for a file of this size, or None."""
         bound = self.max_digest_bytes
         return None if bound is not None and size_bytes > bound else self.digest
 
 
 _PORTS = {"http": 80, "sftp": 22}
-"""Where services listen whose URLs do not say it; all others are HTTPS."""
+"""The ports of services whose URLs do not say it. All others are HTTPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a service listens, and what a driver needs to talk to it.
+    """The address of a service, and what a driver needs to talk to it.
 
     Attributes:
-        urls: role to URL; a service with one URL for everything has one role, of any name.
-        credentials: field to value, in the driver's own names; ``repr`` omits them.
-        ca_file: PEM file of the CA that signed the service's certificate; empty for the system's CAs.
-        control: ``host:port`` of a control socket; empty if there is none.
+        urls: maps a role to its URL. A service with one URL for everything has one role, of any name.
+        credentials: maps a field to its value, in the driver's own names. ``repr`` omits them.
+        ca_file: the PEM file of the CA that signed the service's certificate, or empty for the system's CAs.
+        control: ``host:port`` of a control socket, or empty if there is none.
         api: the API that the service speaks, for drivers that speak several.
-        proxy: URL of an HTTP proxy that leads the API's real host names to the service and refuses all others, for
-            clients that cannot be pointed anywhere else; empty if there is none.
+        proxy: the URL of an HTTP proxy that maps the API's real host names to the service and refuses all others, for
+            clients that cannot be pointed anywhere else. Empty if there is none.
     """
 
     urls: Mapping[str, str]
@@ -269,10 +268,10 @@ class Endpoint:
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Host and port of its URLs, each once."""
         parts = (urlsplit(url) for url in self.urls.values())
-        return tuple(sorted({(each.hostname or "", each.port or _PORTS.get(each.scheme, 443)) for each in parts}))
+        return tuple(sorted({(part.hostname or "", part.port or _PORTS.get(part.scheme, 443)) for part in parts}))
 
     def plain(self) -> dict[str, Any]:
-        """Returns the endpoint as plain data, secrets included."""
+        """Return the endpoint as plain data, secrets included."""
         return {
             "urls": dict(self.urls), "credentials": dict(self.credentials), "ca_file": self.ca_file,
             "control": self.control, "api": self.api, "proxy": self.proxy,
@@ -280,13 +279,13 @@ class Endpoint:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Endpoint:
-        """Returns the endpoint that plain data describes; other keys are ignored. Raises KeyError and TypeError."""
-        rest = (plain[name] for name in ("ca_file", "control", "api", "proxy"))
-        return cls(dict(plain["urls"]), dict(plain["credentials"]), *rest)
+        """Return the endpoint that plain data describes, ignoring other keys. Raises KeyError and TypeError."""
+        texts = (plain[name] for name in ("ca_file", "control", "api", "proxy"))
+        return cls(dict(plain["urls"]), dict(plain["credentials"]), *texts)
 
 
 _JOINERS = str.maketrans("", "", "-_+")
-"""What a scheme may hold besides letters and digits, such as ``s3+fast``."""
+"""The characters that a scheme may hold besides letters and digits, as in ``s3+fast``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,7 @@ class ProviderSpec:
 
     @classmethod
     def parse(cls, text: str) -> ProviderSpec:
-        """Read a spec. Raises SpecError, which says what was expected, and nothing else."""
+        """Read a spec. Raises only SpecError, which says what was expected."""
         bare = text.strip()
         begin = _begin_of_params(bare)
         scheme, _, target = bare[:begin].partition(":")
@@ -323,11 +322,11 @@ class ProviderSpec:
 
     @property
     def is_emulated(self) -> bool:
-        """Whether an emulator stands in for the provider. Then results measure the client and loopback."""
+        """True if an emulator stands in for the provider. Then results measure the client and loopback."""
         return self.scheme == "emulated"
 
     def children(self) -> tuple[ProviderSpec, ...]:
-        """Returns the specs in the target of a composite provider: ``CHILD,CHILD``.
+        """Return the specs in the target of a composite provider: ``CHILD,CHILD``.
 
         A child that contains ``,`` or ``?`` stands in parentheses: ``(NAME:CHILD,CHILD),(folder:PATH?fsync=1)``.
         Raises SpecError.
@@ -339,30 +338,30 @@ class ProviderSpec:
 
 
 def _begin_of_params(text: str) -> int:
-    """Returns the index of the ``?`` that is not in a child's parentheses; the text's length if there is none."""
+    """Return the index of the ``?`` outside a child's parentheses, or the text's length."""
     depth = 0
-    for at, character in enumerate(text):
-        if character == "(" and (depth or text[:at].rstrip()[-1:] in {":", ","}):
+    for index, character in enumerate(text):
+        if character == "(" and (depth or text[:index].rstrip()[-1:] in {":", ","}):
             depth += 1
         elif character == ")" and depth:
             depth -= 1
         elif character == "?" and not depth:
-            return at
-    at = text.find("?") if depth else -1  # an unclosed one did not begin a child
-    return len(text) if at < 0 else at
+            return index
+    index = text.find("?") if depth else -1  # an unclosed parenthesis did not begin a child
+    return len(text) if index < 0 else index
 
 
 def _split_children(target: str) -> Iterator[str]:
-    depth, begin, is_closed = 0, 0, False
-    for at, character in enumerate(f"{target},"):
-        is_first = not target[begin:at].strip()
+    depth, start, is_closed = 0, 0, False
+    for index, character in enumerate(f"{target},"):
+        is_first = not target[start:index].strip()
         if character == "," and not depth:
-            child = target[begin:at].strip()
+            child = target[start:index].strip()
             child = child[1:-1].strip() if is_closed else child
             if not child:
                 raise SpecError("a child is empty; expected NAME:CHILD,CHILD")
             yield child
-            begin, is_closed = at + 1, False
+            start, is_closed = index + 1, False
         elif is_closed and not character.isspace():
             raise SpecError("expected ',' after ')'")
         elif character == "(" and (depth or is_first):
@@ -375,11 +374,11 @@ def _split_children(target: str) -> Iterator[str]:
 
 
 class CloudbenchError(Exception):
-    """Root of everything this package raises on purpose."""
+    """The root of everything this package raises on purpose."""
 
 
 class UsageError(CloudbenchError):
-    """The user can fix it; the message says how."""
+    """An error that the user can fix. The message says how."""
 
 
 class SpecError(UsageError):
@@ -387,7 +386,7 @@ class SpecError(UsageError):
 
 
 class ConfigError(UsageError):
-    """A configuration file with a wrong key, type or value; names file, key and what was expected."""
+    """A configuration file with a wrong key, type or value. Names the file, the key and what was expected."""
 
     def __init__(self, source: str, key: str, expected: str) -> None:
         super().__init__(f"{source}: {key}: {expected}" if key else f"{source}: {expected}")
@@ -395,10 +394,10 @@ class ConfigError(UsageError):
 
 
 class UnknownMetric(UsageError, KeyError):
-    """A run has no metric or extra value of this name; the message says which it has."""
+    """A run has no metric or extra value of this name. The message lists those that it has."""
 
     def __str__(self) -> str:
-        """Returns the message as it is, and not in quotes as a KeyError does."""
+        """Return the message as it is, and not in quotes as a KeyError does."""
         return str(self.args[0])
 
 
@@ -410,10 +409,10 @@ class CloudError(CloudbenchError):
     """One operation on a provider did not succeed.
 
     Args:
-        kind: why, in the words shared by all providers.
+        kind: the reason, in the words shared by all providers.
         operation: the verb or API route.
-        path: the path that the operation was asked for.
-        retry_after_s: seconds the provider asked to wait, if it did.
+        path: the path that the operation was for.
+        retry_after_s: the seconds that the provider asked the client to wait, if it did.
         detail: the provider's own words, without secrets.
     """
 
@@ -436,7 +435,7 @@ class ServiceError(CloudbenchError):
 
 
 class ClientError(CloudbenchError):
-    """A sync client or its server did not start, died, or timed out; the message has its last output."""
+    """A sync client or its server did not start, died, or timed out. The message has its last output."""
 
 
 class FleetError(CloudbenchError):
@@ -452,18 +451,18 @@ class ResultsError(CloudbenchError):
 
 
 def chunks(content: Content, chunk_bytes: int = 4 * MIB) -> Iterator[bytes]:
-    """Yields the content in order, in pieces of ``chunk_bytes``."""
+    """Yield the content in order, in pieces of ``chunk_bytes``."""
     for offset in range(0, content.size_bytes, chunk_bytes):
         yield content.read(offset, chunk_bytes)
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: a suggestion, or nothing."""
+    """Return the end of a message about an unknown name: a suggestion, or nothing."""
     if not isinstance(word, str) or not word:
         return ""
-    from difflib import get_close_matches  # only a mistake needs it
+    from difflib import get_close_matches  # imported here, because only mistakes need it
 
-    known, lower = list(names), word[:60].lower()
-    near = [name for name in known if name.startswith(lower)] or get_close_matches(lower, known, 1)
-    near = near or [name for name in known if lower in name]
-    return f"; did you mean {near[0]}?" if near else ""
+    candidates, lower = list(names), word[:60].lower()
+    similar = [name for name in candidates if name.startswith(lower)] or get_close_matches(lower, candidates, 1)
+    similar = similar or [name for name in candidates if lower in name]
+    return f"; did you mean {similar[0]}?" if similar else ""

@@ -102,7 +102,7 @@ def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said
     (folder / "test" / "deep" / "file").write_bytes(b"left")
     if marker:
         (folder / marker).write_text(said or run)
-    journal.note(f"folder:{store}", f"/cloudbench-{run}")
+    journal.note_folder(f"folder:{store}", f"/cloudbench-{run}")
     return folder
 
 
@@ -112,14 +112,14 @@ def test_clean_removes_what_a_killed_run_left(
 ) -> None:
     folder = _left(store, marker=marker)
     (store / "mine").write_bytes(b"not ours")
-    journal.note(f"folder:{store}", "/cloudbench-gone")
+    journal.note_folder(f"folder:{store}", "/cloudbench-gone")
     monkeypatch.chdir("/")
     assert cli.main(["clean", "--dry-run"]) == 0
     assert folder.exists()
     assert cli.main(["clean"]) == 0
     assert capsys.readouterr().out.endswith("2 folders removed\n")
     assert [path.name for path in store.iterdir()] == ["mine"]
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -156,13 +156,13 @@ def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[
 def test_clean_of_a_run_that_may_live_elsewhere_is_forced(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _left(store)
     elsewhere = json.dumps(["another-host", "boot", "pid:[1]", 1, 1])
-    journal.note(f"folder:{store}", "/cloudbench-x", elsewhere)
+    journal.note_folder(f"folder:{store}", "/cloudbench-x", elsewhere)
     assert cli.main(["clean"]) == 0
     assert "may run on another machine or in a container; see --force" in capsys.readouterr().out
     assert folder.exists()
     assert cli.main(["clean", "--force"]) == 0
     assert not folder.exists()
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
@@ -205,7 +205,7 @@ def test_a_run_leaves_the_folder_as_it_was(tmp_path: Path, store: Path, spread: 
     )
     assert ran.returncode == 0, ran.stdout
     assert [path.name for path in sorted(store.rglob("*"))] == ["deep", "root"]
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,12 @@ def test_clean_removes_only_what_has_name_and_marker(
     (store / "cloudbench-file").write_text("file")
     journal.journal_path().unlink()
     before = sorted(store.rglob("*"))
-    journal.note(f"folder:{store}", folder)
+    journal.note_folder(f"folder:{store}", folder)
     assert cli.main(["clean"]) == 1
     shown = capsys.readouterr()
     assert (shown.err.count("\n"), said in shown.err) == (1, True), shown.err
     assert sorted(store.rglob("*")) == before
-    assert journal.pending()[0] == [journal.LeftFolder(f"folder:{store}", folder)]
+    assert journal.pending_folders()[0] == [journal.LeftFolder(f"folder:{store}", folder)]
 
 
 def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
@@ -248,8 +248,8 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
 ) -> None:
     for name in ("ACCESS_TOKEN", "REFRESH_TOKEN", "APP_KEY"):
         monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
-    journal.note("dropbox?token_env=NOT_SET", "/cloudbench-x")
-    journal.note("nowhere:/a\x1b[31m", "/cloudbench-x")
+    journal.note_folder("dropbox?token_env=NOT_SET", "/cloudbench-x")
+    journal.note_folder("nowhere:/a\x1b[31m", "/cloudbench-x")
     folder = _left(store)
     assert cli.main(["clean"]) == 1
     shown = capsys.readouterr()
@@ -257,7 +257,7 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
     assert len(shown.err.splitlines()) == 2
     assert "\x1b" not in shown.out + shown.err
     assert not folder.exists()
-    assert [left.provider.partition(":")[0] for left in journal.pending()[0]] == [
+    assert [left.provider.partition(":")[0] for left in journal.pending_folders()[0]] == [
         "dropbox?token_env=NOT_SET",
         "nowhere",
     ]
@@ -265,7 +265,7 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
 
 def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _left(store)
-    journal.note("nowhere:a b", "/cloudbench-x")
+    journal.note_folder("nowhere:a b", "/cloudbench-x")
     assert cli.main(["clean", "--forget", "nowhere:a", "/cloudbench-x"]) == 4
     assert "not in the journal" in capsys.readouterr().err
     assert cli.main(["clean"]) == 1
@@ -274,15 +274,15 @@ def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, caps
     assert shlex.split(hint) == ["clean", "--forget", "nowhere:a b", "/cloudbench-x"]
     assert cli.main(shlex.split(hint)) == 0
     assert "crossed out" in capsys.readouterr().out
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
     assert cli.main(["clean"]) == 0
 
 
 def test_the_folder_of_a_run_that_lives_is_not_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal.note(f"folder:{store}", "/cloudbench-x", owner_text())
+    journal.note_folder(f"folder:{store}", "/cloudbench-x", owner_text())
     assert cli.main(["clean", "--forget", f"folder:{store}", "/cloudbench-x"]) == 4
     assert "still running" in capsys.readouterr().err
-    assert len(journal.pending()[0]) == 1
+    assert len(journal.pending_folders()[0]) == 1
 
 
 _NOT_ENTRIES = [
@@ -319,14 +319,14 @@ def test_what_is_no_journal_is_one_line(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("0 folders removed\n", 1)
     with pytest.raises(ResultsError, match="cannot write the journal"):
-        journal.note("folder:x", "/cloudbench-x")
+        journal.note_folder("folder:x", "/cloudbench-x")
 
 
 def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
     with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):
-        journal.note("folder:x", "/cloudbench-x")
+        journal.note_folder("folder:x", "/cloudbench-x")
 
 
 def test_new_writes_an_example_that_is_read_and_names_the_schema(tmp_path: Path) -> None:

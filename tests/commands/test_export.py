@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.results.benchmarks import write_entry
-from pytest_cloudbench.results.machine import machine_text
+from pytest_cloudbench.results.machine import describe_machine
 
 INFO = {"schema": 2, "provider": "folder:x", "emulated": False, "outcome": "passed", "doubts": [], "response_p99": 0.5}
 
@@ -78,7 +78,7 @@ def test_a_class_of_machines_has_a_name_for_files(capsys: pytest.CaptureFixture[
     assert cli.main(["machine"]) == 0
     assert cli.main(["machine", "--key"]) == 0
     text, key = capsys.readouterr().out.splitlines()
-    assert text == machine_text()
+    assert text == describe_machine()
     assert re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)+", key)
     assert key.split("-")[0] == text.split()[0].lower()
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
-from pytest_cloudbench.emulators.profile import Freeze, apply, load_profile
+from pytest_cloudbench.emulators.profile import Freeze, change_profile, load_profile
 from pytest_cloudbench.emulators.skin import Kind
 from pytest_cloudbench.model import ServiceError
 from pytest_cloudbench.support.clock import now_ns, sleep_until_ns
@@ -60,7 +60,9 @@ def test_latency(wire: Any, emulator: EmulatorService) -> None:
 
 
 def test_latency_distribution() -> None:
-    profile = apply(load_profile("ideal"), {"latency.median_s": 0.1, "latency.sigma": 0.5, "latency.min_s": 0.06})
+    profile = change_profile(
+        load_profile("ideal"), {"latency.median_s": 0.1, "latency.sigma": 0.5, "latency.min_s": 0.06}
+    )
     behaviour = Behaviour(profile, EmulatorClock(1), seed=3)
     draws = sorted(behaviour.latency_s(Kind.META) for _ in range(4000))
     assert draws[0] == 0.06

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from pytest_cloudbench.emulators.profile import (
     Meta,
     Profile,
-    apply,
-    digest,
+    change_profile,
+    list_settings,
     load_profile,
     parse_profile,
+    profile_digest,
     profile_names,
-    settings,
 )
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import ConfigError
@@ -55,7 +55,7 @@ def test_every_reason_is_a_choice_or_has_a_date(name: str) -> None:
 def test_what_is_left_out_is_off() -> None:
     profile = parse_profile(_META, "x.toml")
     assert profile == Profile(profile.meta)
-    off = {key: value for key, value in settings(profile).items() if value}
+    off = {key: value for key, value in list_settings(profile).items() if value}
     assert sorted(off) == [
         "account.token_lifetime_s",
         "account.type",
@@ -118,17 +118,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_apply_changes_one_setting_and_checks_it() -> None:
     profile = load_profile("ideal")
-    changed = apply(profile, {"latency.median_s": 1, "throttle.write_lock": 2})
+    changed = change_profile(profile, {"latency.median_s": 1, "throttle.write_lock": 2})
     assert (changed.latency.median_s, changed.throttle.write_lock) == (1.0, 2)
-    assert apply(changed, {"latency.median_s": 0, "throttle.write_lock": 0}) == profile
+    assert change_profile(changed, {"latency.median_s": 0, "throttle.write_lock": 0}) == profile
     assert dataclasses.replace(changed, latency=profile.latency, throttle=profile.throttle) == profile
     wrong: list[dict[str, object]] = [{"latency": {}}, {"meta.name": "y"}, {"faults.error_rate": 2}, {"a\nb": 1}]
     for changes in wrong:
         with pytest.raises(ConfigError, match=r"^set: "):
-            apply(profile, changes)
+            change_profile(profile, changes)
 
 
-_NAMES = settings(Profile(Meta("x", "dropbox", "x")))
+_NAMES = list_settings(Profile(Meta("x", "dropbox", "x")))
 _KEYS = st.sampled_from(["meta", "why", *(key for name in _NAMES for key in name.split("."))])
 _VALUES: Any = st.one_of(
     st.integers().map(str),
@@ -164,7 +164,7 @@ def test_any_text_is_a_profile_or_a_config_error(text: str, with_meta: bool) -> 
 @hypothesis_settings(deadline=None)
 @given(
     st.dictionaries(
-        st.one_of(st.text(), st.sampled_from(sorted(settings(load_profile("ideal"))))),
+        st.one_of(st.text(), st.sampled_from(sorted(list_settings(load_profile("ideal"))))),
         st.recursive(
             st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
             st.lists,
@@ -173,7 +173,7 @@ def test_any_text_is_a_profile_or_a_config_error(text: str, with_meta: bool) -> 
     )
 )
 def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> None:
-    outcome = _outcome(lambda: settings(apply(load_profile("ideal"), changes)))
+    outcome = _outcome(lambda: list_settings(change_profile(load_profile("ideal"), changes)))
     if isinstance(outcome, ConfigError):
         assert str(outcome).startswith("set: ")
     else:
@@ -182,7 +182,9 @@ def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> Non
 
 def test_entries_of_before_there_were_jobs_are_still_compared() -> None:
     """The digest that ``ideal`` had in results files of that time; a profile whose jobs take time has another."""
-    assert digest(load_profile("ideal")) == "230ab19e1559"
-    slow = [digest(apply(load_profile("ideal"), {"jobs.entry_s": seconds})) for seconds in (0.0, 0.1, 0.2)]
+    assert profile_digest(load_profile("ideal")) == "230ab19e1559"
+    slow = [
+        profile_digest(change_profile(load_profile("ideal"), {"jobs.entry_s": seconds})) for seconds in (0.0, 0.1, 0.2)
+    ]
     assert slow[0] == "230ab19e1559"
     assert len(set(slow)) == 3

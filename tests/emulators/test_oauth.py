@@ -138,7 +138,7 @@ def test_what_a_refresh_does_to_the_refresh_token(renewal: Renewal, brings: bool
 
 def test_revoking_ends_all_that_belongs_together() -> None:
     oauth, grants = made()
-    oauth.add("given")
+    oauth.add_token("given")
     exchanged(oauth, code_for(oauth))
     refresh = {"grant_type": "refresh_token", "refresh_token": grants[0].refresh_token, "client_id": "c"}
     oauth.token(call(refresh))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
-from pytest_cloudbench.results.recovery import find_left, recover, write_note
+from pytest_cloudbench.results.recovery import find_unmerged, recover_run, write_note
 from tests.runs import SPREAD, Spread
 
 from .harness import Lab
@@ -147,8 +147,8 @@ def test_a_recovered_entry_has_the_providers_words(tmp_path: Path) -> None:
     write_note(folder, {"fullname": "a.py::test_it", "name": "test_it", "run": "r", "params": {}, "info": {}}, {})
     note = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(note | {"owner": ""}))
-    (left,) = find_left(tmp_path)
-    found = recover(left)
+    (left,) = find_unmerged(tmp_path)
+    found = recover_run(left)
     assert found is not None
     (entry,) = json.loads(found[1].with_suffix(".json").read_text())["benchmarks"]
     assert entry["extra_info"]["error_details"] == {"quota": {"count": 6, "said": [{"detail": "507 full", "count": 6}]}}

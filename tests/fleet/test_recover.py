@@ -128,8 +128,8 @@ def test_a_warm_up_is_left_out_by_what_the_note_says(tmp_path: Path) -> None:
         "measured_from_ns": 4,
     }
     recovery.write_note(place, note, {})
-    (left,) = recovery.find_left(tmp_path)
-    found = recovery.recover(left)
+    (left,) = recovery.find_unmerged(tmp_path)
+    found = recovery.recover_run(left)
     assert found is not None
     assert found[0] == 10
     (entry,) = json.loads(found[1].with_suffix(".json").read_text())["benchmarks"]
@@ -196,19 +196,19 @@ def test_whose_owner_cannot_be_seen_from_here_is_left_unless_forced(tmp_path: Pa
 
 def test_a_process_with_the_owners_number_is_not_the_owner() -> None:
     described = json.loads(owner.owner_text())
-    assert owner.lives(json.dumps(described)) is True
-    assert owner.lives(json.dumps([*described[:4], described[4] + 1])) is False
-    assert owner.lives(json.dumps([described[0], "another boot", *described[2:]])) is False
-    assert [owner.lives(text) for text in ("", "7", "[]", "[" * 100_000)] == [None] * 4
-    assert owner.lives(json.dumps([*described[:4], 0])) is None, "the system did not say when it started"
+    assert owner.is_alive(json.dumps(described)) is True
+    assert owner.is_alive(json.dumps([*described[:4], described[4] + 1])) is False
+    assert owner.is_alive(json.dumps([described[0], "another boot", *described[2:]])) is False
+    assert [owner.is_alive(text) for text in ("", "7", "[]", "[" * 100_000)] == [None] * 4
+    assert owner.is_alive(json.dumps([*described[:4], 0])) is None, "the system did not say when it started"
 
 
 def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
     """After the records were written, before the logs were removed."""
     place = left_behind(tmp_path)
-    (left,) = recovery.find_left(tmp_path)
+    (left,) = recovery.find_unmerged(tmp_path)
     kept = {path.name: path.read_bytes() for path in place.iterdir()}
-    assert recovery.recover(left) == (200, place.with_name("test_it.parquet"))
+    assert recovery.recover_run(left) == (200, place.with_name("test_it.parquet"))
     place.mkdir()
     for name, content in kept.items():
         (place / name).write_bytes(content)

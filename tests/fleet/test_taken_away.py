@@ -52,7 +52,7 @@ def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: obje
     assert keys(run.records()["test_long"]) == grid(4, 60)
     assert keys(run.records()["test_next"]) == grid(4, 2)
     assert list(results.rglob("*.oplog")) == []
-    assert len(run.lines_with("was removed, moved or replaced in mid-run")) == len(agents), run.text
+    assert len(run.lines_with("was removed, moved or replaced during the run")) == len(agents), run.text
     assert run.info("test_long[folder:objects]")["ops"] == 240
 
 

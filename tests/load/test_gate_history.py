@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED
 from pytest_cloudbench.load.gate.history import GateHistory
-from pytest_cloudbench.results.acceptance import Accepted, accept, rename
+from pytest_cloudbench.results.acceptance import Accepted, write_acceptance, write_rename
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
 
@@ -48,7 +48,7 @@ def test_a_late_run_of_before_an_accepted_one_counts_for_nothing(tmp_path: Path)
     runs_of(tmp_path, "t.py::test", 3, **LATE)
     runs_of(tmp_path, "t.py::test", 3, 4)
     run = Index.open(tmp_path).find("4")
-    accept(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
+    write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
     former = history(tmp_path).former_runs("t.py::test", info())
     assert [each["run"] for each in former.numbers] == ["0004_run", "0005_run", "0006_run"]
 
@@ -75,7 +75,7 @@ def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
     assert "\n" not in offer
     words = shlex.split(offer.partition(": ")[2])
     assert words == ["cloudbench", "baseline", "rename", *renamed]
-    rename(tmp_path, *renamed)
+    write_rename(tmp_path, *renamed)
     runs_of(tmp_path, new, 2, 5)
     again = history(tmp_path)
     assert [run["run"][:4] for run in again.former_runs(new, info()).numbers] == [

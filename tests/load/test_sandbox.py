@@ -125,19 +125,19 @@ def test_a_run_folder_of_flat_keys_goes_with_its_last_key(tmp_path: Path, monkey
     """A provider without folders never finds one, even if files are in it."""
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver, folder = FlatDriver(tmp_path / "objects"), "/cloudbench-20260101T000000Z-abcd"
-    journal.claim(driver, "flat:", folder, "")
+    journal.claim_folder(driver, "flat:", folder, "")
     driver.put(f"{folder}/test/a", Literal(b"1"))
-    journal.release(driver, "flat:", folder)
-    assert [left.folder for left in journal.pending()[0]] == [folder]
-    assert journal.remove(driver, journal.LeftFolder("flat:", folder)) == ""
+    journal.release_folder(driver, "flat:", folder)
+    assert [left.folder for left in journal.pending_folders()[0]] == [folder]
+    assert journal.remove_folder(driver, journal.LeftFolder("flat:", folder)) == ""
     assert list(driver.list("/")) == []
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 def test_a_folder_without_marker_is_left_alone_also_on_flat_keys(tmp_path: Path) -> None:
     driver, folder = FlatDriver(tmp_path), "/cloudbench-20260101T000000Z-abcd"
     driver.put(f"{folder}/mine", Literal(b"1"))
-    assert "left alone" in journal.remove(driver, journal.LeftFolder("flat:", folder))
+    assert "left alone" in journal.remove_folder(driver, journal.LeftFolder("flat:", folder))
     assert [entry.path for entry in driver.list("/")] == [f"{folder}/mine"]
 
 
@@ -149,7 +149,7 @@ def test_every_test_of_a_run_claims_its_folder(
     spec = ProviderSpec.parse(f"flat:{tmp_path}/objects?overwrites={overwrites}")
     driver, folder = FlatDriver.connect(spec, None, {}), "/cloudbench-20260101T000000Z-abcd"
     for _ in range(2):
-        journal.claim(driver, "flat:", folder, "")
+        journal.claim_folder(driver, "flat:", folder, "")
     assert [entry.path for entry in driver.list(folder)] == [f"{folder}/{journal.MARKER}"]
 
 

@@ -324,14 +324,14 @@ def test_what_a_killed_run_left_on_a_tree_is_removed_with_services_of_its_own(fi
     (files / "kept").mkdir()
     place = providers._absolute(providers._read("mirror:folder:kept,served:tiny.toml"))
     with opened("folder:kept") as driver:
-        journal.claim(driver, place, "/cloudbench-one", "nobody")
+        journal.claim_folder(driver, place, "/cloudbench-one", "nobody")
         driver.put("/cloudbench-one/exp/a.bin", content)
-    (left,), problems = journal.pending()
+    (left,), problems = journal.pending_folders()
     assert (left.provider, problems) == (place, [])
     with opened(left.provider) as driver:
-        assert journal.remove(driver, left) == ""
+        assert journal.remove_folder(driver, left) == ""
     assert list((files / "kept").iterdir()) == []
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 def test_a_recipe_that_cannot_be_read_is_no_other_error(files: Path) -> None:

@@ -12,7 +12,7 @@ from pytest_cloudbench.judge.expect import ClaimBounds, Expectation, find_bounds
 from pytest_cloudbench.report.distance import compare_with_published, format_bounds
 from pytest_cloudbench.report.published import render as render_published
 from pytest_cloudbench.report.table import render
-from pytest_cloudbench.results.published import beside, load
+from pytest_cloudbench.results.published import add_measured, load_table
 from tests.report.stored import entry, store
 from tests.report.test_page import made
 from tests.report.test_table import Finding, info
@@ -58,8 +58,8 @@ def test_a_value_that_was_not_measured_is_a_dash() -> None:
 def test_the_command_says_what_is_allowed() -> None:
     run = {"fullname": f"{TEST}[30-1s-x]", "params": {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0},
            "extra_info": {"provider": "x", "loss_rate": 0.58, "expectations": [CLAIM]}}  # fmt: skip
-    table = load("thesis-2014-table-4.2")
-    assert beside(table, [run]) == 1
+    table = load_table("thesis-2014-table-4.2")
+    assert add_measured(table, [run]) == 1
     lines = render_published(table)
     assert any(line.split()[-6:] == ["+2.67", "points", "at", "most", "16", "%"] for line in lines)
 

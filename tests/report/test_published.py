@@ -11,7 +11,7 @@ import pytest
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.published import overview, render
-from pytest_cloudbench.results.published import beside, load, names
+from pytest_cloudbench.results.published import add_measured, load_table, table_names
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [ROOT / "src/pytest_cloudbench/lab/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
@@ -25,14 +25,14 @@ def entry(fullname: str = TEST, params: Any = ROW, **info: Any) -> dict[str, Any
 
 
 def shown(table: str, *run: dict[str, Any]) -> list[str]:
-    found = load(table)
-    beside(found, run)
+    found = load_table(table)
+    add_measured(found, run)
     return [" ".join(line.split()) for line in render(found)]
 
 
 def test_every_table_can_be_shown_and_is_listed() -> None:
-    tables = [load(name) for name in names()]
-    assert [line.split()[0] for line in overview(tables)[2:]] == names()
+    tables = [load_table(name) for name in table_names()]
+    assert [line.split()[0] for line in overview(tables)[2:]] == table_names()
     for table in tables:
         lines = render(table)
         assert len(lines) >= len(table.rows) + 5
@@ -54,10 +54,10 @@ def test_a_run_stands_beside_with_its_difference() -> None:
 
 
 def test_a_ratio_is_one_of_times_and_there_is_none_to_zero() -> None:
-    table = load("cloud-raid-2012-table-1")
+    table = load_table("cloud-raid-2012-table-1")
     row = table.rows[0]
     info = {row.entry["extra_info"]["stats_metric"]: 2 * row.value}
-    assert beside(table, [entry(row.entry["fullname"], dict(row.params), **info)])
+    assert add_measured(table, [entry(row.entry["fullname"], dict(row.params), **info)])
     assert " ".join(render(table)[5].split()).endswith(
         f"{row.value:g} mine".replace("mine", f"{2 * row.value:g} 2.00 x")
     )
@@ -88,13 +88,13 @@ def test_a_doubt_is_marked_and_told() -> None:
     ids=["another row", "another test", "another suite", "no parameters", "in a wheel"],
 )
 def test_only_what_repeats_a_row_stands_beside_it(fullname: str, params: Any, count: int) -> None:
-    assert beside(load("thesis-2014-table-4.2"), [entry(fullname, params, loss_rate=0.5)]) == count
+    assert add_measured(load_table("thesis-2014-table-4.2"), [entry(fullname, params, loss_rate=0.5)]) == count
 
 
 def test_a_provider_that_no_paper_had_stands_beside_all_of_them() -> None:
-    table = load("cloud-raid-2012-table-3")
+    table = load_table("cloud-raid-2012-table-3")
     run = [entry("suites/availability/test_availability.py::test_series[x]", None, availability=0.75)]
-    assert beside(table, run) == len(table.rows)
+    assert add_measured(table, run) == len(table.rows)
 
 
 def test_a_share_just_below_one_is_not_one() -> None:
@@ -155,7 +155,7 @@ def test_a_figure_of_the_text_stands_beside_what_a_suite_measures(
 
 def test_what_a_row_stands_beside_is_a_test_of_a_suite_and_a_number_that_it_has() -> None:
     unmatched = set()
-    for row in (row for name in names() for row in load(name).rows):
+    for row in (row for name in table_names() for row in load_table(name).rows):
         about = row.entry["extra_info"]
         told = about.get("beside", {"test": row.entry["fullname"], "metric": about["stats_metric"], "run": row.params})
         if told["metric"] == "value":

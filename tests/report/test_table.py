@@ -117,16 +117,16 @@ def test_a_time_scale_says_that_times_are_not_comparable() -> None:
 def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
     doubtful = info(
         doubts=["engine saturated (lateness p99 200 ms is over 100 ms)", "gw1 was lost"],
-        notes=["the records went on in /tmp/x"],
+        notes=["the records continue in /tmp/x"],
         expectations=["loss_rate <= 0.1: broken", "response_p99 <= 2: met"],
         expectations_unmet=["loss_rate <= 0.1: broken"],
         published={"loss_rate": 0.2, "source": "a paper, Table 1, 2014"},
     )
-    again = Finding(info(notes=["the records went on in /tmp/x"]), nodeid=f"{TEST}[9-1s]")
+    again = Finding(info(notes=["the records continue in /tmp/x"]), nodeid=f"{TEST}[9-1s]")
     assert lines(Finding(doubtful), again)[6:] == [
         "! 50-1s: engine saturated (lateness p99 200 ms is over 100 ms)",
         "! 50-1s: gw1 was lost",
-        "note: the records went on in /tmp/x",
+        "note: the records continue in /tmp/x",
         "  50-1s: loss_rate <= 0.1: broken",
         "  50-1s: loss rate: published 20.00 %, measured 0.80 %: -19.20 points, allowed: no bound",
         "  published: a paper, Table 1, 2014",

@@ -11,24 +11,24 @@ from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results.acceptance import (
     ACCEPTED_FOLDER,
     Accepted,
-    accept,
-    accepted,
     former_names,
-    rename,
+    read_acceptances,
+    write_acceptance,
+    write_rename,
 )
 
 
 def test_what_is_accepted_is_read_again_the_latest_run_last(tmp_path: Path) -> None:
     later, earlier = Accepted("b", 20, "t::a", "stronger", 30), Accepted("a", 10)
-    accept(tmp_path, later)
-    accept(tmp_path, earlier)
-    assert accepted(tmp_path) == [earlier, later]
-    assert (earlier.is_about("t::b"), later.is_about("t::b"), later.is_about("t::a")) == (True, False, True)
+    write_acceptance(tmp_path, later)
+    write_acceptance(tmp_path, earlier)
+    assert read_acceptances(tmp_path) == [earlier, later]
+    assert (earlier.covers("t::b"), later.covers("t::b"), later.covers("t::a")) == (True, False, True)
 
 
 def test_the_same_decision_twice_is_one(tmp_path: Path) -> None:
-    assert accept(tmp_path, Accepted("a", 10)) == accept(tmp_path, Accepted("a", 10))
-    assert len(accepted(tmp_path)) == 1
+    assert write_acceptance(tmp_path, Accepted("a", 10)) == write_acceptance(tmp_path, Accepted("a", 10))
+    assert len(read_acceptances(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_a_test_has_all_names_that_it_ever_had(
     tmp_path: Path, renamings: list[tuple[str, str]], former: dict[str, list[str]]
 ) -> None:
     for old, new in renamings:
-        rename(tmp_path, old, new)
+        write_rename(tmp_path, old, new)
     assert {name: sorted(names) for name, names in former_names(tmp_path).items()} == former
 
 
 def test_a_renaming_accepts_no_run_and_an_acceptance_renames_nothing(tmp_path: Path) -> None:
-    rename(tmp_path, "a", "b")
-    accept(tmp_path, Accepted("run", 10))
-    assert (len(accepted(tmp_path)), former_names(tmp_path)) == (1, {"b": ["a"]})
+    write_rename(tmp_path, "a", "b")
+    write_acceptance(tmp_path, Accepted("run", 10))
+    assert (len(read_acceptances(tmp_path)), former_names(tmp_path)) == (1, {"b": ["a"]})
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,20 @@ def test_a_renaming_accepts_no_run_and_an_acceptance_renames_nothing(tmp_path: P
      '{"run": "a", "time_ms": "x"}', "[" * 5000, '{"renamed": "a", "to": ["b"]}', "\xff"],
 )  # fmt: skip
 def test_files_that_say_nothing_are_ignored(tmp_path: Path, content: str) -> None:
-    rename(tmp_path, "a", "b")
-    accept(tmp_path, Accepted("run", 10))
+    write_rename(tmp_path, "a", "b")
+    write_acceptance(tmp_path, Accepted("run", 10))
     (tmp_path / ACCEPTED_FOLDER / "odd.accepted").write_bytes(content.encode("latin-1"))
     (tmp_path / ACCEPTED_FOLDER / "folder.accepted").mkdir()
-    assert (len(accepted(tmp_path)), former_names(tmp_path)) == (1, {"b": ["a"]})
+    assert (len(read_acceptances(tmp_path)), former_names(tmp_path)) == (1, {"b": ["a"]})
 
 
 def test_decisions_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: rename(tmp_path, f"old{number}", f"new{number}"), range(40)))
+        list(pool.map(lambda number: write_rename(tmp_path, f"old{number}", f"new{number}"), range(40)))
     assert len(former_names(tmp_path)) == 40
 
 
 def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / ACCEPTED_FOLDER).write_text("a file")
     with pytest.raises(ResultsError, match=f"{ACCEPTED_FOLDER}.* cannot be written: "):
-        rename(tmp_path, "a", "b")
+        write_rename(tmp_path, "a", "b")

@@ -171,10 +171,10 @@ def test_stock_benchmarks_are_switched_off_again_after_a_failure(config: pytest.
 def test_without_pytest_benchmark_nothing_is_kept_and_nothing_breaks() -> None:
     config: Any = SimpleNamespace()
     benchmarks.add_entry(config, **ENTRY)
-    benchmarks.save(config, "r1")
+    benchmarks.save_entries(config, "r1")
     with benchmarks.enabled_here(config):
         assert benchmarks.take_entries(config) == []
-    assert (benchmarks.is_loaded(config), benchmarks.storage(config)) == (False, None)
+    assert (benchmarks.is_loaded(config), benchmarks.storage_folder(config)) == (False, None)
     assert benchmarks.stored_runs(config) == benchmarks.Runs()
 
 
@@ -183,9 +183,9 @@ def test_without_pytest_benchmark_nothing_is_kept_and_nothing_breaks() -> None:
 
 def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, config: pytest.Config) -> None:
     benchmarks.add_entry(config, **ENTRY)
-    benchmarks.save(config, "r1")
+    benchmarks.save_entries(config, "r1")
     session_of(config).handle_saving()
-    assert benchmarks.storage(config) == pytester.path / "store"
+    assert benchmarks.storage_folder(config) == pytester.path / "store"
     (path,) = [each for each in stored(pytester) if each.is_file()]
     assert path.name == "0001_r1.json"
     (entry,) = json.loads(path.read_text())["benchmarks"]
@@ -196,7 +196,7 @@ def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, 
 def test_what_the_user_asked_for_goes_before_the_default_name(pytester: pytest.Pytester) -> None:
     config = configured(pytester, "--benchmark-save=mine", "--benchmark-json=out.json")
     benchmarks.add_entry(config, **ENTRY)
-    benchmarks.save(config, "r1")
+    benchmarks.save_entries(config, "r1")
     assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_mine.json"]
     assert json.loads((pytester.path / "out.json").read_text())["benchmarks"][0]["stats"]["data"] == ENTRY["data_s"]
 
@@ -207,7 +207,7 @@ def test_nothing_is_saved_without_entries_or_a_wish(
 ) -> None:
     for _ in range(entries):
         benchmarks.add_entry(config, **ENTRY)
-    benchmarks.save(config, name)
+    benchmarks.save_entries(config, name)
     assert not [each for each in stored(pytester) if each.is_file()]
 
 
@@ -216,7 +216,7 @@ def test_a_full_disk_is_one_line(pytester: pytest.Pytester) -> None:
     config = configured(pytester, "--benchmark-json=/dev/full")
     benchmarks.add_entry(config, **ENTRY)
     with pytest.raises(ResultsError) as caught:
-        benchmarks.save(config, None)
+        benchmarks.save_entries(config, None)
     store = pytester.path / "store"
     told = "cannot save the entries: No space left on device; free some space, or choose another place"
     assert str(caught.value) == f"{store}: {told}"
@@ -227,7 +227,7 @@ def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
     pytester: pytest.Pytester, config: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benchmarks.add_entry(config, **ENTRY)
-    benchmarks.save(config, "good")
+    benchmarks.save_entries(config, "good")
     session = session_of(config)
 
     def torn_save(document: Any, name: str) -> None:
@@ -236,7 +236,7 @@ def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
 
     monkeypatch.setattr(session.storage, "save", torn_save)
     with pytest.raises(ResultsError, match="No space left on device"):
-        benchmarks.save(config, "torn")
+        benchmarks.save_entries(config, "torn")
     assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_good.json"]
 
 
@@ -247,7 +247,7 @@ def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames
     config = configured(pytester)
     for fullname in fullnames:
         benchmarks.add_entry(config, **{**ENTRY, "fullname": fullname, "extra_info": {"loss_rate": loss_rate}})
-    benchmarks.save(config, name)
+    benchmarks.save_entries(config, name)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_gates_see_the_runs_asked_for_or_all(
     saved_run(pytester, "one", 0.1, "first", "both")
     saved_run(pytester, "two", 0.2, "both")
     runs = benchmarks.stored_runs(configured(pytester, *option))
-    found = {name: [(each.run, each.info["loss_rate"]) for each in runs.of(name)] for name in ("first", "both")}
+    found = {name: [(each.run, each.info["loss_rate"]) for each in runs.entries_of(name)] for name in ("first", "both")}
     assert found == {"first": first, "both": both}
 
 
@@ -278,10 +278,10 @@ def test_of_very_many_runs_the_latest_are_read(pytester: pytest.Pytester, monkey
     size_bytes = stored(pytester)[0].stat().st_size
     monkeypatch.setattr(benchmarks, "_READ_BYTES", size_bytes * 3 // 2)
     runs = benchmarks.stored_runs(configured(pytester))
-    assert [each.info["loss_rate"] for each in runs.of("it")] == [0.4, 0.5]
+    assert [each.info["loss_rate"] for each in runs.entries_of("it")] == [0.4, 0.5]
     assert runs.unreadable == ["0006_bad.json"]
     named = benchmarks.stored_runs(configured(pytester, "--benchmark-compare=0001"))
-    assert [each.info["loss_rate"] for each in named.of("it")] == [0.1]
+    assert [each.info["loss_rate"] for each in named.entries_of("it")] == [0.1]
 
 
 def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
@@ -337,7 +337,7 @@ def test_a_named_run_that_is_none_is_an_error_of_one_line(pytester: pytest.Pytes
         benchmarks.stored_runs(naming(pytester, "0002"))
     assert "\n" not in str(caught.value)
     unnamed = benchmarks.stored_runs(configured(pytester))
-    assert [each.info["loss_rate"] for each in unnamed.of("it")] == [0.1]
+    assert [each.info["loss_rate"] for each in unnamed.entries_of("it")] == [0.1]
     assert unnamed.unreadable == ["0002_bad.json"]
 
 
@@ -384,6 +384,6 @@ def test_sessions_that_save_under_one_name_at_the_same_time_lose_nothing(pyteste
     for config in configs:
         benchmarks.add_entry(config, **ENTRY)
     with ThreadPoolExecutor(len(configs)) as pool:
-        assert list(pool.map(lambda config: benchmarks.save(config, None), configs)) == [True] * len(configs)
+        assert list(pool.map(lambda config: benchmarks.save_entries(config, None), configs)) == [True] * len(configs)
     names = [path.name for path in stored(pytester) if path.is_file()]
     assert names == [f"000{number}_nightly.json" for number in range(1, len(configs) + 1)]

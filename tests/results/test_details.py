@@ -106,7 +106,7 @@ def test_details_are_one_short_line(tmp_path: Path, detail: str, kept: str) -> N
 def test_what_a_terminal_obeys_in_somebody_elses_log_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oplog, "_one_line", str)
+    monkeypatch.setattr(oplog, "_format_detail", str)
     table = logged(tmp_path / "gw0.oplog", [op(0, "\x1b[2J")])
     monkeypatch.undo()
     assert table.detail == ["\x1b[2J"], "this log is as one that another program made"

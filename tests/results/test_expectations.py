@@ -53,7 +53,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_renewed_claim_changes_three_lines(file: Path) -> None:
-    assert expectations.write(file, ClaimChanges(renewed={1: claim(test="test_x")}))
+    assert expectations.write_claims(file, ClaimChanges(renewed={1: claim(test="test_x")}))
     assert diff(FILE, file.read_text("utf-8")) == [
         "-date = 2026-01-01", "-source = 'observed 1 s'",
         "+date = 2026-11-22", '+source = "observed 2 s, \\"now\\" \\\\ é"',
@@ -65,20 +65,20 @@ def test_a_renewed_claim_changes_three_lines(file: Path) -> None:
 def test_new_claims_stand_at_the_end(file: Path) -> None:
     where: dict[str, Any] = {"test": "test_y", "size bytes": 5, "on": True, "payload": 'a"b'}
     added = [claim(**where)]
-    assert expectations.write(file, ClaimChanges(added=added))
+    assert expectations.write_claims(file, ClaimChanges(added=added))
     assert diff(FILE, file.read_text("utf-8")) == [
         "+", "+[[expect]]", '+provider = "folder:x"', '+metric = "response_p50"', "+at_most = 2.5",
         '+source = "observed 2 s, \\"now\\" \\\\ é"', "+date = 2026-11-22",
         '+where = { test = "test_y", "size bytes" = 5, on = true, payload = "a\\"b" }',
     ]  # fmt: skip
-    assert expectations.read(file)[2:] == added
+    assert expectations.read_claims(file)[2:] == added
 
 
 def test_line_ends_and_a_link_stay_what_they_are(file: Path, tmp_path: Path) -> None:
     file.write_bytes(FILE.replace("\n", "\r\n").encode())
     link = tmp_path / "link.toml"
     link.symlink_to(file)
-    expectations.write(link, ClaimChanges(renewed={1: claim(test="test_x")}, added=[claim(test="test_y")]))
+    expectations.write_claims(link, ClaimChanges(renewed={1: claim(test="test_x")}, added=[claim(test="test_y")]))
     data = file.read_bytes()
     assert data.count(b"\n") == data.count(b"\r\n")
     assert link.is_symlink()
@@ -87,16 +87,16 @@ def test_line_ends_and_a_link_stay_what_they_are(file: Path, tmp_path: Path) -> 
 
 def test_a_file_that_is_not_there_is_made(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    expectations.check(path)
+    expectations.check_file(path)
     assert not path.exists()
-    assert expectations.write(path, ClaimChanges(added=[claim(test="test_y")]))
-    assert expectations.read(path) == [claim(test="test_y")]
+    assert expectations.write_claims(path, ClaimChanges(added=[claim(test="test_y")]))
+    assert expectations.read_claims(path) == [claim(test="test_y")]
     assert path.read_text("utf-8").startswith("# Expectations: ")
 
 
 def test_without_a_change_the_file_is_not_touched(file: Path) -> None:
     before = file.stat().st_mtime_ns
-    assert not expectations.write(file, ClaimChanges(kept=2))
+    assert not expectations.write_claims(file, ClaimChanges(kept=2))
     assert file.stat().st_mtime_ns == before
 
 
@@ -104,19 +104,19 @@ def test_claims_that_are_no_tables_are_not_changed(file: Path) -> None:
     text = 'expect = [{provider="folder:x", metric="tue", at_most=1, source="observed", date=2026-01-01}]\n'
     file.write_text(text)
     with pytest.raises((ResultsError, ConfigError)):
-        expectations.write(file, ClaimChanges(added=[claim()]))
+        expectations.write_claims(file, ClaimChanges(added=[claim()]))
     assert file.read_text() == text
 
 
 def test_bad_files_are_told_before_a_session(file: Path, tmp_path: Path) -> None:
-    expectations.check(file)
+    expectations.check_file(file)
     with pytest.raises(UsageError, match="there is no folder"):
-        expectations.check(tmp_path / "nowhere" / "e.toml")
+        expectations.check_file(tmp_path / "nowhere" / "e.toml")
     with pytest.raises(UsageError, match="expected a file"):
-        expectations.check(tmp_path)
+        expectations.check_file(tmp_path)
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="cannot be read"):
-        expectations.check(file)
+        expectations.check_file(file)
     file.write_text("[[expect]]\nmetric = 1\n")
     with pytest.raises(ConfigError, match="metric"):
-        expectations.check(file)
+        expectations.check_file(file)

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
-from pytest_cloudbench.results.acceptance import Accepted, accept
+from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from pytest_cloudbench.support import opening
 from tests.results.stored_runs import MACHINE, START_MS, info, store, store_series
@@ -28,7 +28,7 @@ def seen(index: Index) -> Any:
     points = [
         (name, index.series(name, "response_p50"), index.series(name, "failed")) for name in sorted(index.tests())
     ]
-    return runs, points, [index.briefs(run.place) for run in runs]
+    return runs, points, [index.brief_entries(run.place) for run in runs]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_accepted_run_replaces_late_ones_and_pardons_what_only_the_gate_said(
     accepted = Index.open(storage).find("6")
     assert Index.open(storage).not_passed(accepted.place, []) == []
     assert Index.open(storage).not_passed(Index.open(storage).find("7").place, []) == []
-    accept(storage, Accepted(accepted.place, accepted.time_ms, until_ms=START_MS * 3))
+    write_acceptance(storage, Accepted(accepted.place, accepted.time_ms, until_ms=START_MS * 3))
     points = Index.open(storage).series(TEST, "response_p50")[3:]
     assert [point.is_superseded for point in points] == [True, True, False, False, False]
     assert [point.fit for point in points[2:]] == ["", "had doubts about its times", ""]
@@ -109,7 +109,7 @@ def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
     assert index.series(TEST, "no_such_metric")[0].value is None
     assert index.series(TEST, "provider")[0].value is None, "a text is not a number"
     assert index.series("no_such_test", "failed") == []
-    (brief,) = index.briefs(index.runs()[0].place)
+    (brief,) = index.brief_entries(index.runs()[0].place)
     (entry,) = index.entries(index.runs()[0].place)
     assert entry.info["versions"] == {"pytest-cloudbench": "0.1.0"}
     lacking = {key for key in entry.info if entry.info[key] is not None and brief.info.get(key) != entry.info[key]}
@@ -148,7 +148,7 @@ def test_the_file_is_read_again_and_says_the_same(storage: Path, monkeypatch: py
     made = seen(Index.open(storage))
     assert (storage / INDEX_NAME).exists()
     opened: list[Path] = []
-    monkeypatch.setattr(stored, "read", opened.append)
+    monkeypatch.setattr(stored, "read_run", opened.append)
     again = Index.open(storage)
     assert seen(again) == made
     assert opened == []
@@ -282,7 +282,7 @@ def test_runs_of_all_schemas_are_read(tmp_path: Path) -> None:
     index = Index.open(tmp_path)
     assert index.problems == []
     assert [run.outcome for run in index.runs()] == ["unknown", "passed"], "schema 1 did not say"
-    old, new = (index.briefs(run.place)[0].info for run in index.runs())
+    old, new = (index.brief_entries(run.place)[0].info for run in index.runs())
     assert (old["loss_rate"], new["loss_rate"]) == (0.278, 0.905)
     assert (old["ops"], new["ops"]) == (500, 200)
 
@@ -310,12 +310,12 @@ def test_a_run_is_found_by_what_a_user_calls_it(storage: Path) -> None:
     for text, why in {
         "9": "there is no such run",
         "": "there is no such run",
-        "0": "names 3 runs",
+        "0": "matches 3 runs",
     }.items():
         with pytest.raises(UsageError, match=why):
             index.find(text)
     shutil.copytree(storage / MACHINE, storage / "Linux-CPython-3.12-64bit")
-    with pytest.raises(UsageError, match="names 2 runs"):
+    with pytest.raises(UsageError, match="matches 2 runs"):
         Index.open(storage).find("3")
 
 

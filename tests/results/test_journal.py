@@ -25,7 +25,7 @@ def left(store: Path, monkeypatch: pytest.MonkeyPatch) -> journal.LeftFolder:
         (store / "cloudbench-x" / name).mkdir(parents=True)
         (store / "cloudbench-x" / name / "file").write_bytes(b"left")
     (store / "cloudbench-x" / journal.MARKER).write_text("x")
-    journal.note(f"folder:{store}", "/cloudbench-x")
+    journal.note_folder(f"folder:{store}", "/cloudbench-x")
     return journal.LeftFolder(f"folder:{store}", "/cloudbench-x")
 
 
@@ -48,9 +48,9 @@ class Meanwhile:
 def test_what_another_one_removes_meanwhile_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = left(tmp_path / "store", monkeypatch)
     driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
-    assert journal.remove(Meanwhile(driver), found) == ""  # type: ignore[arg-type]  # it passes the rest on
+    assert journal.remove_folder(Meanwhile(driver), found) == ""  # type: ignore[arg-type]  # it passes the rest on
     assert list((tmp_path / "store").iterdir()) == []
-    assert journal.pending() == ([], [])
+    assert journal.pending_folders() == ([], [])
 
 
 def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
@@ -58,18 +58,18 @@ def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
 ) -> None:
     found = left(tmp_path / "store", monkeypatch)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "clean"]
-    with journal.cleaning(lambda: pytest.fail("nobody else is at work")):
+    with journal.wait_to_clean(lambda: pytest.fail("nobody else is at work")):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         assert second.stdout is not None
         assert second.stdout.readline() == "another `cloudbench clean` is at work: waiting for it\n"
         driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
-        assert journal.remove(driver, found) == ""
+        assert journal.remove_folder(driver, found) == ""
     out, errors = second.communicate(timeout=HANG_S)
     assert (second.returncode, out, errors) == (0, "0 folders removed\n", "")
 
 
 def test_where_there_is_no_journal_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
-    with journal.cleaning(lambda: pytest.fail("nobody else is at work")):
-        assert journal.pending() == ([], [])
+    with journal.wait_to_clean(lambda: pytest.fail("nobody else is at work")):
+        assert journal.pending_folders() == ([], [])
     assert list(tmp_path.iterdir()) == []

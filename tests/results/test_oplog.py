@@ -307,7 +307,7 @@ def test_a_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path, spare: Path
     assert read_log(log.path) == table_of([op(seq) for seq in range(100)])
     assert log.path.parent == spare
     assert log.path.name.endswith("-gw0.oplog")
-    assert log.notes == [f"{tmp_path / 'gw0.oplog'}: No space left on device; the records went on in {log.path}"]
+    assert log.notes == [f"{tmp_path / 'gw0.oplog'}: No space left on device; the records continue in {log.path}"]
 
 
 def test_two_logs_of_one_name_move_to_two_places(tmp_path: Path, spare: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how
     assert read_log(log.path) == table_of([op(seq) for seq in range(count)])
     assert (log.path == path, log.path.parent == spare, moved == [log.path]) == (is_free, not is_free, not is_free)
     (note,) = log.notes
-    assert note.startswith(f"{path}: was removed, moved or replaced in mid-run; ")
+    assert note.startswith(f"{path}: was removed, moved or replaced during the run; ")
     assert is_free or str(log.path) in note
 
 
@@ -457,7 +457,7 @@ def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> N
     assert (child.returncode, err) == (0, "")
     place, note, refused, left = out.splitlines()
     assert place == str(spare)
-    assert note.startswith(f"{small}/gw0.oplog: No space left on device; the records went on in {spare}/")
+    assert note.startswith(f"{small}/gw0.oplog: No space left on device; the records continue in {spare}/")
     assert refused.startswith(f"{small}/it.parquet: cannot write the records: ")
     assert left == "['gw0.oplog']"
 

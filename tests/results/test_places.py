@@ -11,7 +11,13 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.places import configured, in_order, make_results_folder, project_folder, results_in
+from pytest_cloudbench.results.places import (
+    configured_storage,
+    find_results_folder,
+    make_results_folder,
+    project_folder,
+    storage_folders,
+)
 from tests.results.stored_runs import store_series
 
 USUAL = (Path("results"), Path(".benchmarks"))
@@ -43,8 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", FILES)
 def test_every_configuration_file_of_pytest_is_read(name: str, folder: Path) -> None:
     (folder / name.partition(",")[0]).write_text(FILES[name], "utf-8")
-    assert configured() == Path("stored")
-    assert in_order() == [Path("stored"), *USUAL]
+    assert configured_storage() == Path("stored")
+    assert storage_folders() == [Path("stored"), *USUAL]
 
 
 def test_pytest_stores_there_and_the_command_finds_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +123,9 @@ def test_the_last_run_is_the_last_of_all_folders(folder: Path, capfd: pytest.Cap
 def test_a_results_folder_starts_where_it_was_named(folder: Path) -> None:
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
     (inner := folder / "inner").mkdir()
-    assert results_in(inner, None, ()) == folder / "results"
-    assert results_in(inner, "out", ["--cloudbench-results=out"]) == inner / "out"
-    assert results_in(inner, "out", []) == folder / "out", "it is named in the configuration"
+    assert find_results_folder(inner, None, ()) == folder / "results"
+    assert find_results_folder(inner, "out", ["--cloudbench-results=out"]) == inner / "out"
+    assert find_results_folder(inner, "out", []) == folder / "out", "it is named in the configuration"
 
 
 @pytest.mark.parametrize("sign", [".git", "setup.py", "pyproject.toml"])
@@ -148,20 +154,20 @@ def test_the_nearest_file_with_a_section_counts(folder: Path, monkeypatch: pytes
     (folder / "pytest.ini").write_text(FILES["pytest.ini"], "utf-8")
     (inner := folder / "inner").mkdir()
     monkeypatch.chdir(inner)
-    assert configured() == Path("stored")
+    assert configured_storage() == Path("stored")
     (inner / "tox.ini").write_text("[tox]\nenvlist = a\n", "utf-8")
     (inner / "pyproject.toml").write_text('[project]\nname = "a"\n', "utf-8")
-    assert configured() == Path("stored"), "neither is a configuration of pytest"
+    assert configured_storage() == Path("stored"), "neither is a configuration of pytest"
     (inner / "pytest.ini").write_text("", "utf-8")
-    assert configured() is None, "an empty pytest.ini is one"
+    assert configured_storage() is None, "an empty pytest.ini is one"
 
 
 def test_the_environment_counts_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "pytest.ini").write_text(FILES["pytest.ini"], "utf-8")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-q --benchmark-storage file://elsewhere")
-    assert configured() == Path("elsewhere")
+    assert configured_storage() == Path("elsewhere")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-storage=elasticsearch+https://host/index")
-    assert configured() is None, "no folder"
+    assert configured_storage() is None, "no folder"
 
 
 @pytest.mark.parametrize("text", [
@@ -169,12 +175,12 @@ def test_the_environment_counts_more(folder: Path, monkeypatch: pytest.MonkeyPat
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_says_nothing(text: str, folder: Path) -> None:
     (folder / "pytest.ini").write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert configured() is None
-    assert in_order() == list(USUAL)
+    assert configured_storage() is None
+    assert storage_folders() == list(USUAL)
 
 
 def test_without_any_configuration_the_usual_folders_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    assert configured() is None
+    assert configured_storage() is None
     assert cli.main(["history"]) != 0
     assert "there are no stored runs in results or .benchmarks" in capfd.readouterr().err
 

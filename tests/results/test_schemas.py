@@ -127,7 +127,7 @@ def test_a_log_of_schema_1_and_one_of_2_are_merged() -> None:
 def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[str, Any]) -> None:
     shutil.copytree(ONE, pytester.path / "store")
     config = pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store")
-    stored = benchmarks.stored_runs(config).of(entry["fullname"])
+    stored = benchmarks.stored_runs(config).entries_of(entry["fullname"])
     gate = parse_gate("loss_rate:10%")
     unnamed = choose(stored, {}, "loss_rate")
     assert unnamed == Compared(None, "no baseline: the stored run came from another version")

@@ -25,7 +25,7 @@ def a_round(number: int, ended_s: float) -> dict[str, Any]:
 
 
 def made(path: Path, *lines: dict[str, Any]) -> Path:
-    file = series.create(path, HEADER)
+    file = series.create_series(path, HEADER)
     for line in lines:
         file.add(line)
     file.close()
@@ -35,16 +35,16 @@ def made(path: Path, *lines: dict[str, Any]) -> Path:
 def test_what_was_added_is_there_again_and_counts_go_on(tmp_path: Path) -> None:
     added = [session(100.0), a_round(0, 110.0), a_round(1, 130.0), session(500.0), a_round(2, 507.0)]
     path = made(tmp_path / "deep" / "a.jsonl", *added)
-    file = series.resume(path, KEY, SETUP)
+    file = series.resume_series(path, KEY, SETUP)
     assert (file.rounds, file.observed_s, file.is_finished, file.was_torn) == (3, 37.0, False, False)
     found, offset = [], 0
-    while page := file.page(offset, 2):
+    while page := file.read_page(offset, 2):
         found += page[0]
         offset = page[1]
         if not offset:
             break
     assert found == added
-    assert file.page(0, 100) == (added, 0)
+    assert file.read_page(0, 100) == (added, 0)
     file.add(a_round(3, 510.0))
     assert file.rounds == 4
     file.close()
@@ -78,9 +78,9 @@ def test_another_schema_and_what_is_no_series_are_refused(tmp_path: Path) -> Non
     path = made(tmp_path / "a.jsonl", session(0.0))
     path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
     with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
-        series.resume(path, KEY, SETUP)
+        series.resume_series(path, KEY, SETUP)
     with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
-        series.latest(tmp_path, KEY)
+        series.find_latest(tmp_path, KEY)
     for text in ("", "hello\n", '{"key": {}}\n'):
         path.write_text(text)
         with pytest.raises(ResultsError, match="expected the state file of a series"):
@@ -92,10 +92,10 @@ def test_another_schema_and_what_is_no_series_are_refused(tmp_path: Path) -> Non
 def test_a_series_of_something_else_is_refused_and_says_what_differs(tmp_path: Path) -> None:
     path = made(tmp_path / "a.jsonl", session(0.0))
     with pytest.raises(ResultsError, match="files was 3 and is 4"):
-        series.resume(path, KEY, {"files": 4})
+        series.resume_series(path, KEY, {"files": 4})
     with pytest.raises(ResultsError, match="provider was 'folder:x' and is 'folder:y'"):
-        series.resume(path, {**KEY, "provider": "folder:y"}, SETUP)
-    series.resume(path, KEY, SETUP).close()
+        series.resume_series(path, {**KEY, "provider": "folder:y"}, SETUP)
+    series.resume_series(path, KEY, SETUP).close()
 
 
 def test_one_process_has_it_open(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_the_latest_unfinished_one_of_the_key_is_found(tmp_path: Path) -> None:
     finished = made(tmp_path / "finished.jsonl", session(0.0), a_round(0, 1.0), {"end": {"at_s": 2.0}})
     for age, path in enumerate((finished, newer, older)):
         os.utime(path, (1e9 - age, 1e9 - age))
-    assert series.latest(tmp_path, KEY) == newer
-    assert series.latest(tmp_path, {**KEY, "provider": "folder:y"}) is None
-    assert series.latest(tmp_path / "none", KEY) is None
+    assert series.find_latest(tmp_path, KEY) == newer
+    assert series.find_latest(tmp_path, {**KEY, "provider": "folder:y"}) is None
+    assert series.find_latest(tmp_path / "none", KEY) is None
     file = series.SeriesFile(finished)
     assert file.is_finished
     file.close()

@@ -30,7 +30,7 @@ from pytest_cloudbench import (
 )
 from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.results import installed, published
-from pytest_cloudbench.results.suite import declared_in, titles_in
+from pytest_cloudbench.results.suite import read_declared, read_titles
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = PublishedTable(
@@ -62,7 +62,7 @@ def test_all_that_a_suite_declares_survives_a_file() -> None:
     assert [type(figure).__name__ for figure in declared.figures] == [
         "Curve", "TimeCourse", "Delays", "Probes", "Rounds", "LossGrid",
     ]  # fmt: skip
-    assert declared_in(json.loads(json.dumps(declared.plain()))) == declared
+    assert read_declared(json.loads(json.dumps(declared.plain()))) == declared
 
 
 def test_what_is_about_one_test_is_chosen_by_its_name() -> None:
@@ -76,7 +76,7 @@ def test_an_entry_carries_what_is_about_it() -> None:
     assert declared.conclusions.keys() == {"photo_cost"}
     assert [*declared.published[0].rows] == [({"size": 2}, 3.5)]
     assert not ALL.about("test_photo").of_entry({"size": 3}).published
-    assert titles_in({"suite": declared.plain()}) == {"photo_cost": "cost, ms"}
+    assert read_titles({"suite": declared.plain()}) == {"photo_cost": "cost, ms"}
 
 
 def test_a_conclusion_is_no_metric_of_single_runs() -> None:
@@ -100,8 +100,8 @@ FIELDS = st.sampled_from(["kind", "test", "x", "y", "title", "told", "quotes", "
     st.booleans(),
 )
 def test_a_file_may_hold_anything(found: Any, is_named: bool) -> None:
-    declared = declared_in({**found, "name": "x"} if is_named and isinstance(found, dict) else found)
-    assert declared is None or declared_in(declared.plain()) == declared
+    declared = read_declared({**found, "name": "x"} if is_named and isinstance(found, dict) else found)
+    assert declared is None or read_declared(declared.plain()) == declared
 
 
 def test_kinds_of_a_later_version_are_left_out() -> None:
@@ -111,7 +111,7 @@ def test_kinds_of_a_later_version_are_left_out() -> None:
     del plain["figures"][2]["values"]
     plain["conclusions"]["photo_cost"]["better"] = "redder"
     plain["published"][0]["rows"] = [[{"size": 1}]]
-    declared = declared_in(plain)
+    declared = read_declared(plain)
     assert declared is not None
     assert [type(figure).__name__ for figure in declared.figures] == ["Probes", "Rounds", "LossGrid"]
     assert declared.conclusions.keys() == {"photos_kept"}
@@ -125,9 +125,9 @@ def test_kinds_of_a_later_version_are_left_out() -> None:
 def fresh() -> Iterator[None]:
     """Look again, before and after; names that a test has declared are forgotten."""
     before = dict(metrics.METRICS)
-    installed._found.cache_clear()
+    installed._load_suites.cache_clear()
     yield
-    installed._found.cache_clear()
+    installed._load_suites.cache_clear()
     metrics.METRICS.clear()
     metrics.METRICS.update(before)
 
@@ -165,8 +165,8 @@ def test_a_distribution_brings_suites(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "photo_price" not in metrics.METRICS
     installed.learn_installed()
     assert metrics.METRICS["photo_price"] == Metric("s")
-    assert "photo-table" in published.names()
-    assert [row.value for row in published.load("photo-table").rows] == [2.0]
+    assert "photo-table" in published.table_names()
+    assert [row.value for row in published.load_table("photo-table").rows] == [2.0]
 
 
 def written_points(folder: Path, *lines: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_cloudbench.support.clock import due_ns, duration_s, now_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.support.clock import due_ns, now_ns, parse_duration_s, sleep_until_ns, wait_for
 
 FOR_EVER_S = 3600.0
 """Longer than any test may take: a wait that nothing ends fails by pytest's own limit."""
@@ -92,10 +92,10 @@ def test_time_passes_until_it_is_due() -> None:
     ],
 )  # fmt: skip
 def test_durations(text: str, truth_s: float) -> None:
-    assert duration_s(text) == truth_s
+    assert parse_duration_s(text) == truth_s
 
 
 @pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number with ms, s, m, h or d"):
-        duration_s(text)
+        parse_duration_s(text)

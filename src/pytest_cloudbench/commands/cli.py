@@ -278,7 +278,7 @@ def _analyze(options: argparse.Namespace) -> int:
     from pytest_cloudbench.net import dissect
     from pytest_cloudbench.support import extras
 
-    extras.require("capture", "analyze")
+    extras.require_extra("capture", "analyze")
     from pytest_cloudbench.net.traffic import analyze, parse_rules
     from pytest_cloudbench.report import capture
 
@@ -327,9 +327,9 @@ def _published(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.published import overview, render
     from pytest_cloudbench.results import published
 
-    tables = [published.load(name) for name in ([options.table] if options.table else published.names())]
+    tables = [published.load_table(name) for name in ([options.table] if options.table else published.table_names())]
     runs = [entry for path in options.runs for entry in published.read_run(path)]
-    found = [table for table in tables if runs and published.beside(table, runs)]
+    found = [table for table in tables if runs and published.add_measured(table, runs)]
     if options.runs and not found:
         what = options.table or "any published table"
         raise UsageError(f"published: no experiment in {' '.join(map(str, options.runs))} repeats a row of {what}")
@@ -351,19 +351,19 @@ def _clean(options: argparse.Namespace) -> int:
         return _forget(*options.forget, may_live=options.force)
     if options.dry_run:
         return _clean_all(options)
-    with journal.cleaning(lambda: print("another `cloudbench clean` is at work: waiting for it", flush=True)):
+    with journal.wait_to_clean(lambda: print("another `cloudbench clean` is at work: waiting for it", flush=True)):
         return _clean_all(options)
 
 
 def _clean_all(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import journal
-    from pytest_cloudbench.results.owner import lives
+    from pytest_cloudbench.results.owner import is_alive
 
-    left, problems = journal.pending()
+    left, problems = journal.pending_folders()
     removed = looked_at = 0
     for each in left:
         what = _shown(f"{each.provider} {each.folder}").replace("\n", "\\n")
-        its_run_lives = lives(each.owner) if each.owner else False
+        its_run_lives = is_alive(each.owner) if each.owner else False
         if its_run_lives or (its_run_lives is None and not options.force):
             sys.stdout.write(f"left alone: {what}: {_why_left(its_run_lives)}\n")
             continue
@@ -391,22 +391,22 @@ def _clean_all(options: argparse.Namespace) -> int:
 def _forget(provider: str, folder: str, *, may_live: bool) -> int:
     """Cross out a folder in the journal, for a provider that can no longer be asked, or never could."""
     from pytest_cloudbench.results import journal
-    from pytest_cloudbench.results.owner import lives
+    from pytest_cloudbench.results.owner import is_alive
 
     said = f"clean --forget {provider} {folder}"
-    found = [each for each in journal.pending()[0] if (each.provider, each.folder) == (provider, folder)]
+    found = [each for each in journal.pending_folders()[0] if (each.provider, each.folder) == (provider, folder)]
     if not found:
         raise UsageError(f"{said}: not in the journal, which 'cloudbench clean --dry-run' lists")
-    its_run_lives = lives(found[0].owner) if found[0].owner else False
+    its_run_lives = is_alive(found[0].owner) if found[0].owner else False
     if its_run_lives or (its_run_lives is None and not may_live):
         raise UsageError(f"{said}: {_why_left(its_run_lives)}")
-    journal.forget(provider, folder)
+    journal.forget_folder(provider, folder)
     sys.stdout.write(f"{_shown(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n")
     return 0
 
 
-def _why_left(lives: bool | None) -> str:
-    return "still running" if lives else "may run on another machine or in a container; see --force"
+def _why_left(is_alive: bool | None) -> str:
+    return "still running" if is_alive else "may run on another machine or in a container; see --force"
 
 
 def _remove(left: LeftFolder) -> str:
@@ -415,7 +415,7 @@ def _remove(left: LeftFolder) -> str:
     from pytest_cloudbench.results import journal
 
     with providers.opened(left.provider) as driver:
-        return journal.remove(driver, left)
+        return journal.remove_folder(driver, left)
 
 
 def _recover(options: argparse.Namespace) -> int:
@@ -423,21 +423,21 @@ def _recover(options: argparse.Namespace) -> int:
 
     if options.results is not None and not options.results.is_dir():
         raise UsageError(f"recover {options.results}: expected the folder that --cloudbench-results named")
-    roots = [options.results] if options.results is not None else places.where_killed_runs_are()
+    roots = [options.results] if options.results is not None else places.folders_of_killed_runs()
     if not roots:
-        where = " or ".join(map(str, dict.fromkeys([places.results_folder(), *places.in_order()])))
+        where = " or ".join(map(str, dict.fromkeys([places.results_folder(), *places.storage_folders()])))
         raise UsageError(f"recover: there is no {where}; give the folder that --cloudbench-results named")
     status = 0
-    for left in list(recovery.find_left(*roots)):
+    for left in list(recovery.find_unmerged(*roots)):
         run = ascii(left.note["fullname"])[1:-1]
-        if left.lives or (left.lives is None and not options.force):
-            sys.stdout.write(f"left alone: {run}: {_why_left(left.lives)}\n")
+        if left.is_alive or (left.is_alive is None and not options.force):
+            sys.stdout.write(f"left alone: {run}: {_why_left(left.is_alive)}\n")
             continue
         if options.dry_run:
             sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, left.logs)))}\n")
             continue
         try:
-            done = recovery.recover(left)
+            done = recovery.recover_run(left)
         except CloudbenchError as error:
             sys.stdout.write(f"left alone: {run}: {ascii(str(error))[1:-1]}\n")
             status = 1

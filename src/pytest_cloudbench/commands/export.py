@@ -83,7 +83,7 @@ def _read(options: argparse.Namespace) -> list[StoredRun]:
     for name in options.runs:
         try:
             if Path(name).exists() or name.endswith(".json"):
-                commit, time_ms, entries = stored.read(Path(name))
+                commit, time_ms, entries = stored.read_run(Path(name))
                 listed = [(entry.fullname, entry.info) for entry in entries]
                 found.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
             else:
@@ -97,9 +97,9 @@ def _read(options: argparse.Namespace) -> list[StoredRun]:
 
 
 def _machine(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.machine import machine_text
+    from pytest_cloudbench.results.machine import describe_machine
 
-    text = machine_text()
+    text = describe_machine()
     shown = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") if options.key else text
     sys.stdout.write(f"{shown}\n")
     return 0

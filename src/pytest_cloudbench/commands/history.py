@@ -165,13 +165,13 @@ def open_index(options: argparse.Namespace) -> Index:
 
     storage = find_storage(options)
     if storage is None:
-        where = " or ".join(map(str, places.in_order()))
+        where = " or ".join(map(str, places.storage_folders()))
         raise UsageError(f"there are no stored runs in {where}; {_killed() or 'name their folder with --storage'}")
     index = Index.open(storage)
     if options.storage is None:
-        for other in places.in_order():
+        for other in places.storage_folders():
             if other.resolve() != storage.resolve():
-                index.take_storage(other)
+                index.add_storage(other)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
     if runs := index.runs():
@@ -186,9 +186,9 @@ def open_index(options: argparse.Namespace) -> Index:
 
 def _killed(storage: Path | None = None) -> str:
     """Returns what to say of sessions that have stored nothing yet, or never will by themselves; or nothing."""
-    from pytest_cloudbench.results.recovery import find_left
+    from pytest_cloudbench.results.recovery import find_unmerged
 
-    lives = {left.folder.parent.name: left.lives for left in find_left(*places.where_killed_runs_are(storage))}
+    lives = {left.folder.parent.name: left.is_alive for left in find_unmerged(*places.folders_of_killed_runs(storage))}
     if not lives:
         return ""
     count = sum(not each for each in lives.values())
@@ -229,7 +229,7 @@ def _wherever(options: argparse.Namespace, names: Sequence[str]) -> tuple[Index,
 
     files = {name: Path(name) for name in names if Path(name).is_file()}
     index = Index(Path.cwd()) if files.keys() == set(names) else open_index(options)
-    found = [index.take(files[name]) if name in files else index.find(name) for name in names]
+    found = [index.add_file(files[name]) if name in files else index.find(name) for name in names]
     return index, list(dict.fromkeys(found))
 
 
@@ -285,7 +285,7 @@ def _show(options: argparse.Namespace) -> int:
 def _ops(options: argparse.Namespace) -> int:
     from pytest_cloudbench.support import extras
 
-    extras.require("sql", "ops")
+    extras.require_extra("sql", "ops")
     from pytest_cloudbench.report.columns import fitted
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results import operations
@@ -295,8 +295,8 @@ def _ops(options: argparse.Namespace) -> int:
     for run in _chosen(index, options.runs):
         folders = [(index.storage / run.place).parent, *places.record_folders(options.records)]
         for entry in index.entries(run.place):
-            found.append((run.name, entry, operations.records_of(entry, folders)))
-    answer = operations.ask(options.sql, found, None if options.csv else _MOST_ROWS + 1)
+            found.append((run.name, entry, operations.find_records(entry, folders)))
+    answer = operations.run_query(options.sql, found, None if options.csv else _MOST_ROWS + 1)
     if options.csv:
         import csv
 
@@ -313,12 +313,12 @@ def _ops(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable, run_list
-    from pytest_cloudbench.results.recovery import find_left
+    from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
     _say(run_list(index.runs(), _width()))
-    for left in find_left(*places.where_killed_runs_are(index.storage)):
-        state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
+    for left in find_unmerged(*places.folders_of_killed_runs(index.storage)):
+        state = "still runs" if left.is_alive else "was killed: cloudbench recover makes it an interrupted run"
         which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
         _say([f"not in the list: {which} {state}"])
     for run in _recovered(results) if results.resolve() != index.storage.resolve() else ():
@@ -329,9 +329,9 @@ def _list(options: argparse.Namespace) -> int:
 
 def _recovered(results: Path) -> list[str]:
     """Returns the recovered runs of a results folder."""
-    from pytest_cloudbench.results.stored import find
+    from pytest_cloudbench.results.stored import find_run_files
 
-    return sorted({Path(file.run).name for file in find(results) if file.is_recovered})
+    return sorted({Path(file.run).name for file in find_run_files(results) if file.is_recovered})
 
 
 def _baseline_show(options: argparse.Namespace) -> int:
@@ -345,13 +345,13 @@ def _baseline_show(options: argparse.Namespace) -> int:
 
 def _drop(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
-    from pytest_cloudbench.results.bundle import drop
+    from pytest_cloudbench.results.bundle import delete_run
     from pytest_cloudbench.results.index import Index
 
     index = open_index(options)
     for run in _chosen(index, options.runs):
         if not options.dry_run:
-            drop(index, run.place)
+            delete_run(index, run.place)
         _say([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
     Index.open(index.storage)
     return 0
@@ -377,7 +377,7 @@ def _import(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or places.configured() or places.find_storage() or places.results_folder()
+    storage = options.storage or places.configured_storage() or places.find_storage() or places.results_folder()
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
@@ -388,7 +388,7 @@ def _import(options: argparse.Namespace) -> int:
 
 def _rename(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
-    from pytest_cloudbench.results.acceptance import rename
+    from pytest_cloudbench.results.acceptance import write_rename
 
     index = open_index(options)
     count = sum(test in (options.old, f"{options.old}[{test.partition('[')[2]}") for test in index.tests())
@@ -396,7 +396,7 @@ def _rename(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
         raise UsageError(f"{options.new}: this is the name that it had")
-    rename(index.storage, options.old, options.new)
+    write_rename(index.storage, options.old, options.new)
     tests = "1 test" if count == 1 else f"{count} tests"
     _say([f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"])
     return 0
@@ -404,7 +404,7 @@ def _rename(options: argparse.Namespace) -> int:
 
 def _accept(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
-    from pytest_cloudbench.results.acceptance import Accepted, accept
+    from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
 
     index = open_index(options)
     run = index.find(options.name)
@@ -413,7 +413,7 @@ def _accept(options: argparse.Namespace) -> int:
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
     until_ms = max(each.time_ms for each in index.runs())
     for test in tests or [""]:
-        accept(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
+        write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
     what = f"{len(tests)} of its tests" if options.test else "all tests"
     _say([f"baselines of {what} begin with {printable(run.place)}"])
     return 0

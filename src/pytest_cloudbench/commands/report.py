@@ -103,6 +103,6 @@ def _earlier(options: argparse.Namespace) -> Earlier | None:
 
 def _below(folder: Path) -> list[Path]:
     """Returns the files of all runs in a storage, oldest first."""
-    from pytest_cloudbench.results.stored import find
+    from pytest_cloudbench.results.stored import find_run_files
 
-    return [file.path for file in sorted(find(folder), key=lambda file: file.place)]
+    return [file.path for file in sorted(find_run_files(folder), key=lambda file: file.place)]

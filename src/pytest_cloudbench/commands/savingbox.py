@@ -139,7 +139,7 @@ def _bytes(option: str, text: str) -> int:
 
 def _time_ns(option: str, text: str) -> int:
     try:
-        amount_ns = clock.duration_s(text) * 1e9
+        amount_ns = clock.parse_duration_s(text) * 1e9
     except ValueError as error:
         raise UsageError(f"{option} {_shown(text)}: {error}") from error
     if not 0.5 < amount_ns < _MOST:

@@ -128,7 +128,7 @@ def missing_library(scheme: str) -> str:
     from pytest_cloudbench.support import extras
 
     extra, module = _LIBRARIES[scheme]
-    return extras.missing(extra, (module,))
+    return extras.missing_extra(extra, (module,))
 
 
 def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:

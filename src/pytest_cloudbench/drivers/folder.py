@@ -240,7 +240,7 @@ class FolderDriver:
         path = "/" + "/".join(local.relative_to(self._root).parts)
         if S_ISDIR(status.st_mode):
             return Entry(path, is_folder=True)
-        with opening.regular_file(local, None) as file:
+        with opening.open_regular_file(local, None) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Entry(path, size_bytes=status.st_size, digest=digest)
 
@@ -272,7 +272,7 @@ class FolderDriver:
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
         local = self._local("get", path)
-        with _errors_of("get", path), opening.regular_file(local, None) as file:
+        with _errors_of("get", path), opening.open_regular_file(local, None) as file:
             file.seek(offset)
             while piece := file.read(_PIECE_BYTES):
                 yield piece
@@ -322,7 +322,7 @@ class FolderDriver:
         """Copy a file; an existing target is a conflict."""
         source_local, target_local = self._local("copy", source), self._local("copy", target)
         with _errors_of("copy", source):
-            with opening.regular_file(source_local, None) as reader:
+            with opening.open_regular_file(source_local, None) as reader:
                 target_local.parent.mkdir(parents=True, exist_ok=True)
                 with target_local.open("xb") as writer:
                     shutil.copyfileobj(reader, writer, _PIECE_BYTES)

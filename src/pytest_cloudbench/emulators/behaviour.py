@@ -179,7 +179,7 @@ class Behaviour:
         else:
             self._released.clear()
 
-    def fault(self) -> str | None:
+    def draw_fault(self) -> str | None:
         """Return the fault of the next request (``error``, ``reset`` or ``reset_after``), or None."""
         faults = self.profile.faults
         draw = self._fault_draws.random()
@@ -189,7 +189,7 @@ class Behaviour:
             return "reset" if self._fault_draws.random() < 0.5 else "reset_after"
         return None
 
-    def damage(self) -> int | None:
+    def draw_damage(self) -> int | None:
         """Return the bit of the next upload that is flipped in the store, or None."""
         rate = self.profile.faults.corrupt_rate
         if not rate or self._fault_draws.random() >= rate:

@@ -138,7 +138,7 @@ class OAuth:
         self._spent: set[str] = set()
         self._codes: dict[str, Mapping[str, str]] = {}
 
-    def add(self, access_token: str, expires_s: float = float("inf")) -> None:
+    def add_token(self, access_token: str, expires_s: float = float("inf")) -> None:
         """Accept a token of the account until the given second."""
         self.tokens[f"Bearer {access_token}".encode()] = expires_s
 
@@ -174,7 +174,7 @@ class OAuth:
         self._keep_origin(kind, proof, refresh_token, _Origin(client, scopes, bool(secret)))
         access_token = self._next_token(*dialect.access)
         header = f"Bearer {access_token}".encode()
-        self.add(access_token, call.now_s + self._lifetime_s())
+        self.add_token(access_token, call.now_s + self._lifetime_s())
         if is_checked and (scopes or granted_scopes):
             self.scopes[header] = scopes or granted_scopes
         self._origins[header] = refresh_token or (proof if kind == _REFRESH else "")

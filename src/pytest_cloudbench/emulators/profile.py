@@ -314,12 +314,12 @@ def parse_profile(text: str, source: str) -> Profile:
     return dataclasses.replace(profile, why=_check_reasons(source, data.get("why", {})))
 
 
-def apply(profile: Profile, changes: Mapping[str, object], source: str = "set") -> Profile:
+def change_profile(profile: Profile, changes: Mapping[str, object], source: str = "set") -> Profile:
     """Return the profile with changed settings, such as ``{"latency.median_s": 0.1}``, checked like those of a file."""
     return _apply_changes(profile, changes, source)
 
 
-def settings(profile: Profile) -> dict[str, object]:
+def list_settings(profile: Profile) -> dict[str, object]:
     """Return all settings of a profile by their dotted keys."""
     return {
         f"{section}.{entry.name}": getattr(getattr(profile, section), entry.name)
@@ -328,19 +328,19 @@ def settings(profile: Profile) -> dict[str, object]:
     }
 
 
-def digest(profile: Profile) -> str:
+def profile_digest(profile: Profile) -> str:
     """Return a digest of a profile's numbers. Profiles that behave alike have the same one, whatever their names.
 
     Settings that were added later count only if they are on, so older entries can still be compared.
     """
     counted_settings = {
-        key: value for key, value in settings(profile).items() if value or not key.startswith(_LATER_KEYS)
+        key: value for key, value in list_settings(profile).items() if value or not key.startswith(_LATER_KEYS)
     }
     return hashlib.sha256(json.dumps(counted_settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _apply_changes(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
-    known_settings, choices = settings(profile), _skin_table(profile.meta.api, "CHOICES")
+    known_settings, choices = list_settings(profile), _skin_table(profile.meta.api, "CHOICES")
     lags = getattr(importlib.import_module(SKINS[profile.meta.api]), "LAGS", ()) if profile.meta.api in SKINS else ()
     sections: dict[str, dict[str, object]] = {}
     for key, value in changes.items():

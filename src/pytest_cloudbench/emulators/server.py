@@ -33,7 +33,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
 from pytest_cloudbench.emulators.blob import BytePieces, PieceWriter
-from pytest_cloudbench.emulators.profile import Profile, apply, find_profile, settings
+from pytest_cloudbench.emulators.profile import Profile, change_profile, find_profile, list_settings
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
@@ -181,9 +181,9 @@ class Emulator:
             call.now_s += behaviour.lead_s(now_s)
         fault = None
         if behaviour.faults and route.kind is not Kind.FREE:
-            fault = behaviour.fault()
+            fault = behaviour.draw_fault()
             if route.kind is Kind.WRITE:
-                call.damage = behaviour.damage()
+                call.damage = behaviour.draw_damage()
         if fault == "error":
             answer = self.skin.broken(call)
         elif fault == "reset":
@@ -260,14 +260,14 @@ class Emulator:
         (verb, value), profile = next(iter(request.items())), self.behaviour.profile
         if verb == "set" and isinstance(value, dict):
             try:
-                profile = apply(profile, value)
+                profile = change_profile(profile, value)
             except ConfigError as error:
                 return {"ok": False, "error": str(error)}
             self.behaviour.configure(profile)
             self.skin.configure(_lagging_profile(profile))
-            return {"ok": True, "profile": settings(profile)}
+            return {"ok": True, "profile": list_settings(profile)}
         if verb == "get" and value == "profile":
-            return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": settings(profile)}
+            return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": list_settings(profile)}
         if verb == "get" and value == "stats":
             return {"ok": True, "stats": self.stats()}
         if verb == "reset" and value is True:

@@ -53,13 +53,13 @@ class Call:
     Attributes:
         route: the route that serves it.
         method: the HTTP method.
-        path: without the query, decoded.
+        path: the decoded path, without the query.
         parameters: values from the path for the parameters of the route's pattern.
-        query: the text after the question mark; ``http.fields`` parses it.
-        headers: by name in lower case; if a name is repeated, the last value counts.
-        now_s: when it arrived, replaced by when its body was complete; seconds of the emulator's clock.
-        body: what the route's sink built from it; bytes if the route has no sink.
-        damage: None, or the bit that an injected fault flips in what is stored.
+        query: the text after the question mark, which ``http.parse_form`` parses.
+        headers: by name in lower case. If a name is repeated, the last value counts.
+        now_s: when the request arrived, later when its body was complete, in seconds of the emulator's clock.
+        body: the result of the route's sink, or bytes if the route has no sink.
+        damage: the bit that an injected fault flips in the stored content, or None.
     """
 
     route: Route

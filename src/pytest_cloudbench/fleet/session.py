@@ -20,7 +20,7 @@ from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.fleet.messages import ToAgent, decode_from_agent, encode
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.results.owner import owner_text
-from pytest_cloudbench.results.places import results_of
+from pytest_cloudbench.results.places import session_results_folder
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
@@ -267,7 +267,7 @@ def _run_facts(config: pytest.Config) -> RunFacts:
         max_ops=option.cloudbench_max_ops,
         max_bytes=option.cloudbench_max_bytes,
         max_lateness_s=option.cloudbench_max_lateness,
-        results=str(results_of(config) / _machine_id() / run_id),
+        results=str(session_results_folder(config) / _machine_id() / run_id),
         host=host_id(),
         owner=owner_text(),
         gated=option.cloudbench_gate or option.cloudbench_gate_strict,

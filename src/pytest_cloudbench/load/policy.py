@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.results.places import given_options, is_storage_named, results_of
+from pytest_cloudbench.results.places import given_options, is_storage_named, session_results_folder
 
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
@@ -46,7 +46,7 @@ def _store(config: pytest.Config, folder: Path) -> None:
     if hasattr(config, "workerinput"):  # only the controller compares; otherwise each worker would say that it does
         option.benchmark_compare = None
     if not is_storage_named(config):
-        option.benchmark_storage = f"file://{results_of(config)}"
+        option.benchmark_storage = f"file://{session_results_folder(config)}"
     if not (option.benchmark_compare or option.benchmark_verbose or option.benchmark_columns):
         option.benchmark_quiet = True
 

@@ -62,12 +62,12 @@ class SeriesKeeper:
         folder = Path(self._facts.results).parent / "series"
         if asked.resume is None:
             name = slug(f"{asked.name}-{self._facts.run_id}")
-            file = series.create(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": plan.plain()})
+            file = series.create_series(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": plan.plain()})
         else:
-            path = self._invoked_in / asked.resume if asked.resume else series.latest(folder, key)
+            path = self._invoked_in / asked.resume if asked.resume else series.find_latest(folder, key)
             if path is None:
                 raise UsageError(f"resume: {folder} has no unfinished series of {key['test']} with {key['provider']}")
-            file = series.resume(path, key, setup)
+            file = series.resume_series(path, key, setup)
             if asked.keeps_plan:
                 plan = _kept_plan(file)
         file.add({"session": {"at_s": time.time(), "run_id": self._facts.run_id}})
@@ -93,7 +93,7 @@ class SeriesKeeper:
     def page(self, asked: SeriesPage) -> SeriesLines:
         """Returns some lines of a series."""
         file, _, _ = self._open[asked.name]
-        lines, offset = file.page(asked.offset, _PAGE)
+        lines, offset = file.read_page(asked.offset, _PAGE)
         return SeriesLines(tuple(lines), offset, file.path.name, file.was_torn)
 
     def end(self, name: str) -> None:
@@ -122,7 +122,7 @@ class Series:
         resume: None for a new series, an empty text for the latest unfinished one, or the path of a state file.
         keeps_plan: whether a resumed series keeps its own plan.
 
-    Raises FleetError if there is nothing to resume, or only a series of something else.
+    Raises FleetError if there is nothing to resume, or only another series.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ def open_capture(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int]
 
 def _open_file(path: Path) -> io.BufferedReader:
     """Open a file, or standard input, which may be a pipe."""
-    return open(0, "rb", closefd=False) if str(path) == "-" else opening.regular_file(path, None)
+    return open(0, "rb", closefd=False) if str(path) == "-" else opening.open_regular_file(path, None)
 
 
 def _decompress(file: io.BufferedReader) -> IO[bytes]:
@@ -85,7 +85,7 @@ def read_hellos(path: Path, *, quic: bool) -> list[Hello]:
 
     Raises UsageError if tshark is missing or fails.
     """
-    extras.require("capture", "names in QUIC hellos")
+    extras.require_extra("capture", "names in QUIC hellos")
     if shutil.which("tshark") is None:
         raise UsageError("tshark is not installed: names in QUIC hellos are unknown (Debian: apt-get install tshark)")
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:

@@ -155,12 +155,12 @@ class Provider:
         While ``owner``, the run's process, lives, no other process removes it. Raises CloudError and ResultsError.
         """
         if place := self._place:
-            journal.claim(self.driver, place, folder.rpartition("/")[0], owner)
+            journal.claim_folder(self.driver, place, folder.rpartition("/")[0], owner)
 
     def release(self, folder: str) -> None:
         """After ``folder`` was removed, remove the run's folder above it if that is now empty. Raises CloudError."""
         if place := self._place:
-            journal.release(self.driver, place, folder.rpartition("/")[0])
+            journal.release_folder(self.driver, place, folder.rpartition("/")[0])
 
     @property
     def _place(self) -> str:
@@ -551,9 +551,9 @@ class Providers:
 def _digest_of(part: _Part) -> str:
     """Returns a digest of what decides how a service behaves. Entries of runs are compared only if it is the same."""
     if part.profile is not None:
-        from pytest_cloudbench.emulators.profile import digest
+        from pytest_cloudbench.emulators.profile import profile_digest
 
-        return digest(part.profile)
+        return profile_digest(part.profile)
     recipe = part.recipe
     assert recipe is not None
     return _short(repr((recipe.driver, recipe.command, sorted(recipe.environment.items()))))

@@ -197,7 +197,7 @@ def _what_to_set(scheme: str, sets: Sequence[CredentialSet]) -> str:
         for fields in sets
         if not fields.single_use
     ]
-    absent = extras.missing("keyring")
+    absent = extras.missing_extra("keyring")
     ring = f" ({absent})" if absent else ""
     return (
         f"run 'cloudbench login {scheme}'{ring}; or set {', or '.join(ways)}; "
@@ -276,7 +276,7 @@ def _file(scheme: str, path: Path) -> _Lookup:
 def _tables(path: Path) -> dict[str, Any]:
     """Returns what the file holds; nothing if there is none. Raises CredentialsError."""
     try:
-        with opening.regular_file(path, opening.MIB) as file:
+        with opening.open_regular_file(path, opening.MIB) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if os.name == "posix" and mode & 0o077:
                 raise CredentialsError(f"{path}: other users may read it (mode {mode:04o}): run 'chmod 600 {path}'")

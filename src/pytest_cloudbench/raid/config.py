@@ -254,7 +254,7 @@ def master_key(key: str) -> MasterKey:
     try:
         if is_missing(key):
             _make(path)
-        with opening.regular_file(path, 4096) as file:
+        with opening.open_regular_file(path, 4096) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             text = file.read().decode("ascii", "replace")
     except OSError as error:
@@ -283,7 +283,7 @@ def _from_keyring(name: str) -> str:
     from pytest_cloudbench.providers import credentials
     from pytest_cloudbench.support import extras
 
-    if told := extras.missing("keyring"):
+    if told := extras.missing_extra("keyring"):
         raise CredentialsError(f"{_KEYRING}{name}: {told}")
     user = f"raid.{name}"
     answers, found = credentials.ask_keyring(user)

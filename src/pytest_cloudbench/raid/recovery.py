@@ -23,7 +23,7 @@ from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import NotGenuine
 from pytest_cloudbench.raid.metadata import Lacking, ObjectRow, Snapshot
 from pytest_cloudbench.raid.transfers import Ended, shortage
-from pytest_cloudbench.results.owner import lives
+from pytest_cloudbench.results.owner import is_alive
 from pytest_cloudbench.support import clock
 
 _MOST_MANIFEST_BYTES = 1 << 24
@@ -171,7 +171,7 @@ def _compared(array: Array, verb: str, path: str, *, everything: bool) -> _Compa
     left = {child: dict(found) for child, found in names.items()}
     deleted = max((_generation_at(array, child, found) for child, found in left.items()), default=0)
     known = metadata.snapshot(count)  # after all that was read: what is not known now, was not known when it was read
-    ended = frozenset(owner for owner in metadata.owners() if is_copy or lives(owner) is False)
+    ended = frozenset(owner for owner in metadata.owners() if is_copy or is_alive(owner) is False)
     unfinished = {
         each.version for each in known.begun
         if each.owner in ended or (each.owner == metadata.owner and not each.is_ours)

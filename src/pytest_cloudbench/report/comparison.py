@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
 from pytest_cloudbench.report.table import column
-from pytest_cloudbench.results.suite import titles_in
+from pytest_cloudbench.results.suite import read_titles
 
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
 _LEGEND = "* best by 25 % or more (five runs: 10 %, rates: 1 point)   ~ closer to the best   ? has doubts, not compared"
@@ -121,7 +121,7 @@ class _Group:
     @property
     def titles(self) -> Mapping[str, str]:
         """Return what its suite calls columns."""
-        return titles_in(self.rows[0].info)
+        return read_titles(self.rows[0].info)
 
     def has_spread(self, key: str) -> bool:
         """Return whether a metric can vary within its runs: a conclusion says so, and a run does if it is long."""

@@ -175,7 +175,7 @@ def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
     found = Gathered(left_out=suite_problems())
     for path in paths:
         try:
-            commit, stored_ms, entries = stored.read(path)
+            commit, stored_ms, entries = stored.read_run(path)
         except ResultsError as error:
             found.left_out.append(str(error))
             continue

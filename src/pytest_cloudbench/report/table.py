@@ -24,7 +24,7 @@ from pytest_cloudbench.report.quantities import (
     format_share,
     format_value,
 )
-from pytest_cloudbench.results.suite import titles_in
+from pytest_cloudbench.results.suite import read_titles
 
 
 class _Finding(Protocol):
@@ -170,7 +170,7 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
     """Return a table's columns: those that a conclusion names, or all relevant ones that a row has a key for."""
     if members[0].columns:
         params = [key for key in members[0].params if key not in members[0].columns]
-        titles, named = titles_in(members[0].info), [_named(key) for key in members[0].columns]
+        titles, named = read_titles(members[0].info), [_named(key) for key in members[0].columns]
         named = [(titles.get(key, title), key, show) for title, key, show in named]
         return [(titles.get(key, title), key, show) for title, key, show in map(_parameter, params)] + named
 

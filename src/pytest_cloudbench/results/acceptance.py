@@ -1,7 +1,7 @@
-"""What the user decided about baselines: a change was meant, or a test has another name now.
+"""The user's decisions about baselines: that a change was intended, or that a test has another name now.
 
-What may live here: the files that say so. Each decision is a file of its own, so that two at the same time lose
-nothing; pytest-benchmark does not see them, because they do not end in ``.json``.
+Each decision is a file of its own, so that two at the same time lose nothing. pytest-benchmark does not see them,
+because they do not end in ``.json``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.support import opening
 
 ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
-_MOST_BYTES = 65_536
+_MAX_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A run with which baselines begin.
+    """A run at which baselines begin.
 
     Attributes:
         run: its name.
-        time_ms: when it started, Unix epoch, milliseconds; earlier runs do not serve as a baseline.
-        test: the full name of the test that this is about; empty: all tests.
-        reason: in the user's words.
-        until_ms: when the last run started that was stored by then. The gate judged the runs up to it by what was
-            before the change: if only the gate failed one of them, it counts as passed. Later ones it judges by the
-            new baseline.
+        time_ms: when it started, Unix epoch, milliseconds. Earlier runs do not serve as a baseline.
+        test: the full name of the test that this is about, or empty for all tests.
+        reason: the user's words.
+        until_ms: when the last run started that was stored by then. The gate judged the runs up to it by the former
+            baseline, so if only the gate failed one of them, it counts as passed. The gate judges later runs by the new
+            baseline.
     """
 
     run: str
@@ -40,28 +40,28 @@ class Accepted:
     reason: str = ""
     until_ms: int = 0
 
-    def is_about(self, test: str) -> bool:
-        """Returns whether the acceptance is about a test."""
+    def covers(self, test: str) -> bool:
+        """Return whether the acceptance is about a test."""
         return self.test in ("", test)
 
 
-def accept(storage: Path, decision: Accepted) -> Path:
-    """Write an acceptance down. Returns its file. Raises ResultsError."""
-    return _write(storage, asdict(decision))
+def write_acceptance(storage: Path, decision: Accepted) -> Path:
+    """Write an acceptance, and return its file. Raises ResultsError."""
+    return _write_decision(storage, asdict(decision))
 
 
-def rename(storage: Path, old: str, new: str) -> Path:
-    """Write down that a test has another full name now, and takes over the runs of the old one.
+def write_rename(storage: Path, old: str, new: str) -> Path:
+    """Record that a test has another full name now, and takes over the runs of the old one.
 
-    Returns the file. Raises ResultsError.
+    Return the file. Raises ResultsError.
     """
-    return _write(storage, {"renamed": old, "to": new})
+    return _write_decision(storage, {"renamed": old, "to": new})
 
 
 def former_names(storage: Path) -> dict[str, list[str]]:
-    """Returns the former full names of tests that were renamed, by their present ones."""
+    """Return the former full names of tests that were renamed, by their present ones."""
     old_names: dict[str, list[str]] = {}
-    for decision in _decisions(storage):
+    for decision in _read_decisions(storage):
         old, new = decision.get("renamed"), decision.get("to")
         if isinstance(old, str) and isinstance(new, str):
             old_names.setdefault(new, []).append(old)
@@ -71,7 +71,7 @@ def former_names(storage: Path) -> dict[str, list[str]]:
     return old_names
 
 
-def _write(storage: Path, decision: Mapping[str, Any]) -> Path:
+def _write_decision(storage: Path, decision: Mapping[str, Any]) -> Path:
     content = json.dumps(decision, indent=1)
     path = storage / ACCEPTED_FOLDER / f"{blake2b(content.encode(), digest_size=8).hexdigest()}{ACCEPTED_SUFFIX}"
     try:
@@ -82,10 +82,10 @@ def _write(storage: Path, decision: Mapping[str, Any]) -> Path:
     return path
 
 
-def accepted(storage: Path) -> list[Accepted]:
-    """Returns all acceptances, the latest run last. Files that are not acceptances are ignored."""
+def read_acceptances(storage: Path) -> list[Accepted]:
+    """Return all acceptances, the latest run last. Files that are not acceptances are ignored."""
     decisions = []
-    for fields in _decisions(storage):
+    for fields in _read_decisions(storage):
         try:
             run, test, reason = (str(fields[name]) for name in ("run", "test", "reason"))
             decisions.append(Accepted(run, int(fields["time_ms"]), test, reason, int(fields.get("until_ms", 0))))
@@ -94,11 +94,11 @@ def accepted(storage: Path) -> list[Accepted]:
     return sorted(decisions, key=lambda decision: decision.time_ms)
 
 
-def _decisions(storage: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields what each file says. Files that say nothing are ignored."""
+def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the content of each file. Files without a decision are ignored."""
     for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
         try:
-            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+            if path.is_file() and path.stat().st_size <= _MAX_BYTES:
                 fields = json.loads(path.read_text(encoding="utf-8"))
                 if isinstance(fields, dict):
                     yield fields

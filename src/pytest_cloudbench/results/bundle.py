@@ -1,8 +1,8 @@
-"""Stored runs in one file that CI can carry from one machine to the next, and taken in again.
+"""Stored runs in one archive, which CI can carry from one machine to the next and import there.
 
-What may live here: the archive, and changes to a storage. The archive is a zip file of pytest-benchmark's own files and
-of acceptances; the index is made again where they are taken in. It is not trusted: only names that runs have are taken,
-below the storage, of bounded size.
+The archive is a zip file of pytest-benchmark's own files and of acceptances. The index is made again where they are
+imported. The archive is not trusted: only files with names of runs are imported, below the storage, and of bounded
+size.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.support import opening
 
 _FOLDER = r"(?!\.)[\w.,+ -]{1,100}"
-_TAKEN = re.compile(
+_ACCEPTED_NAMES = re.compile(
     rf"({_FOLDER}/)?\d{{4,}}_[^/\\:\x00]{{1,200}}\.json|({_FOLDER}/)?\d{{8}}T\d{{6}}Z-[0-9a-f]+/(?!run\.json)[^/\\:\x00]{{1,200}}\.json"
     rf"|{re.escape(ACCEPTED_FOLDER)}/[0-9a-f]+{re.escape(ACCEPTED_SUFFIX)}"
 )
-_MOST_BYTES = 1 << 30
-"""The most that an archive may have, and unpack to."""
-_MOST_TIMES = 200
+_MAX_BYTES = 1 << 30
+"""The maximum size of an archive, packed and unpacked."""
+_MAX_RATIO = 200
 """How many times its own size an archive may unpack to: text deflates to about a tenth, a bomb to a thousandth."""
-_LONGEST_NAME_BYTES = 210
+_MAX_NAME_BYTES = 210
 """The longest name of a file in an archive: file systems hold 255 bytes, and a little is added to it."""
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     OSError, ValueError, LookupError, OverflowError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
     struct.error,
 )  # fmt: skip
-"""What zipfile raises for bytes that are no archive; no class is common to them."""
+"""The errors of zipfile for bytes that are not an archive, which have no common class."""
 
 
 def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
-    """Write runs, by their places, into an archive. Returns how many files. Raises ResultsError."""
-    places = {file.place: file.path for file in stored.find(index.storage) if file.run in set(runs)}
+    """Write runs, by their places, into an archive, and return the number of files. Raises ResultsError."""
+    places = {file.place: file.path for file in stored.find_run_files(index.storage) if file.run in set(runs)}
     folder = index.storage / ACCEPTED_FOLDER
     places |= {f"{ACCEPTED_FOLDER}/{path.name}": path for path in folder.glob(f"*{ACCEPTED_SUFFIX}")}
 
@@ -60,38 +60,38 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
 
 
 def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
-    """Take in the runs of an archive. What is there is never overwritten.
+    """Import the runs of an archive. Existing files are never overwritten.
 
-    Returns how many files are new, how many were there already, and the names of files that are not runs. Raises
-    ResultsError; if the archive is at fault, nothing was taken in.
+    Return how many files are new, how many existed already, and the names of files that are not runs. Raises
+    ResultsError. If the archive is at fault, nothing was imported.
     """
-    planned, known = dict[Path, tuple[zipfile.ZipInfo, str]](), 0
+    planned, known_count = dict[Path, tuple[zipfile.ZipInfo, str]](), 0
     try:
-        with opening.regular_file(source, _MOST_BYTES) as file, zipfile.ZipFile(file) as archive:
-            runs, strange = _sorted_out(archive, source)
-            for member in runs:  # all are read once before the first is written, and never two at a time
+        with opening.open_regular_file(source, _MAX_BYTES) as file, zipfile.ZipFile(file) as archive:
+            runs, other_names = _select_runs(archive, source)
+            for member in runs:  # all are read before the first is written, one at a time
                 content = archive.read(member)
                 digest = blake2b(content, digest_size=16).hexdigest()
-                path = _place_for(storage / member.filename, content, digest, planned)
-                known += path is None
+                path = _choose_path(storage / member.filename, content, digest, planned)
+                known_count += path is None
                 if path is not None:
                     planned[path] = member, digest
             for path, (member, _) in planned.items():
-                _put(path, archive.read(member))
-    except _DAMAGE as error:
+                _write_file(path, archive.read(member))
+    except _DAMAGE_ERRORS as error:
         raise ResultsError(f"{source}: not an archive of runs, or damaged: {error}") from error
-    return len(planned), known, strange
+    return len(planned), known_count, other_names
 
 
-def _sorted_out(archive: zipfile.ZipFile, source: Path) -> tuple[list[zipfile.ZipInfo], list[str]]:
-    """Returns the members that are runs, and the names of the others. Raises ResultsError for what no export writes."""
+def _select_runs(archive: zipfile.ZipFile, source: Path) -> tuple[list[zipfile.ZipInfo], list[str]]:
+    """Return the members that are runs, and the names of the others. Raises ResultsError for what no export writes."""
     members = [member for member in archive.infolist() if not member.is_dir()]
     size_bytes, packed_bytes = sum(member.file_size for member in members), source.stat().st_size
-    if size_bytes > _MOST_BYTES:
-        raise ResultsError(f"{source}: unpacks to more than {_MOST_BYTES:,} bytes; expected stored runs")
-    if size_bytes > _MOST_TIMES * packed_bytes + opening.MIB:
-        times = size_bytes // packed_bytes
-        raise ResultsError(f"{source}: unpacks to {times:,} times its size; stored runs stay below {_MOST_TIMES}")
+    if size_bytes > _MAX_BYTES:
+        raise ResultsError(f"{source}: unpacks to more than {_MAX_BYTES:,} bytes; expected stored runs")
+    if size_bytes > _MAX_RATIO * packed_bytes + opening.MIB:
+        ratio = size_bytes // packed_bytes
+        raise ResultsError(f"{source}: unpacks to {ratio:,} times its size; stored runs stay below {_MAX_RATIO}")
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             name = ascii(member.filename)
@@ -102,11 +102,11 @@ def _sorted_out(archive: zipfile.ZipFile, source: Path) -> tuple[list[zipfile.Zi
 
 def _is_run(member: zipfile.ZipInfo) -> bool:
     name_bytes = len(member.filename.rpartition("/")[2].encode())
-    is_named = _TAKEN.fullmatch(member.filename) is not None and name_bytes <= _LONGEST_NAME_BYTES
+    is_named = _ACCEPTED_NAMES.fullmatch(member.filename) is not None and name_bytes <= _MAX_NAME_BYTES
     return is_named and member.file_size <= stored.LARGEST_BYTES
 
 
-def _put(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opening.write_whole(path, lambda file: file.write(content))
@@ -114,31 +114,31 @@ def _put(path: Path, content: bytes) -> None:
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _place_for(
+def _choose_path(
     path: Path, content: bytes, digest: str, planned: Mapping[Path, tuple[zipfile.ZipInfo, str]]
 ) -> Path | None:
-    """Returns where to put a file, beside another one of its name if need be; None if it is there."""
+    """Return the path for a file, beside another one of its name if necessary, or None if it exists already."""
     for candidate in (path, path.with_stem(f"{path.stem}-{digest[:8]}")):
         if candidate in planned:
             if planned[candidate][1] == digest:
                 return None
         elif not os.path.lexists(candidate):
             return candidate
-        elif _holds(candidate, content):
+        elif _has_content(candidate, content):
             return None
     return None
 
 
-def _holds(path: Path, content: bytes) -> bool:
+def _has_content(path: Path, content: bytes) -> bool:
     try:
         return opening.read_file(path, stored.LARGEST_BYTES) == content
-    except OSError:  # a folder, or what only another user may read
+    except OSError:  # such as a folder, or a file that only another user may read
         return False
 
 
-def drop(index: Index, run: str) -> int:
-    """Delete the files of a run; the records of its operations stay. Returns how many. Raises ResultsError."""
-    paths = [file.path for file in stored.find(index.storage) if file.run == run]
+def delete_run(index: Index, run: str) -> int:
+    """Delete the files of a run, and return their number. The records of its operations stay. Raises ResultsError."""
+    paths = [file.path for file in stored.find_run_files(index.storage) if file.run == run]
     for path in paths:
         try:
             path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Which commits came before which: what git says of the code under test.
+"""The order of commits of the code under test, as git knows it.
 
-What may live here: questions to git, each answered or unknown. Without git, or outside of a repository, none is known.
+Each question to git is answered or unknown. Without git, or outside of a repository, every answer is unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 _HANG_S = 30.0
-_USUAL = ("main", "master")
+_USUAL_BRANCHES = ("main", "master")
 
 
 class Commits:
@@ -18,60 +18,60 @@ class Commits:
 
     Args:
         folder: any folder in it.
-        branch: the default branch's name; found out if empty.
+        branch: the default branch's name. If empty, git is asked for it.
     """
 
     def __init__(self, folder: Path, branch: str = "") -> None:
-        self._folder, self._named = folder, branch
+        self._folder, self._given_branch = folder, branch
         self.is_before = lru_cache(maxsize=4096)(self._is_before)
 
     @cached_property
     def head(self) -> str:
-        """The commit that is checked out; empty if there is none."""
-        return self._ask("rev-parse", "--verify", "--quiet", "HEAD") or ""
+        """The commit that is checked out, or an empty text if there is none."""
+        return self._ask_git("rev-parse", "--verify", "--quiet", "HEAD") or ""
 
     @cached_property
     def branch(self) -> str:
-        """The default branch's name; empty if it is not known."""
-        if self._named:
-            return self._named
-        remote = self._ask("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD") or ""
-        return remote.partition("/")[2] or next(filter(self._tip, _USUAL), "")
+        """The default branch's name, or an empty text if it is not known."""
+        if self._given_branch:
+            return self._given_branch
+        remote = self._ask_git("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD") or ""
+        return remote.partition("/")[2] or next(filter(self._find_tip, _USUAL_BRANCHES), "")
 
     @cached_property
     def base(self) -> str:
-        """Where this work left the default branch (the merge base); the head itself if that branch is not known."""
-        tip = self._tip(self.branch) if self.branch else ""
-        return (self._ask("merge-base", "HEAD", tip) if tip else "") or self.head
+        """The merge base of this work and the default branch, or the head itself if that branch is not known."""
+        tip = self._find_tip(self.branch) if self.branch else ""
+        return (self._ask_git("merge-base", "HEAD", tip) if tip else "") or self.head
 
-    def _tip(self, branch: str) -> str:
-        for place in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}"):
-            if found := self._ask("rev-parse", "--verify", "--quiet", place):
-                return found
+    def _find_tip(self, branch: str) -> str:
+        for ref in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}"):
+            if commit := self._ask_git("rev-parse", "--verify", "--quiet", ref):
+                return commit
         return ""
 
     def _is_before(self, commit: str) -> bool | None:
-        """Returns whether a commit is the merge base or one of its ancestors; None if this clone does not know it."""
+        """Return whether a commit is the merge base or one of its ancestors, or None if this clone does not know it."""
         if not self.base or not commit.isalnum():
             return None
-        status = self._run("merge-base", "--is-ancestor", commit, self.base)
+        status = self._run_git("merge-base", "--is-ancestor", commit, self.base)
         return None if status is None or status.returncode not in (0, 1) else status.returncode == 0
 
     def first_after(self, commit: str) -> tuple[str, int]:
-        """Returns the first commit after this one on the way to the head, and how many there are; ``("", 0)`` if none.
+        """Return the first commit after this one on the way to the head, and their number, or ``("", 0)``.
 
-        The first one is what a change since ``commit`` may come from at the earliest.
+        A change since ``commit`` comes from the first one at the earliest.
         """
         if not commit.isalnum():
             return "", 0
-        found = (self._ask("rev-list", "--reverse", f"{commit}..HEAD") or "").split()
-        return (found[0], len(found)) if found else ("", 0)
+        commits = (self._ask_git("rev-list", "--reverse", f"{commit}..HEAD") or "").split()
+        return (commits[0], len(commits)) if commits else ("", 0)
 
-    def _ask(self, *args: str) -> str | None:
-        done = self._run(*args)
-        return done.stdout.strip() if done is not None and done.returncode == 0 else None
+    def _ask_git(self, *args: str) -> str | None:
+        completed = self._run_git(*args)
+        return completed.stdout.strip() if completed is not None and completed.returncode == 0 else None
 
-    def _run(self, *args: str) -> subprocess.CompletedProcess[str] | None:
+    def _run_git(self, *args: str) -> subprocess.CompletedProcess[str] | None:
         try:
             return subprocess.run(
                 ["git", "-C", str(self._folder), *args],

@@ -1,7 +1,6 @@
 """A file of recorded expectations, changed so that a reviewer sees only what changed.
 
-What may live here: reading such a file, and writing observed claims into it. Order, comments and everything that is
-not renewed stay as they are; new claims stand at the end.
+Order, comments and everything that is not renewed stay as they are. New claims are added at the end.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from pytest_cloudbench.judge.observed import ClaimChanges
 from pytest_cloudbench.model import ConfigError, ResultsError, UsageError
 from pytest_cloudbench.support.opening import write_whole
 
-_HEAD = "# Expectations: bounds that tests are held to, each with its source and date.\n"
+_HEADER = "# Expectations: bounds that tests are held to, each with its source and date.\n"
 
 
-def check(path: Path) -> None:
-    """Check before a session that its file can be read and written. Raises UsageError and ConfigError."""
+def check_file(path: Path) -> None:
+    """Check before a session that a file can be read and written. Raises UsageError and ConfigError."""
     option = f"--cloudbench-update-expectations {path}"
     if not path.parent.is_dir():
         raise UsageError(f"{option}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
         raise UsageError(f"{option}: expected a file")
-    read(path)
+    read_claims(path)
 
 
-def read(path: Path) -> list[Expectation]:
-    """Returns the claims in the file, none if it does not exist. Raises ConfigError."""
-    return parse_expectations(_text(path), str(path))
+def read_claims(path: Path) -> list[Expectation]:
+    """Return the claims in a file, which are none if it does not exist. Raises ConfigError."""
+    return parse_expectations(_read_text(path), str(path))
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
@@ -41,46 +40,46 @@ def _text(path: Path) -> str:
         raise ConfigError(str(path), "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def write(path: Path, changes: ClaimChanges) -> bool:
-    """Write changed claims. Returns whether there were any; without one the file is not touched.
+def write_claims(path: Path, changes: ClaimChanges) -> bool:
+    """Write changed claims. Return False, and leave the file untouched, if there are none.
 
-    Raises ResultsError, ConfigError if the file has changed since it was read and is no longer valid.
+    Raises ResultsError, or ConfigError if the file has changed since it was read and is no longer valid.
     """
     if not (changes.renewed or changes.added):
         return False
-    text = _text(path) or _HEAD
-    wanted = parse_expectations(text, str(path))
-    for place, claim in changes.renewed.items():
-        wanted[place] = claim
-    text = _added(_renewed(text, changes), changes)
-    if parse_expectations(text, str(path)) != [*wanted, *changes.added]:
+    text = _read_text(path) or _HEADER
+    expected_claims = parse_expectations(text, str(path))
+    for index, claim in changes.renewed.items():
+        expected_claims[index] = claim
+    text = _append_claims(_renew_claims(text, changes), changes)
+    if parse_expectations(text, str(path)) != [*expected_claims, *changes.added]:
         raise ResultsError(f"{path}: is laid out in a way that cannot be changed safely; write it as [[expect]] tables")
-    _replace(path, text)
+    _replace_file(path, text)
     return True
 
 
-def _renewed(text: str, changes: ClaimChanges) -> str:
+def _renew_claims(text: str, changes: ClaimChanges) -> str:
     if not changes.renewed:
         return text
     import tomlkit
 
     document = tomlkit.parse(text)
     tables: Any = document["expect"]
-    for place, claim in changes.renewed.items():
+    for index, claim in changes.renewed.items():
         for key in ("at_least", "at_most", "source", "date"):
             if (value := getattr(claim, key)) is not None:
-                tables[place][key] = value
+                tables[index][key] = value
     return tomlkit.dumps(document)
 
 
-def _added(text: str, changes: ClaimChanges) -> str:
-    """Returns the text with new claims at its end, in the manner of the documents' examples."""
+def _append_claims(text: str, changes: ClaimChanges) -> str:
+    """Return the text with new claims at its end, in the style of the examples in the docs."""
     import tomlkit
 
     newline = "\r\n" if "\r\n" in text else "\n"
     for claim in changes.added:
-        told = {key: getattr(claim, key) for key in ("provider", "metric", "at_least", "at_most", "source", "date")}
-        lines = [f"{key} = {tomlkit.item(value).as_string()}" for key, value in told.items() if value is not None]
+        fields = {key: getattr(claim, key) for key in ("provider", "metric", "at_least", "at_most", "source", "date")}
+        lines = [f"{key} = {tomlkit.item(value).as_string()}" for key, value in fields.items() if value is not None]
         where = ", ".join(f"{tomlkit.key(key).as_string()} = {tomlkit.item(value).as_string()}"
                           for key, value in claim.where.items())  # fmt: skip
         text = text if text.endswith("\n") else text + newline
@@ -88,8 +87,8 @@ def _added(text: str, changes: ClaimChanges) -> str:
     return text
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file at once; one that is a link stays a link."""
+def _replace_file(path: Path, text: str) -> None:
+    """Write the whole file at once. A link stays a link."""
     path = path.resolve()
     try:
         write_whole(path, lambda file: file.write(text.encode()), keeps_mode=path.exists())

@@ -1,7 +1,7 @@
-"""The suites that are installed: those that ship with this package, and those of other distributions.
+"""The installed suites: those that ship with this package, and those of other distributions.
 
-What may live here: finding them, and making what they declare known. They explain entries that were stored before
-entries carried what their suite declares, and lend names of metrics to expectations and commands.
+They explain entries that were stored before entries carried what their suite declares, and lend names of metrics to
+expectations and commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_cloudbench.judge import metrics
-from pytest_cloudbench.results.suite import Suite, conclusions_in
+from pytest_cloudbench.results.suite import Suite, read_conclusions
 
 ENTRY_POINTS = "pytest_cloudbench.suites"
 """The group in which a distribution names its suites: modules with a suite, or the suites themselves."""
@@ -25,26 +25,26 @@ _SHIPPED = "pytest_cloudbench.suites"
 
 
 @cache
-def _found() -> tuple[dict[str, Suite], list[str]]:
-    """Find all of them: by name, and a line for each that cannot be used."""
+def _load_suites() -> tuple[dict[str, Suite], list[str]]:
+    """Load all suites. Return them by name, and a line for each that cannot be used."""
     suites, problems = dict[str, Suite](), list[str]()
-    for where, load in _places():
+    for source, load in _list_sources():
         try:
-            found = load()
-            suite = getattr(found, MARK, None) if isinstance(found, ModuleType) else found
-        except Exception as error:  # another distribution's code: no report fails because of it
-            problems.append(f"suite {where}: cannot be imported: {type(error).__name__}: {error}")
+            loaded = load()
+            suite = getattr(loaded, MARK, None) if isinstance(loaded, ModuleType) else loaded
+        except Exception as error:  # no report fails because of another distribution's code
+            problems.append(f"suite {source}: cannot be imported: {type(error).__name__}: {error}")
             continue
         if isinstance(suite, Suite):
             suites.setdefault(suite.name, suite)
-        elif where.partition(":")[0] == ENTRY_POINTS:
-            problems.append(f"suite {where}: has no {MARK}")
+        elif source.partition(":")[0] == ENTRY_POINTS:
+            problems.append(f"suite {source}: has no {MARK}")
     return suites, problems
 
 
-def _places() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield where a suite may be, and what imports it; those that ship come first."""
-    from importlib.metadata import entry_points  # slow, and most processes never come here
+def _list_sources() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the name of each possible source of a suite, and a function that imports it. Those that ship come first."""
+    from importlib.metadata import entry_points  # a slow import that most processes never need
     from pkgutil import iter_modules
 
     try:
@@ -56,18 +56,18 @@ def _places() -> Iterator[tuple[str, Callable[[], Any]]]:
             if module.ispkg:
                 name = f"{_SHIPPED}.{module.name}"
                 yield name, partial(import_module, name)
-    for point in entry_points(group=ENTRY_POINTS):
-        yield f"{ENTRY_POINTS}:{point.name}", point.load
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        yield f"{ENTRY_POINTS}:{entry_point.name}", entry_point.load
 
 
 def installed_suites() -> dict[str, Suite]:
     """Return the suites that are installed, by name."""
-    return _found()[0]
+    return _load_suites()[0]
 
 
 def suite_problems() -> list[str]:
     """Return a line for each suite of another distribution that cannot be used."""
-    return [*_found()[1]]
+    return [*_load_suites()[1]]
 
 
 def learn_installed() -> None:
@@ -77,16 +77,16 @@ def learn_installed() -> None:
 
 
 def learn_loaded(modules: Iterable[object]) -> None:
-    """Make the conclusions of the suites known that some modules belong to, such as loaded ``conftest.py`` files."""
+    """Make the conclusions of the suites known that own some modules, such as loaded ``conftest.py`` files."""
     for module in modules:
         if isinstance(module, ModuleType) and (suite := suite_of(module.__name__)) is not None:
             metrics.declare(suite.conclusions)
 
 
-def learn_declared(found: Any) -> None:
-    """Make the conclusions known that an entry says its suite declares; ``found`` is its plain data, if it has any."""
-    if found:
-        metrics.declare(conclusions_in(found))
+def learn_declared(declaration: Any) -> None:
+    """Make the conclusions known that the plain data of an entry's suite declares, if it has any."""
+    if declaration:
+        metrics.declare(read_conclusions(declaration))
 
 
 def stored_nodeid(nodeid: str, module: str) -> str:

@@ -1,8 +1,9 @@
-"""What a run may leave on a provider: noted before it is made, crossed out once it is known to be gone.
+"""The journal of folders that a run may leave on a provider, added before they are made and crossed out once they are
+gone.
 
-What may live here: one append-only file in the user's state folder, and the folders of runs that it names. A run has
-one folder at the top of a provider, ``/cloudbench-RUN``. In it, before anything else, is a marker with the run's name:
-``cloudbench clean`` removes a folder that has both, and nothing else, whatever the file says.
+The journal is one append-only file in the user's state folder. A run has one folder at the top of a provider,
+``/cloudbench-RUN``. The first file in it is a marker with the run's name. ``cloudbench clean`` removes only a folder
+that has this name and this marker, whatever the journal says.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 MARKER = "cloudbench-run"
 """The file in a run's folder that holds the run's name."""
 
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 _MARKER_BYTES = 256
 _FOLDER = re.compile(r"/cloudbench-([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
@@ -34,7 +35,7 @@ _FOLDER = re.compile(r"/cloudbench-([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 class LeftFolder:
     """A run's folder that may still exist, and its provider's spec, which is valid from any working folder.
 
-    ``owner`` is the process whose run it is, as ``results.owner`` describes it; empty if that is not known.
+    ``owner`` is the process of the run, as ``results.owner`` describes it, or empty if that is not known.
     """
 
     provider: str
@@ -43,30 +44,30 @@ class LeftFolder:
 
 
 def journal_path() -> Path:
-    """Returns the journal's file; ``CLOUDBENCH_JOURNAL`` names another one."""
-    chosen = os.environ.get("CLOUDBENCH_JOURNAL")
-    if chosen:
-        return Path(chosen)
+    """Return the journal's file, which ``CLOUDBENCH_JOURNAL`` can change."""
+    custom_path = os.environ.get("CLOUDBENCH_JOURNAL")
+    if custom_path:
+        return Path(custom_path)
     import platformdirs
 
     return Path(platformdirs.user_state_dir("pytest-cloudbench")) / "journal.jsonl"
 
 
-def note(provider: str, folder: str, owner: str = "") -> None:
-    """Write down a folder that is about to be made. Raises ResultsError: without a journal nothing is made."""
-    _append({"provider": provider, "folder": folder, "owner": owner})
+def note_folder(provider: str, folder: str, owner: str = "") -> None:
+    """Record a folder that is about to be made. Raises ResultsError, since without a journal no folder may be made."""
+    _append_entry({"provider": provider, "folder": folder, "owner": owner})
 
 
-def forget(provider: str, folder: str) -> None:
-    """Cross out a folder that is gone; the file becomes empty after the last one."""
-    _append({"provider": provider, "folder": folder, "removed": True})
+def forget_folder(provider: str, folder: str) -> None:
+    """Cross out a folder that is gone. The file becomes empty after the last one."""
+    _append_entry({"provider": provider, "folder": folder, "removed": True})
 
 
-def pending() -> tuple[list[LeftFolder], list[str]]:
-    """Returns what has not been removed, oldest first, and what is wrong with the file, a sentence for each line."""
+def pending_folders() -> tuple[list[LeftFolder], list[str]]:
+    """Return the folders that were not removed, oldest first, and a sentence about each invalid line of the file."""
     try:
-        with opening.regular_file(journal_path(), _MOST_BYTES) as file:
-            return _read(file)
+        with opening.open_regular_file(journal_path(), _MAX_BYTES) as file:
+            return _parse_journal(file)
     except FileNotFoundError:
         return [], []
     except OSError as error:
@@ -74,89 +75,90 @@ def pending() -> tuple[list[LeftFolder], list[str]]:
 
 
 @contextlib.contextmanager
-def cleaning(wait: Callable[[], None]) -> Iterator[None]:
-    """Be the only process on this machine that removes what the journal names; ``wait`` is called if another one does.
+def wait_to_clean(wait: Callable[[], None]) -> Iterator[None]:
+    """Be the only process on this machine that removes folders of the journal. Calls ``wait`` before waiting for
+    another.
 
-    Read what is ``pending`` after that. If there is no journal, or no lock, there is no waiting.
+    Read ``pending_folders`` inside. Without a journal or a lock there is no waiting.
     """
     path = journal_path()
     with contextlib.ExitStack() as stack:
         if path.exists():
-            with contextlib.suppress(OSError):  # a folder that cannot be written
-                file = stack.enter_context(opening.regular_log(path.with_name(f"{path.name}.lock"), _MOST_BYTES))
-                stack.enter_context(_locked(file, wait))
+            with contextlib.suppress(OSError):  # such as a folder without write permission
+                file = stack.enter_context(opening.open_regular_log(path.with_name(f"{path.name}.lock"), _MAX_BYTES))
+                stack.enter_context(_lock_file(file, wait))
         yield
 
 
-def run_of(folder: str) -> str:
-    """Returns the run that a folder is named after; empty if it does not have a run's name."""
-    found = _FOLDER.fullmatch(folder)
-    return found[1] if found else ""
+def run_in_name(folder: str) -> str:
+    """Return the run that a folder is named after, or an empty text."""
+    match = _FOLDER.fullmatch(folder)
+    return match[1] if match else ""
 
 
 def marker_beside(folder: str) -> str:
-    """Returns the name of a marker beside a run's folder, for a folder whose whole content a sync client mirrors.
+    """Return the path of a marker beside a run's folder, for a folder whose whole content a sync client mirrors.
 
-    Most clients ignore such a name.
+    Most clients ignore files of such a name.
     """
-    return f"/.~cloudbench-{run_of(folder)}"
+    return f"/.~cloudbench-{run_in_name(folder)}"
 
 
 # --- the folders themselves: calls of a driver --------------------------------------------------------
 
 
-def claim(driver: Driver, provider: str, folder: str, owner: str) -> None:
-    """Make a run's folder, with its marker; it is in the journal first. Raises CloudError and ResultsError."""
-    note(provider, folder, owner)
-    marker, run = f"{folder}/{MARKER}", run_of(folder)
-    if driver.capabilities.overwrites or not _holds(driver, marker, run):  # each test of a run claims its folder
+def claim_folder(driver: Driver, provider: str, folder: str, owner: str) -> None:
+    """Make a run's folder with its marker, after adding it to the journal. Raises CloudError and ResultsError."""
+    note_folder(provider, folder, owner)
+    marker, run = f"{folder}/{MARKER}", run_in_name(folder)
+    if driver.capabilities.overwrites or not _is_marker_of(driver, marker, run):  # each test of a run claims its folder
         driver.put(marker, Literal(run.encode()))
 
 
-def release(driver: Driver, provider: str, folder: str) -> None:
-    """Remove a run's folder that holds nothing but its marker, and cross it out when it is gone. Raises CloudError."""
-    with _missing_is_fine():
+def release_folder(driver: Driver, provider: str, folder: str) -> None:
+    """Remove a run's folder that holds only its marker, and cross it out when it is gone. Raises CloudError."""
+    with _ignore_missing():
         if any(entry.path.rpartition("/")[2] != MARKER for entry in islice(driver.list(folder), 2)):
             return
         driver.delete(folder)
     if _is_gone(driver, folder):
-        forget(provider, folder)
+        forget_folder(provider, folder)
 
 
-def remove(driver: Driver, left: LeftFolder) -> str:
-    """Remove a folder that a run left, with all it holds, and cross it out when it is gone. Raises CloudError.
+def remove_folder(driver: Driver, left: LeftFolder) -> str:
+    """Remove a folder that a run left, with all its contents, and cross it out when it is gone. Raises CloudError.
 
-    Returns why it was left alone, or an empty text.
+    Return why it was left alone, or an empty text.
     """
-    run = run_of(left.folder)
+    run = run_in_name(left.folder)
     if not run:
         return "does not have the name of a run's folder: left alone"
-    inside, beside = f"{left.folder}/{MARKER}", marker_beside(left.folder)
-    is_beside = _holds(driver, beside, run)
+    marker, outside_marker = f"{left.folder}/{MARKER}", marker_beside(left.folder)
+    is_beside = _is_marker_of(driver, outside_marker, run)
     if not _is_gone(driver, left.folder):
-        if not is_beside and not _holds(driver, inside, run):
+        if not is_beside and not _is_marker_of(driver, marker, run):
             return f"has no marker of run {run}: left alone, since it may not be a run's; look at it yourself"
-        with _missing_is_fine():
-            paths = {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {inside}
+        with _ignore_missing():
+            paths = {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {marker}
             # The marker goes last, so that an interrupted removal can be continued.
             for path in [*paths, left.folder]:
-                with _missing_is_fine():  # another machine cleans, too
+                with _ignore_missing():  # another machine may be cleaning, too
                     driver.delete(path)
         if not _is_gone(driver, left.folder):
             return "is still there"
     if is_beside:
-        with _missing_is_fine():
-            driver.delete(beside)
-    forget(left.provider, left.folder)
+        with _ignore_missing():
+            driver.delete(outside_marker)
+    forget_folder(left.provider, left.folder)
     return ""
 
 
 def _is_gone(driver: Driver, folder: str) -> bool:
-    if not driver.capabilities.folders:  # a folder is what its files' keys begin with
-        left: list[Entry] = []
-        with _missing_is_fine():
-            left += islice(driver.list(folder), 1)
-        return not left
+    if not driver.capabilities.folders:  # flat key space: a folder is only a key prefix
+        entries: list[Entry] = []
+        with _ignore_missing():
+            entries += islice(driver.list(folder), 1)
+        return not entries
     try:
         driver.stat(folder)
     except CloudError as error:
@@ -166,8 +168,8 @@ def _is_gone(driver: Driver, folder: str) -> bool:
     return False
 
 
-def _holds(driver: Driver, path: str, run: str) -> bool:
-    """Returns whether the marker exists and belongs to this run."""
+def _is_marker_of(driver: Driver, path: str, run: str) -> bool:
+    """Return whether the marker exists and belongs to this run."""
     content = b""
     try:
         for piece in driver.get(path):
@@ -181,7 +183,7 @@ def _holds(driver: Driver, path: str, run: str) -> bool:
 
 
 @contextlib.contextmanager
-def _missing_is_fine() -> Iterator[None]:
+def _ignore_missing() -> Iterator[None]:
     try:
         yield
     except CloudError as error:
@@ -192,39 +194,39 @@ def _missing_is_fine() -> Iterator[None]:
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def _read(file: IO[bytes]) -> tuple[list[LeftFolder], list[str]]:
-    left: dict[LeftFolder, None] = {}
+def _parse_journal(file: IO[bytes]) -> tuple[list[LeftFolder], list[str]]:
+    folders: dict[LeftFolder, None] = {}
     problems = []
-    for number, line in enumerate(file.read(_MOST_BYTES).split(b"\n"), 1):
+    for number, line in enumerate(file.read(_MAX_BYTES).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            found = LeftFolder(entry["provider"], entry["folder"], entry.get("owner", ""))
+            folder = LeftFolder(entry["provider"], entry["folder"], entry.get("owner", ""))
             removed = entry.get("removed", False)
-            if {type(found.provider), type(found.folder), type(found.owner)} != {str}:
+            if {type(folder.provider), type(folder.folder), type(folder.owner)} != {str}:
                 raise TypeError("provider, folder and owner are texts")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            # The last one may be torn by a kill in mid-write: what it was about to name had not been made yet.
+            # A kill may have torn the last line, but then its folder had not been made yet.
             problems.append(f"{journal_path()}: line {number} is not an entry of a journal: skipped")
             continue
-        left.pop(found, None)
+        folders.pop(folder, None)
         if removed is not True:
-            left[found] = None
-    return list(left), problems
+            folders[folder] = None
+    return list(folders), problems
 
 
-def _append(entry: dict[str, object]) -> None:
+def _append_entry(entry: dict[str, object]) -> None:
     path = journal_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with opening.regular_log(path, _MOST_BYTES) as file, _locked(file):
+        with opening.open_regular_log(path, _MAX_BYTES) as file, _lock_file(file):
             file.seek(0)
-            before = file.read(_MOST_BYTES)
-            # After a line that a kill has torn, one of its own.
-            file.write((b"\n" if before and not before.endswith(b"\n") else b"") + json.dumps(entry).encode() + b"\n")
+            content = file.read(_MAX_BYTES)
+            # Start a new line after one that a kill has torn.
+            file.write((b"\n" if content and not content.endswith(b"\n") else b"") + json.dumps(entry).encode() + b"\n")
             file.seek(0)
-            if entry.get("removed") and _read(file) == ([], []):
+            if entry.get("removed") and _parse_journal(file) == ([], []):
                 file.truncate(0)
             file.flush()
             os.fsync(file.fileno())
@@ -233,14 +235,14 @@ def _append(entry: dict[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(file: IO[bytes], wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock the file for this process; ``wait`` is called before it has to wait.
+def _lock_file(file: IO[bytes], wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Lock the file for this process. Calls ``wait`` before it has to wait.
 
-    Agents and runs write one at a time: none may empty the journal while another one adds to it.
+    Agents and runs write one at a time, so that none empties the journal while another one adds to it.
     """
     try:
         import fcntl
-    except ImportError:  # Windows: a line is written at once
+    except ImportError:  # Windows, where a line is still written at once
         yield
         return
     try:

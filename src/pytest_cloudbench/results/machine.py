@@ -1,7 +1,7 @@
-"""Which machine measured: what tells apart machines whose times must not be compared.
+"""A line of text that separates machines whose times must not be compared, and a measure of a machine's speed.
 
-What may live here: one line from what the system says about itself, without the host's name: in CI each run has
-another. And how fast it is at the moment, by a piece of work that is always the same.
+The line is made of what the system reports about itself, without the host's name, because in CI each run has another.
+The speed at the moment is measured by a piece of work that is always the same.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import time
 from dataclasses import dataclass
 from hashlib import blake2b
 
-_WORK_BYTES, _WORK_ROWS, _TRIES = 1 << 20, 1500, 5
-_LEAST_TICKS = 20
+_WORK_BYTES, _WORK_ROWS, _REPEATS = 1 << 20, 1500, 5
+_MIN_TICKS = 20
 
 
-def machine_text() -> str:
-    """System, processors that this process may use, their model, and the Python that runs the load."""
+def describe_machine() -> str:
+    """Return the system, the processors that this process may use, their model, and the Python that runs the load."""
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
-    return f"{platform.system()} {platform.machine()}, {cpus} x {_model()}, {python}"
+    return f"{platform.system()} {platform.machine()}, {cpus} x {_cpu_model()}, {python}"
 
 
-def _model() -> str:
+def _cpu_model() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -41,25 +41,25 @@ class CpuTicks:
     """Clock ticks of this machine's CPUs since it started.
 
     Attributes:
-        busy: in which they worked, or their host gave them to others.
-        stolen: in which their host gave them to others.
-        whole: all.
+        busy: ticks in which they worked, or in which their host gave them to others.
+        stolen: ticks in which their host gave them to others.
+        total: all ticks.
     """
 
     busy: int
     stolen: int
-    whole: int
+    total: int
 
     def shares_since(self, before: CpuTicks) -> tuple[float, float] | None:
-        """Returns the busy and the stolen share since then; None if too little time has passed to tell."""
-        whole = self.whole - before.whole
-        if whole < _LEAST_TICKS:
+        """Return the busy and the stolen share since then, or None if too little time has passed to tell."""
+        total = self.total - before.total
+        if total < _MIN_TICKS:
             return None
-        return (self.busy - before.busy) / whole, (self.stolen - before.stolen) / whole
+        return (self.busy - before.busy) / total, (self.stolen - before.stolen) / total
 
 
-def cpu_ticks() -> CpuTicks | None:
-    """Returns the clock ticks of this machine's CPUs; None if the system does not say."""
+def read_cpu_ticks() -> CpuTicks | None:
+    """Return the clock ticks of this machine's CPUs, or None if the system does not report them."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
@@ -69,15 +69,15 @@ def cpu_ticks() -> CpuTicks | None:
 
 
 def reference_cpu_s() -> float:
-    """CPU seconds that this thread needs for a fixed piece of work: how fast this machine is, beside its neighbours.
+    """Return the CPU seconds that this thread needs for a fixed piece of work: how fast this machine is at the moment.
 
-    The work is what clients do: hashes and texts. The median of five tries, some 5 ms each.
+    The work is what clients do: hashes and texts. The result is the median of five repeats of some 5 ms each.
     """
     data, rows = bytes(_WORK_BYTES), [{"name": f"file-{row}", "size": row} for row in range(_WORK_ROWS)]
-    taken_s = []
-    for _ in range(_TRIES):
-        begun_s = time.thread_time()
+    durations_s = []
+    for _ in range(_REPEATS):
+        start_s = time.thread_time()
         blake2b(data).digest()
         json.loads(json.dumps(rows))
-        taken_s.append(time.thread_time() - begun_s)
-    return sorted(taken_s)[_TRIES // 2]
+        durations_s.append(time.thread_time() - start_s)
+    return sorted(durations_s)[_REPEATS // 2]

@@ -1,7 +1,7 @@
-"""The operations of stored runs, as tables for SQL: records joined with what their entries say.
+"""The operations of stored runs, as tables for SQL: records joined with the facts of their entries.
 
-What may live here: finding the records of entries, and the two tables that DuckDB gets. docs/reference/records.md
-documents their columns. Paths in entries are not trusted: records are looked for below the results folder only.
+There are two tables, whose columns docs/reference/records.md documents. Paths in entries are not trusted: records are
+looked up below the results folder only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import duckdb
 
 _ENTRY_TEXTS = ("run", "entry", "test", "provider", "profile", "emulated", "test_outcome", "machine")
-_OPTIONAL = {
+_OPTIONAL_COLUMNS = {
     "detail": "NULL::VARCHAR",
     "requests": "NULL::BIGINT",
     "cpu_wait_ns": "NULL::BIGINT",
     "phase": "'measured'",
 }
-"""Columns that records of earlier schemas lack, and what stands for them."""
+"""Columns that records of earlier schemas lack, and their substitutes."""
 
 _OPS = """
 CREATE VIEW ops AS
@@ -47,20 +47,20 @@ FROM records o JOIN files e ON e.file = o.filename JOIN walls w ON w.file = o.fi
 
 @dataclass(frozen=True, slots=True)
 class SqlAnswer:
-    """What a query gave: the names of its columns, and rows."""
+    """The answer to a query: the names of its columns, and rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
 
-def records_of(entry: EntryRow, folders: Sequence[Path]) -> list[Path]:
-    """Returns the files with an entry's operations, from the first folder that has them. Raises ResultsError."""
+def find_records(entry: EntryRow, folders: Sequence[Path]) -> list[Path]:
+    """Return the files with an entry's operations, from the first folder that has them. Raises ResultsError."""
     info = entry.info
-    named = [info["ops_file"]] if "ops_file" in info else info.get("ops_files") or []
-    return [_found(str(name), entry.fullname, folders) for name in named]
+    names = [info["ops_file"]] if "ops_file" in info else info.get("ops_files") or []
+    return [_find_file(str(name), entry.fullname, folders) for name in names]
 
 
-def _found(name: str, fullname: str, folders: Sequence[Path]) -> Path:
+def _find_file(name: str, fullname: str, folders: Sequence[Path]) -> Path:
     for folder in folders:
         try:
             path = (folder / name).resolve()
@@ -68,28 +68,28 @@ def _found(name: str, fullname: str, folders: Sequence[Path]) -> Path:
                 return path
         except (OSError, ValueError):
             continue
-    places = ", ".join(map(str, folders))
-    raise ResultsError(f"{name}: the operations of {fullname} are not in {places}; give their folder with --records")
+    searched = ", ".join(map(str, folders))
+    raise ResultsError(f"{name}: the operations of {fullname} are not in {searched}; give their folder with --records")
 
 
-def ask(sql: str, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]], limit: int | None = None) -> SqlAnswer:
+def run_query(sql: str, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]], limit: int | None = None) -> SqlAnswer:
     """Run a query over the operations of entries, each with the name of its run and the files of its records.
 
-    ``limit`` is the most rows to return. Raises UsageError for what is wrong with the query.
+    ``limit`` is the largest number of rows to return. Raises UsageError if the query is invalid.
     """
     import duckdb
 
     with duckdb.connect() as database:
         try:
-            _tables(database, entries)
+            _create_tables(database, entries)
         except duckdb.Error as error:
             raise ResultsError(f"the records cannot be read: {_first_line(error)}") from error
         try:
             if not database.extract_statements(sql):
                 raise UsageError("--sql: expected a query, such as: FROM ops LIMIT 5")
-            found = database.execute(sql)
-            rows = found.fetchall() if limit is None else found.fetchmany(limit)
-            return SqlAnswer([column[0] for column in found.description or ()], rows)
+            result = database.execute(sql)
+            rows = result.fetchall() if limit is None else result.fetchmany(limit)
+            return SqlAnswer([column[0] for column in result.description or ()], rows)
         except duckdb.Error as error:
             raise UsageError(f"--sql: {_first_line(error)}") from error
 
@@ -98,43 +98,47 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _tables(database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]) -> None:
+def _create_tables(
+    database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]
+) -> None:
     params = dict.fromkeys(name for _, entry, _ in entries for name in entry.params)
     numbers = dict.fromkeys(name for _, entry, _ in entries for name, value in entry.info.items() if finite(value))
     is_number = {name: all(_is_number(entry.params.get(name)) for _, entry, _ in entries) for name in params}
     common = [f"{name} VARCHAR" for name in _ENTRY_TEXTS]
-    common += [f"{_quoted(f'param_{name}')} {'DOUBLE' if is_number[name] else 'VARCHAR'}" for name in params]
-    database.execute(f"CREATE TABLE entries ({', '.join([*common, *(f'{_quoted(name)} DOUBLE' for name in numbers)])})")
+    common += [f"{_quote_name(f'param_{name}')} {'DOUBLE' if is_number[name] else 'VARCHAR'}" for name in params]
+    database.execute(
+        f"CREATE TABLE entries ({', '.join([*common, *(f'{_quote_name(name)} DOUBLE' for name in numbers)])})"
+    )
     database.execute(f"CREATE TABLE files ({', '.join(common)}, file VARCHAR, start_wall_ms BIGINT)")
     files = []
     for run, entry, paths in entries:
-        told = [*_told(run, entry), *(_param(entry.params.get(name), is_number[name]) for name in params)]
-        row = [*told, *(entry.info.get(name) for name in numbers)]
+        texts = [*_entry_texts(run, entry), *(_param_value(entry.params.get(name), is_number[name]) for name in params)]
+        row = [*texts, *(entry.info.get(name) for name in numbers)]
         database.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)
         for path in paths:
             files.append(str(path))
-            row = [*told, str(path), entry.info.get("start_wall_ms")]
+            row = [*texts, str(path), entry.info.get("start_wall_ms")]
             database.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
     if not files:
         raise ResultsError("these runs have no operations: their entries name no records")
-    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in dict.fromkeys(files))
+    file_list = ", ".join("'" + name.replace("'", "''") + "'" for name in dict.fromkeys(files))
     database.execute(
-        f"CREATE VIEW records AS SELECT * FROM read_parquet([{listed}], union_by_name=true, filename=true)"
+        f"CREATE VIEW records AS SELECT * FROM read_parquet([{file_list}], union_by_name=true, filename=true)"
     )
-    there = {row[0] for row in database.execute("DESCRIBE records").fetchall()}
+    present = {row[0] for row in database.execute("DESCRIBE records").fetchall()}
     optional = ", ".join(
-        f"coalesce(o.{name}, {default}) AS {name}" if name in there else f"{default} AS {name}"
-        for name, default in _OPTIONAL.items()
+        f"coalesce(o.{name}, {default}) AS {name}" if name in present else f"{default} AS {name}"
+        for name, default in _OPTIONAL_COLUMNS.items()
     )
-    _walls(database, listed)
+    _create_walls(database, file_list)
     database.execute(_OPS.format(optional=optional))
 
 
-def _walls(database: duckdb.DuckDBPyConnection, listed: str) -> None:
-    """Make a table of what to add to each file's times to get the wall clock, and of which side and block it is.
+def _create_walls(database: duckdb.DuckDBPyConnection, file_list: str) -> None:
+    """Create a table with the offset from each file's times to the wall clock, and with its side and block.
 
-    Records say when the run began on both clocks; older ones do not, and then their first operation stands for it.
-    Only those of two sides that were measured in turns have a side and a block.
+    Records hold the start of the run on both clocks. Older ones do not, and then their first operation stands for it.
+    Only records of two sides that were measured in turns have a side and a block.
     """
     database.execute(f"""
         CREATE TABLE walls AS
@@ -144,7 +148,7 @@ def _walls(database: duckdb.DuckDBPyConnection, listed: str) -> None:
                 max(CASE WHEN decode(key) = 'start_wall_ms' THEN decode(value)::BIGINT END) AS wall_ms,
                 max(CASE WHEN decode(key) = 'side' THEN decode(value) END) AS side,
                 max(CASE WHEN decode(key) = 'block' THEN try_cast(decode(value) AS BIGINT) END) AS block
-            FROM parquet_kv_metadata([{listed}]) GROUP BY ALL
+            FROM parquet_kv_metadata([{file_list}]) GROUP BY ALL
         ), first AS (SELECT filename AS file, min(scheduled_ns) AS first_ns FROM records GROUP BY ALL)
         SELECT DISTINCT f.file, coalesce(t.wall_ms, f.start_wall_ms) * 1000000 - coalesce(t.start_ns, s.first_ns)
             AS offset_ns, t.side, t.block
@@ -152,22 +156,22 @@ def _walls(database: duckdb.DuckDBPyConnection, listed: str) -> None:
     """)
 
 
-def _told(run: str, entry: EntryRow) -> list[Any]:
+def _entry_texts(run: str, entry: EntryRow) -> list[Any]:
     info: Mapping[str, Any] = entry.info
     emulated = "all" if info.get("emulated") is True else info.get("emulated") or "none"
     test = entry.fullname.partition("[")[0].partition("#")[0]
-    found = [run, entry.fullname, test, info.get("provider"), info.get("profile"), emulated, info.get("outcome"),
+    texts = [run, entry.fullname, test, info.get("provider"), info.get("profile"), emulated, info.get("outcome"),
              info.get("machine")]  # fmt: skip
-    return [None if each is None else str(each) for each in found]
+    return [None if text is None else str(text) for text in texts]
 
 
 def _is_number(value: Any) -> bool:
     return value is None or finite(value)
 
 
-def _param(value: Any, is_number: bool) -> Any:
+def _param_value(value: Any, is_number: bool) -> Any:
     return value if value is None or is_number or isinstance(value, str) else json.dumps(value)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -1,14 +1,14 @@
 """The log an agent writes while it runs, and its merge into one Parquet file per experiment.
 
-What may live here: the log's writer and reader, and the Parquet schema. A killed agent
-loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
+A killed agent loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 3: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
+Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
 the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
-Parquet schema 4: the fields of ``Op``, enumerations as text, digest as hexadecimal text, and ``phase``: ``warm_up`` or
-``measured``; metrics are of the latter. Schema 3 had no ``cpu_wait_ns``, schema 2 also no phase, schema 1 neither
-``detail`` nor ``requests``. All are read.
+
+Parquet schema 4 has the fields of ``Op``, enumerations as text, the digest as hexadecimal text, and ``phase``, which is
+``warm_up`` or ``measured``. Metrics are computed from the latter. Schema 3 had no ``cpu_wait_ns``, schema 2 also no
+phase, schema 1 neither ``detail`` nor ``requests``. All of them can be read.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ PARQUET_SCHEMA = 4
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
-_HEAD_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
 """The maximum length of the first line."""
-_MOST_DETAILS = 250
-"""This many different details are kept in one log; a provider that numbers its errors must not fill the disk."""
-_OTHER_DETAIL = f"(not kept: the agent had {_MOST_DETAILS} different ones before)"
-_DETAIL_CHARACTERS = 200
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Of a Python object, which libraries show in their messages: no two would be equal."""
-_LONGEST_DETAIL = 8192
+_MAX_DETAILS = 250
+"""How many different details a log keeps, so that a provider that numbers its errors does not fill the disk."""
+_OTHER_DETAIL = f"(not kept: the agent had {_MAX_DETAILS} different ones before)"
+_MAX_DETAIL_CHARACTERS = 200
+_OBJECT_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address of a Python object, which some libraries print. With it, no two messages would be equal."""
+_MAX_EXAMINED_CHARACTERS = 8192
 """The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op.__slots__
@@ -70,18 +70,18 @@ _WARM_UP, _MEASURED = "warm_up", "measured"
 
 
 class OpLog:
-    """Writes records to a file while an experiment runs. ``record`` may be called from many threads.
+    """A file of records that are written while an experiment runs. ``record`` may be called from many threads.
 
     Args:
-        path: the file; its folder is created.
-        header: content of the first line.
+        path: the file, whose folder is created.
+        header: the content of the first line.
         progress: called about four times a second, and at the end, with the number of records, of those throttled, of
             others that did not succeed, and of a sample since the last call: response times in seconds of operations
             that succeeded, and the greatest lateness (None if nothing was recorded).
         moved: called with the new path when the log has to continue elsewhere.
 
     Attributes:
-        samples: the most response times that ``progress`` gets.
+        samples: the largest number of response times that ``progress`` gets.
     """
 
     samples = 64
@@ -93,13 +93,13 @@ class OpLog:
     ) -> None:  # fmt: skip
         self.path, self.notes = path, list[str]()
         self.count = self.throttled = self.failed = 0
-        self._progress, self._on_move = progress, moved
+        self._progress, self._report_move = progress, moved
         self._pending: deque[bytes] = deque()
         self._details, self._texts, self._details_lock = dict[str, int](), [""], threading.Lock()
         self._closing = threading.Event()
         self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
         self._failure: ResultsError | None = None
-        self._moved = False
+        self._has_moved = False
         self._file = self._open(path)
         self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
 
@@ -112,7 +112,9 @@ class OpLog:
             raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
 
     def __enter__(self) -> OpLog:
-        with contextlib.suppress(ResultsError):  # whose log it is, should a kill come at once; tried again with records
+        with contextlib.suppress(
+            ResultsError
+        ):  # writes the header early, so that a log is known even after an early kill
             self._flush()
         self._flusher.start()
         return self
@@ -122,27 +124,27 @@ class OpLog:
     ) -> None:
         try:
             self.stop()
-            if kind is None and self._is_taken_away():
+            if kind is None and self._is_file_lost():
                 self._write_again()
         finally:
             self._file.close()
 
     def stop(self) -> None:
-        """All records are written, and no more will follow; the file stays open until the context ends.
+        """Write all records, after which no more may follow. The file stays open until the context ends.
 
-        Raises ResultsError when they cannot be written.
+        Raises ResultsError if they cannot be written.
         """
         if not self._closing.is_set():
             self._closing.set()
             self._flusher.join()
-            self._flush_and_tell()
+            self._flush_and_report()
 
     def record(self, op: Op) -> None:
         """Keep one finished operation. Raises ResultsError if records can no longer be written.
 
         Its detail is kept as one short line without secrets and control characters.
         """
-        self._pending.append(pack(op, self._number(op.detail) if op.detail else 0))
+        self._pending.append(pack(op, self._detail_number(op.detail) if op.detail else 0))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
         if op.outcome is Outcome.THROTTLED:
             self.throttled += 1
@@ -151,14 +153,14 @@ class OpLog:
         if self._failure is not None:
             raise self._failure
 
-    def _number(self, detail: str) -> int:
-        """Returns the number of a detail's text, which is written before the first record that uses it."""
-        detail = _ADDRESS.sub("", detail[:_LONGEST_DETAIL])
+    def _detail_number(self, detail: str) -> int:
+        """Return the number of a detail's text, which is written before the first record that uses it."""
+        detail = _OBJECT_ADDRESS.sub("", detail[:_MAX_EXAMINED_CHARACTERS])
         with self._details_lock:
             number = self._details.get(detail)
             if number is None:
-                is_full = len(self._details) >= _MOST_DETAILS
-                text = _OTHER_DETAIL if is_full else _one_line(redact.clean(detail))
+                is_full = len(self._details) >= _MAX_DETAILS
+                text = _OTHER_DETAIL if is_full else _format_detail(redact.clean(detail))
                 if text not in self._texts:
                     self._texts.append(text)
                     self._pending.extend(pack_text(len(self._texts) - 1, text))
@@ -170,24 +172,24 @@ class OpLog:
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
             try:
-                self._flush_and_tell()
+                self._flush_and_report()
                 self._failure = None
-            except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
+            except ResultsError as error:  # ``record`` raises it, unless a later flush succeeds
                 self._failure = error
 
-    def _flush_and_tell(self) -> None:
-        """Write what is pending, and say how far the run is, even if it cannot be written."""
-        recent = self._recent() if self._progress is not None else ([], None)
+    def _flush_and_report(self) -> None:
+        """Write pending records, and report the progress, even if they cannot be written."""
+        recent = self._sample_pending() if self._progress is not None else ([], None)
         try:
             self._flush()
         finally:
             if self._progress is not None:
                 self._progress(self.count, self.throttled, self.failed, *recent)
 
-    def _recent(self) -> tuple[list[float], float | None]:
-        """Samples records waiting to be written, evenly: the cost is the same at any rate. See ``progress``."""
-        count = len(self._pending)  # only this thread takes any away
-        records = [self._pending[at] for at in range(0, count, -(-count // self.samples) or 1)]
+    def _sample_pending(self) -> tuple[list[float], float | None]:
+        """Return an even sample of the pending records for ``progress``, whose cost is the same at any rate."""
+        count = len(self._pending)  # only this thread removes any
+        records = [self._pending[index] for index in range(0, count, -(-count // self.samples) or 1)]
         times_s = [taken_s for record in records if (taken_s := response_s(record)) is not None]
         return times_s, max(map(lateness_s, filter(is_operation, records)), default=None)
 
@@ -199,12 +201,12 @@ class OpLog:
             try:
                 del self._unwritten[: self._file.write(self._unwritten)]
             except OSError as error:
-                self._move(error.strerror or str(error))
-        if self._is_taken_away():
+                self._move_elsewhere(error.strerror or str(error))
+        if self._is_file_lost():
             self._write_again()
 
-    def _is_taken_away(self) -> bool:
-        """Returns whether the file is no longer where it was opened: removed, moved away, or replaced by another."""
+    def _is_file_lost(self) -> bool:
+        """Return whether the file is no longer where it was opened: removed, moved away, or replaced by another."""
         try:
             return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except (FileNotFoundError, NotADirectoryError):
@@ -214,30 +216,32 @@ class OpLog:
 
     def _write_again(self) -> None:
         """Write all records so far, which the open file still has, to a new file at the same place or elsewhere."""
-        reason = "was removed, moved or replaced in mid-run"
+        reason = "was removed, moved or replaced during the run"
         try:
             file = self._open(self.path, "xb")
         except ResultsError:
-            self._move(reason)
+            self._move_elsewhere(reason)
             return
         try:
             self._copy_to(file)
         except OSError:
             file.close()
-            self._move(reason)
+            self._move_elsewhere(reason)
             return
-        self._go_on(file, self.path, f"{self.path}: {reason}; all records were written there again")
+        self._continue_in(file, self.path, f"{self.path}: {reason}; all records were written there again")
 
-    def _move(self, reason: str) -> None:
+    def _move_elsewhere(self, reason: str) -> None:
         """Continue in the system's temporary folder with all records so far. Raises ResultsError if it is full too."""
-        former = self.path
-        if self._moved:
-            raise ResultsError(f"{former}: {reason}; free some space and run again")
+        former_path = self.path
+        if self._has_moved:
+            raise ResultsError(f"{former_path}: {reason}; free some space and run again")
         try:
-            number, name = tempfile.mkstemp(prefix=f"cloudbench-{os.getpid()}-", suffix=f"-{former.name}")
+            descriptor, name = tempfile.mkstemp(prefix=f"cloudbench-{os.getpid()}-", suffix=f"-{former_path.name}")
         except OSError as error:
-            raise ResultsError(f"{former}: {reason}, and no other place: {error.strerror}") from error
-        os.close(number)
+            raise ResultsError(
+                f"{former_path}: {reason}, and no temporary file can be made: {error.strerror}"
+            ) from error
+        os.close(descriptor)
         target = Path(name)
         file = self._open(target)
         try:
@@ -245,40 +249,41 @@ class OpLog:
         except OSError as error:
             file.close()
             target.unlink()
-            raise ResultsError(f"{former}: {reason}, and {target}: {error.strerror}") from error
-        self._moved = True
-        self._go_on(file, target, f"{former}: {reason}; the records went on in {target}")
-        self._on_move(target)
+            raise ResultsError(f"{former_path}: {reason}, and {target}: {error.strerror}") from error
+        self._has_moved = True
+        self._continue_in(file, target, f"{former_path}: {reason}; the records continue in {target}")
+        self._report_move(target)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yields everything written, piece by piece, for a host that cannot read this file."""
+        """Yield everything written, piece by piece, for a host that cannot read this file."""
         with self.path.open("rb") as file:
             while piece := file.read(_COPY_BYTES):
                 yield piece
 
     def _copy_to(self, file: IO[bytes]) -> None:
         source = self._file.fileno()
-        os.lseek(source, 0, os.SEEK_SET)  # what is appended goes to the end wherever this stands
+        os.lseek(source, 0, os.SEEK_SET)  # appending ignores this position
         while piece := memoryview(os.read(source, _COPY_BYTES)):
             while piece:
                 piece = piece[file.write(piece) :]
 
-    def _go_on(self, file: IO[bytes], path: Path, note: str) -> None:
+    def _continue_in(self, file: IO[bytes], path: Path, note: str) -> None:
         self._file.close()
         self._file, self.path = file, path
         if note not in self.notes:
             self.notes.append(note)
 
 
-def _one_line(text: str) -> str:
-    """Returns a text for people: short, on one line, and without terminal control characters."""
+def _format_detail(text: str) -> str:
+    """Return a text for people: short, on one line, and without terminal control characters."""
     line = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in " ".join(text.split())
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in " ".join(text.split())
     )
-    return line if len(line) <= _DETAIL_CHARACTERS else f"{line[: _DETAIL_CHARACTERS - 3]}..."
+    return line if len(line) <= _MAX_DETAIL_CHARACTERS else f"{line[: _MAX_DETAIL_CHARACTERS - 3]}..."
 
 
-def _ops_of(block: bytearray) -> bytearray:
+def _operation_records(block: bytearray) -> bytearray:
     return parted(block)[0]
 
 
@@ -291,63 +296,63 @@ class _Log:
     def __init__(self, path: Path, schema: int, start_byte: int, size_bytes: int) -> None:
         self._path, self._start_byte = path, start_byte
         self._schema, self._record_bytes = schema, FORMER_BYTES.get(schema, RECORD_BYTES)
-        self._all = (size_bytes - start_byte) // self._record_bytes
-        self._count, texts, most = 0, dict[int, bytes](), 0
-        for block in self._raw():
+        self._record_count = (size_bytes - start_byte) // self._record_bytes
+        self._count, texts, highest_detail = 0, dict[int, bytes](), 0
+        for block in self._read_blocks():
             ops, pieces = parted(block)
             for number, piece in pieces:
                 texts[number] = texts.get(number, b"") + piece
             if any(max(codes(ops, name), default=0) >= len(meanings) for name, meanings in _TEXTS.items()):
                 raise ResultsError(f"{path}: holds records that no version has written")
-            most = max([most, *values(ops, "detail")])
+            highest_detail = max([highest_detail, *values(ops, "detail")])
             self._count += len(ops) // RECORD_BYTES
-        if most > len(texts) or set(texts) != set(range(1, len(texts) + 1)):
+        if highest_detail > len(texts) or set(texts) != set(range(1, len(texts) + 1)):
             raise ResultsError(f"{path}: holds records that no version has written")
-        found = (texts[number].decode(errors="replace") for number in range(1, len(texts) + 1))
-        self.details = ("", *map(_one_line, found))
+        texts_in_order = (texts[number].decode(errors="replace") for number in range(1, len(texts) + 1))
+        self.details = ("", *map(_format_detail, texts_in_order))
 
     def __len__(self) -> int:
         return self._count
 
     def blocks(self) -> Iterator[bytearray]:
-        # No loop here, and no name for a block in ``_raw``: that would keep one while the next is read.
-        return filter(None, map(_ops_of, self._raw()))
+        # A loop here, or a name for a block in ``_read_blocks``, would keep one block while the next is read.
+        return filter(None, map(_operation_records, self._read_blocks()))
 
-    def _raw(self) -> Iterator[bytearray]:
-        """All records, including those of texts."""
+    def _read_blocks(self) -> Iterator[bytearray]:
+        """Yield all records, including those of texts."""
         size_bytes = self._record_bytes
-        made = partial(widened, schema=self._schema) if self._schema in FORMER_BYTES else bytearray
+        convert = partial(widened, schema=self._schema) if self._schema in FORMER_BYTES else bytearray
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start_byte)
-                for first in range(0, self._all, BLOCK_RECORDS):
-                    length = min(BLOCK_RECORDS, self._all - first) * size_bytes
-                    yield made(file.read(length))
+                for first in range(0, self._record_count, BLOCK_RECORDS):
+                    length = min(BLOCK_RECORDS, self._record_count - first) * size_bytes
+                    yield convert(file.read(length))
         except OSError as error:
             raise ResultsError(f"{self._path}: cannot be read: {error.strerror}") from error
 
 
 def read_log(path: Path) -> OpTable:
-    """Read a log, even if its writer was killed: a torn last record is omitted.
+    """Read a log, even if its writer was killed. A torn last record is omitted.
 
-    The records stay in the file, and are read whenever the table is read. Raises ResultsError, now or then, if
-    the file cannot be read, and now if it is not an operation log of a known schema.
+    The records stay in the file, and are read whenever the table is read. Raises ResultsError, now or then, if the file
+    cannot be read, and now if it is not an operation log of a known schema.
     """
     try:
         with path.open("rb") as file:
-            head, size_bytes = file.readline(_HEAD_BYTES), os.fstat(file.fileno()).st_size
+            header_line, size_bytes = file.readline(_MAX_HEADER_BYTES), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
-    start = b'{"schema": '
-    if not head.endswith(b"\n") and start.startswith(head[: len(start)]):
+    expected_start = b'{"schema": '
+    if not header_line.endswith(b"\n") and expected_start.startswith(header_line[: len(expected_start)]):
         return OpTable()  # killed before the first line was complete
     try:
-        schema = json.loads(head)["schema"]
+        schema = json.loads(header_line)["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
     if schema != LOG_SCHEMA and schema not in FORMER_BYTES:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
-    return OpTable(_Log(path, schema, len(head), size_bytes))
+    return OpTable(_Log(path, schema, len(header_line), size_bytes))
 
 
 def write_parquet(
@@ -355,38 +360,38 @@ def write_parquet(
 ) -> None:  # fmt: skip
     """Write all records of one experiment, and the file's metadata. Raises ResultsError.
 
-    Operations that were due before ``measured_from_ns`` are of the warm-up.
+    Operations that were due before ``measured_from_ns`` belong to the warm-up.
     """
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **metadata}
-    unfinished = path.with_suffix(".partial")
+    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as file:
-            parquet.write(file, [*map(_column, _FIELDS), _PHASE], _groups(table, measured_from_ns), metadata)
-        os.replace(unfinished, path)
+        with partial.open("wb") as file:
+            parquet.write(file, [*map(_column, _FIELDS), _PHASE], _row_groups(table, measured_from_ns), metadata)
+        os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
-def _groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[list[Any]]]:
-    """Yields the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
+def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[list[Any]]]:
+    """Yield the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
 
     def group() -> list[list[Any]]:
-        fields = [table.values(waiting, name) for name in _FIELDS]
+        fields = [table.values(pending, name) for name in _FIELDS]
         since_ns = measured_from_ns
         if since_ns is None:
             return [*fields, [_MEASURED] * len(fields[0])]
-        return [*fields, [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(waiting, "scheduled_ns")]]
+        return [*fields, [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(pending, "scheduled_ns")]]
 
-    waiting = bytearray()
+    pending = bytearray()
     for block in table.blocks():
-        waiting += block
-        if len(waiting) >= BLOCK_RECORDS * RECORD_BYTES:
+        pending += block
+        if len(pending) >= BLOCK_RECORDS * RECORD_BYTES:
             yield group()
-            waiting = bytearray()
-    if waiting:
+            pending = bytearray()
+    if pending:
         yield group()
 
 
@@ -409,7 +414,7 @@ def _text_of(value: Verb | Outcome | ErrorKind) -> str:
 
 
 def read_parquet(path: Path) -> OpTable:
-    """Read what ``write_parquet`` wrote, of any schema so far, into memory. Raises ResultsError."""
+    """Read a file that ``write_parquet`` wrote, of any schema so far, into memory. Raises ResultsError."""
     try:
         columns, metadata = parquet.read(path.read_bytes())
     except parquet.NotReadable as error:
@@ -424,8 +429,8 @@ def read_parquet(path: Path) -> OpTable:
         columns |= {"detail": [""] * count, "requests": [None] * count}
     if schema in ("1", "2", "3"):
         columns |= {"cpu_wait_ns": [None] * count}
-    if lacking := [name for name in _FIELDS if name not in columns]:
-        raise ResultsError(f"{path}: has no column {lacking[0]!r}; expected records of an experiment")
+    if missing := [name for name in _FIELDS if name not in columns]:
+        raise ResultsError(f"{path}: has no column {missing[0]!r}; expected records of an experiment")
     columns["verb"] = [Verb(value) for value in columns["verb"]]
     columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
     columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
@@ -434,32 +439,33 @@ def read_parquet(path: Path) -> OpTable:
 
 
 def read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
-    """Yields some columns of what ``write_parquet`` wrote, a few thousand records at a time, enumerations as text.
+    """Yield some columns of a file that ``write_parquet`` wrote, a few thousand records at a time, enumerations as
+    text.
 
     A file that another program wrote is read as a whole (see ``read_parquet``). Raises ResultsError, now or on the way.
     """
     try:
         with path.open("rb") as file:
-            yield from parquet.groups(file, names)
+            yield from parquet.read_groups(file, names)
     except parquet.NotReadable as error:
         columns, _ = _read_foreign(path, error)
-        if lacking := [name for name in names if name not in columns]:
-            raise ResultsError(f"{path}: has no column {lacking[0]!r}; expected records of an experiment") from None
+        if missing := [name for name in names if name not in columns]:
+            raise ResultsError(f"{path}: has no column {missing[0]!r}; expected records of an experiment") from None
         yield {name: columns[name] for name in names}
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _read_foreign(path: Path, why: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Read a file that another program, or an early version of this one, wrote; this needs pyarrow."""
+def _read_foreign(path: Path, reason: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Read a file that another program, or an early version of this one, wrote. This needs pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet as arrow
     except ImportError:
-        raise ResultsError(f"{path}: cannot be read: {why}; pyarrow may read it: pip install pyarrow") from why
+        raise ResultsError(f"{path}: cannot be read: {reason}; pyarrow may read it: pip install pyarrow") from reason
     try:
-        content = arrow.read_table(path)
+        table = arrow.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise ResultsError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    metadata = {key.decode(): value.decode() for key, value in (content.schema.metadata or {}).items()}
-    return content.to_pydict(), metadata
+    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    return table.to_pydict(), metadata

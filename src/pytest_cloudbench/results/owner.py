@@ -1,7 +1,6 @@
-"""Whose files these are, and whether that process still lives: by host, boot, namespace, pid and start, never by age.
+"""The process that owns a file, and whether it still lives: by host, boot, namespace, pid and start, never by age.
 
-What may live here: the description of a process, looking for it, and temporary folders that a killed process cannot
-leave for ever. Imported by fifty agents: keep it light.
+Fifty agents import this module, so keep it light.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-_OWNER = "owner.json"
+_OWNER_FILE = "owner.json"
 
 
 @cache
 def owner_text() -> str:
-    """Describe this process, so that another one can tell whether it still lives: host, boot, namespace, pid, start."""
-    return json.dumps([platform.node(), _boot(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid()) or 0])
+    """Describe this process by host, boot, namespace, pid and start, so that another one can tell whether it still
+    lives.
+    """
+    return json.dumps([platform.node(), _boot_id(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid()) or 0])
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -38,7 +39,7 @@ def _pid_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Returns when a process started, in clock ticks since boot; 0 if there is none, None if that cannot be told."""
+    """Return the start of a process in clock ticks since boot, 0 if there is none, or None if that is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return 0 if fields[0] in "ZX" else int(fields[19])
@@ -48,39 +49,39 @@ def _start_ticks(pid: int) -> int | None:
         return None
 
 
-def lives(owner: str) -> bool | None:
-    """Returns whether the process that ``owner_text`` described still lives; None if that cannot be told from here."""
+def is_alive(owner: str) -> bool | None:
+    """Return whether the process that ``owner_text`` described still lives, or None if that is unknown here."""
     try:
         node, boot, namespace, pid, start_ticks = json.loads(owner)
     except (ValueError, TypeError, RecursionError):
         return None
-    boot_now = _boot()
-    if node != platform.node() or not isinstance(pid, int) or not boot or not boot_now:
+    current_boot = _boot_id()
+    if node != platform.node() or not isinstance(pid, int) or not boot or not current_boot:
         return None
-    if boot != boot_now:
+    if boot != current_boot:
         return False
     if namespace != _pid_namespace():
         return None
-    now_ticks = _start_ticks(pid)
-    if not start_ticks or now_ticks is None:  # not known then, or not now
+    current_ticks = _start_ticks(pid)
+    if not start_ticks or current_ticks is None:  # its start was not known then, or is not known now
         return None
-    return bool(now_ticks == start_ticks)
+    return bool(current_ticks == start_ticks)
 
 
 def make_private_folder(prefix: str) -> Path:
-    """Make a temporary folder that only this user can enter; the caller removes it.
+    """Make a temporary folder that only this user can enter. The caller removes it.
 
-    Removes those with the same prefix whose processes are certainly dead, of this user only.
+    This also removes folders of this user with the same prefix whose processes are certainly dead.
     """
     import tempfile
 
-    _sweep(Path(tempfile.gettempdir()), prefix)
+    _remove_dead_folders(Path(tempfile.gettempdir()), prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    (folder / _OWNER).write_text(owner_text(), encoding="utf-8")
+    (folder / _OWNER_FILE).write_text(owner_text(), encoding="utf-8")
     return folder
 
 
-def _sweep(parent: Path, prefix: str) -> None:
+def _remove_dead_folders(parent: Path, prefix: str) -> None:
     import shutil
 
     from pytest_cloudbench.support.opening import read_file
@@ -89,5 +90,5 @@ def _sweep(parent: Path, prefix: str) -> None:
         with suppress(OSError, ValueError):
             status = folder.lstat()
             is_ours = stat.S_ISDIR(status.st_mode) and (os.name == "nt" or status.st_uid == os.geteuid())
-            if is_ours and lives(read_file(folder / _OWNER, 4096).decode()) is False:
+            if is_ours and is_alive(read_file(folder / _OWNER_FILE, 4096).decode()) is False:
                 shutil.rmtree(folder)

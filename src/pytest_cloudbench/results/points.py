@@ -1,7 +1,4 @@
-"""One metric of one entry in one stored run, and for what it counts.
-
-What may live here: what may be asked of such a point, as pure functions.
-"""
+"""One metric of one entry in one stored run, and what it may be used for."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from pytest_cloudbench.judge.baseline import COMPARABLE, FOLLOWED, HAD_DOUBTFUL_
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
 
 
-def name_of(place: str) -> str:
-    """Returns the name of a run for its ``place``."""
+def run_name(place: str) -> str:
+    """Return the name of a run for its ``place``."""
     return place.rpartition("/")[2].removesuffix(".json")
 
 
@@ -25,12 +22,12 @@ class Point:
     Attributes:
         run: the run's ``place``.
         time_ms: when it started, Unix epoch, milliseconds.
-        commit, branch: of the code under test; empty if unknown.
-        value: the metric in its unit; None if the entry has no number for it.
-        fingerprint: the conditions of the measurement, by name; equal ones may be compared.
-        fit: why the entry may not be a baseline, empty if it may: ``value`` is a number then.
-        is_superseded: it may not, but only because a later run was accepted as the new baseline.
-        faults: all that speaks against it, whatever the metric; see ``baseline.faults``.
+        commit, branch: those of the code under test, or empty if unknown.
+        value: the metric in its unit, or None if the entry has no number for it.
+        fingerprint: the conditions of the measurement, by name. Points with equal ones may be compared.
+        fit: why the entry may not be a baseline, or empty if it may. In that case ``value`` is a number.
+        is_superseded: whether it may not be a baseline only because a later run was accepted as the new one.
+        faults: all objections to it, whatever the metric, as in ``baseline.faults``.
     """
 
     run: str
@@ -46,32 +43,32 @@ class Point:
     @property
     def name(self) -> str:
         """The run's name, as in ``RunRow``."""
-        return name_of(self.run)
+        return run_name(self.run)
 
     @property
     def has_doubtful_times(self) -> bool:
-        """Whether only its counts can be believed."""
+        """True if only its counts can be believed."""
         return HAD_DOUBTFUL_TIMES in self.faults
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the regression gate compares later runs with it, at least in part.
+        """True if the regression gate compares later runs with it, at least in part.
 
-        If its times are doubtful, it does so in counts only; if it has failed the run, or the run was an outlier, it
-        only follows what adds up.
+        If its times are doubtful, the gate compares counts only. If the gate failed the run, or the run was an outlier,
+        the gate only follows it in sums.
         """
         return self.fit in COMPARABLE and not self.is_superseded
 
     def numbers_for_gate(self, numbers: Numbers) -> Numbers:
-        """Returns the run's numbers as the regression gate takes them, with its name and for what they count."""
+        """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""
         followed = self.fit if self.fit in FOLLOWED else ""
         return {**numbers, "run": self.name, FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times}
 
     @property
     def counts(self) -> bool:
-        """Whether the history counts it: it may be a baseline, or would be without the gate or an accepted run.
+        """True if the history counts it: it may be a baseline, or would be without the gate or an accepted run.
 
-        What the gate found is what a history is to show.
+        A history has to show what the gate found.
         """
         is_fit = (self.is_superseded and WAS_OUTLIER not in self.faults) or self.fit in ("", ONLY_AT_GATE)
         return self.value is not None and is_fit and not self.has_doubtful_times

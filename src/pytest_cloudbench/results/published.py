@@ -1,7 +1,6 @@
 """The papers' tables that ship with the package, and the values of a stored run that correspond to them.
 
-What may live here: reading ``published/*.json`` (made by tools/make_published.py) and pytest-benchmark's files of runs,
-and telling which entry repeats which row. ``report/published`` shows them.
+The tables are in ``published/*.json``, which tools/make_published.py makes. ``report/published`` shows them.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from pytest_cloudbench.results.installed import installed_suites
 from pytest_cloudbench.results.suite import PublishedTable
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PLACES = (_PACKAGE / "data" / "published", _PACKAGE.parents[1] / "results" / "published")
-"""In a wheel, and in a checkout."""
+_FOLDERS = (_PACKAGE / "data" / "published", _PACKAGE.parents[1] / "results" / "published")
+"""The folder in a wheel, and the one in a checkout."""
 
 _Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run measured for a row, and what it was expected to be, in the table's unit. None: not known."""
+    """The value of a run for a row and its expected bounds, in the table's unit. None means not known."""
 
     provider: str
     value: float | None
@@ -50,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A published table. ``of`` says what its values mean."""
+    """A published table. ``of`` describes its values."""
 
     name: str
     of: str
@@ -60,73 +59,80 @@ class Table:
     rows: Sequence[Row]
 
 
-def _folder() -> Path:
-    return next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+def _tables_folder() -> Path:
+    return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
-def names() -> list[str]:
-    """Returns the names of all tables: of those that ship, and of those of installed suites."""
-    return sorted({*(path.stem for path in _folder().glob("*.json")), *_of_suites()})
+def table_names() -> list[str]:
+    """Return the names of all tables: of those that ship, and of those of installed suites."""
+    return sorted({*(path.stem for path in _tables_folder().glob("*.json")), *_suite_tables()})
 
 
-def _of_suites() -> dict[str, PublishedTable]:
+def _suite_tables() -> dict[str, PublishedTable]:
     return {table.name: table for suite in installed_suites().values() for table in suite.published}
 
 
-def table_of(declared: PublishedTable) -> Table:
-    """Returns a table that a suite declares."""
-    about = {
+def make_table(declared: PublishedTable) -> Table:
+    """Return a table that a suite declares."""
+    info = {
         "stats_unit": declared.unit, "stats_of": declared.of, "stats_metric": declared.metric,
         "stats_scale": declared.scale, "source": declared.source, "date": declared.date, "notes": [*declared.notes],
     }  # fmt: skip
     rows = [
-        Row(params, value, declared.unit, {"fullname": declared.test, "params": params, "extra_info": about})
+        Row(params, value, declared.unit, {"fullname": declared.test, "params": params, "extra_info": info})
         for params, value in declared.rows
     ]
     return Table(declared.name, declared.of, declared.source, declared.date, declared.notes, rows)
 
 
-def load(name: str) -> Table:
-    """Returns a table by its name. Raises UsageError that lists the known names."""
-    if name not in names():
-        raise UsageError(f"published {name}: there is no such table; there are: {', '.join(names())}")
-    if name in (declared := _of_suites()):
-        return table_of(declared[name])
-    entries = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))["benchmarks"]
+def load_table(name: str) -> Table:
+    """Return a table by its name. Raises UsageError, which lists the known names."""
+    if name not in table_names():
+        raise UsageError(f"published {name}: there is no such table; there are: {', '.join(table_names())}")
+    if name in (declared := _suite_tables()):
+        return make_table(declared[name])
+    entries = json.loads((_tables_folder() / f"{name}.json").read_text(encoding="utf-8"))["benchmarks"]
     rows = [
-        Row(each["params"], each["stats"]["data"][0], each["extra_info"]["stats_unit"], each) for each in entries
+        Row(entry["params"], entry["stats"]["data"][0], entry["extra_info"]["stats_unit"], entry) for entry in entries
     ]  # fmt: skip
     first = entries[0]["extra_info"]
-    notes = dict.fromkeys(note for each in entries for note in each["extra_info"]["notes"])
-    of = {each["extra_info"]["stats_of"] for each in entries}
+    notes = dict.fromkeys(note for entry in entries for note in entry["extra_info"]["notes"])
+    quantities = {entry["extra_info"]["stats_of"] for entry in entries}
     return Table(
-        name, of.pop() if len(of) == 1 else "several quantities", first["source"], first["date"], [*notes], rows
+        name,
+        quantities.pop() if len(quantities) == 1 else "several quantities",
+        first["source"],
+        first["date"],
+        [*notes],
+        rows,
     )
 
 
 def read_run(path: Path) -> list[_Entry]:
-    """The entries of a run that pytest-benchmark has stored. Raises UsageError."""
+    """Return the entries of a run that pytest-benchmark has stored. Raises UsageError."""
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
-        found: list[_Entry] = [{key: each[key] for key in ("fullname", "params", "extra_info")} for each in entries]
+        selected: list[_Entry] = [
+            {key: entry[key] for key in ("fullname", "params", "extra_info")} for entry in entries
+        ]
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path}: is not a run stored by pytest-benchmark") from error
-    return found
+    return selected
 
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Where a run has the figure of a row.
+    """The place of a row's figure in a run.
 
     Attributes:
         test: the test function, as in an entry's full name.
-        metric, scale: its number, and what that is multiplied by to be in the table's unit.
-        like: parameters of the entry, or what else it says of itself, that must be these.
-        has, lacks: what it must say something of, or nothing.
+        metric, scale: its number, and the factor that converts it to the table's unit.
+        like: parameters or other fields of the entry that must have these values.
+        has, lacks: fields that it must have, or must not have.
     """
 
     test: str
@@ -137,24 +143,24 @@ class _Figure:
     lacks: Sequence[str] = ()
 
 
-def _figure_of(row: _Entry) -> _Figure:
-    about = row["extra_info"]
-    if told := about.get("beside"):
-        like, has, lacks = told.get("run", {}), told.get("has", ()), told.get("lacks", ())
-        return _Figure(told["test"], told["metric"], told["scale"], like, has, lacks)
-    wanted = {name: row["params"][name] for name in about.get("match", row["params"])}
-    return _Figure(row["fullname"], about["stats_metric"], about["stats_scale"], wanted)
+def _describe_figure(row: _Entry) -> _Figure:
+    info = row["extra_info"]
+    if comparison := info.get("beside"):
+        like, has, lacks = comparison.get("run", {}), comparison.get("has", ()), comparison.get("lacks", ())
+        return _Figure(comparison["test"], comparison["metric"], comparison["scale"], like, has, lacks)
+    parameters = {name: row["params"][name] for name in info.get("match", row["params"])}
+    return _Figure(row["fullname"], info["stats_metric"], info["stats_scale"], parameters)
 
 
-def beside(table: Table, run: Sequence[_Entry]) -> int:
-    """Put what a run measured beside the rows that it repeats. Returns how many values were added."""
+def add_measured(table: Table, run: Sequence[_Entry]) -> int:
+    """Add what a run measured to the rows that it repeats, and return the number of added values."""
     count = 0
     for row in table.rows:
-        figure = _figure_of(row.entry)
-        for mine in run:
-            if not _has(mine, figure):
+        figure = _describe_figure(row.entry)
+        for entry in run:
+            if not _repeats_row(entry, figure):
                 continue
-            info = mine["extra_info"]
+            info = entry["extra_info"]
             value = info.get(figure.metric)
             is_number = isinstance(value, (int, float)) and isfinite(value)
             scaled = value * figure.scale if is_number else None
@@ -168,21 +174,21 @@ def beside(table: Table, run: Sequence[_Entry]) -> int:
     return count
 
 
-def _has(mine: _Entry, figure: _Figure) -> bool:
-    """Returns whether an entry is of this test function, in a checkout or a wheel, and of the right kind."""
-    (my_file, my_test), (file, test) = map(_named, (mine["fullname"], figure.test))
-    if not test:  # a suite's own table names the function alone
+def _repeats_row(entry: _Entry, figure: _Figure) -> bool:
+    """Return whether an entry is of this test function, in a checkout or a wheel, and of the right kind."""
+    (my_file, my_test), (file, test) = map(_split_test_name, (entry["fullname"], figure.test))
+    if not test:  # a suite's own table has only the name of the function
         (file, test) = my_file, figure.test
     if (my_file, my_test) != (file, test):
         return False
-    info = mine["extra_info"]
-    given = {**info, **(mine["params"] or {})}
-    if any(given.get(name) != value for name, value in figure.like.items()):
+    info = entry["extra_info"]
+    values = {**info, **(entry["params"] or {})}
+    if any(values.get(name) != value for name, value in figure.like.items()):
         return False
     return all(name in info for name in figure.has) and not any(name in info for name in figure.lacks)
 
 
-def _named(fullname: Any) -> tuple[tuple[str, ...], str]:
-    """Returns the last two parts of a test's file, and its function: without parameters, and without a label."""
+def _split_test_name(fullname: Any) -> tuple[tuple[str, ...], str]:
+    """Return the last two parts of a test's file, and its function without parameters and label."""
     file, _, test = str(fullname).partition("::")
     return PurePosixPath(file).parts[-2:], re.split(r"[\[#]", test, maxsplit=1)[0]

@@ -1,9 +1,9 @@
-"""The state of a long series on disk: a stop of any kind loses at most the round that was running.
+"""The state of a long series on disk. A stop of any kind loses at most the round that was running.
 
-What may live here: one file of JSON lines per series, written on the controller. A file is made under a temporary
-name; a line is one write, then fsync, so that only the last can be torn. Only one process has a file open.
+Each series has a file of JSON lines, which the controller writes. A file is made under a temporary name. A line is one
+write, then fsync, so that only the last can be torn. Only one process has a file open.
 
-Schemas: 1: a header (``schema``, ``key``, ``setup``, ``plan``), then lines with ``session`` (a process took it up),
+Schema 1 has a header (``schema``, ``key``, ``setup``, ``plan``), then lines with ``session`` (a process continued it),
 ``round`` (numbered from 0, with ``ended_s``) or ``end`` (its entry was made). Times are seconds of the Unix epoch.
 """
 
@@ -37,7 +37,7 @@ class SeriesFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open and check it. Raises ResultsError for one of another schema, a damaged one, or one in use."""
+        """Open and check a series. Raises ResultsError for one of another schema, a damaged one, or one in use."""
         self.path, self.rounds, self.observed_s = path, 0, 0.0
         self.is_finished = self.was_torn = False
         try:
@@ -46,8 +46,8 @@ class SeriesFile:
             raise ResultsError(f"{path}: expected the state file of a series ({error.strerror})") from error
         try:
             self._lock()
-            self.header = _header(path, self._file.readline())
-            self._check()
+            self.header = _parse_header(path, self._file.readline())
+            self._count_lines()
         except BaseException:
             self._file.close()
             raise
@@ -56,22 +56,22 @@ class SeriesFile:
         """Write a line so that it survives a power loss. Raises ResultsError."""
         try:
             self._file.seek(0, os.SEEK_END)
-            self._file.write(_encoded(line))
+            self._file.write(_encode_line(line))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
             raise ResultsError(f"{self.path}: cannot write the state of the series: {error.strerror}") from error
         self.rounds += "round" in line
 
-    def page(self, offset: int, most: int) -> tuple[list[_Line], int]:
-        """At most ``most`` lines after the header from a byte offset (0: the first), and where the next ones begin."""
+    def read_page(self, offset: int, max_lines: int) -> tuple[list[_Line], int]:
+        """Return lines from a byte offset (0: the first after the header), and the offset of the next ones, or 0."""
         self._file.seek(offset)
         if not offset:
             self._file.readline()
-        lines: list[_Line] = []
-        while len(lines) < most and (raw := self._file.readline()):
-            lines.append(json.loads(raw))
-        return lines, self._file.tell() if len(lines) == most else 0
+        read_lines: list[_Line] = []
+        while len(read_lines) < max_lines and (raw := self._file.readline()):
+            read_lines.append(json.loads(raw))
+        return read_lines, self._file.tell() if len(read_lines) == max_lines else 0
 
     def close(self) -> None:
         """Close the file."""
@@ -80,50 +80,50 @@ class SeriesFile:
     def _lock(self) -> None:
         try:
             import fcntl
-        except ImportError:  # not on Windows: two sessions on one series are the user's to avoid there
+        except ImportError:  # Windows has no such locks, so there the user must not use one series in two sessions
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ResultsError(f"{self.path}: another run is using this series now") from error
 
-    def _check(self) -> None:
+    def _count_lines(self) -> None:
         """Read and count all lines, and cut off a torn last one."""
-        began_s = last_s = 0.0
+        session_start_s = last_end_s = 0.0
         while True:
-            at = self._file.tell()
+            offset = self._file.tell()
             raw = self._file.readline()
             if not raw:
                 break
-            line = _decoded(raw)
+            line = _decode_line(raw)
             if line is None:
                 if self._file.read(1):
-                    raise ResultsError(f"{self.path}: damaged at byte {at}: {raw[:40]!r}; start a new series")
-                self._file.truncate(at)
+                    raise ResultsError(f"{self.path}: damaged at byte {offset}: {raw[:40]!r}; start a new series")
+                self._file.truncate(offset)
                 self.was_torn = True
                 break
             try:
                 if "session" in line:
-                    self.observed_s += last_s - began_s
-                    began_s = last_s = float(line["session"]["at_s"])
+                    self.observed_s += last_end_s - session_start_s
+                    session_start_s = last_end_s = float(line["session"]["at_s"])
                 elif "round" in line:
                     if line["round"] != self.rounds:
                         raise ResultsError(f"{self.path}: expected round {self.rounds}, found {line['round']!r}")
                     self.rounds += 1
-                    last_s = float(line["ended_s"])
+                    last_end_s = float(line["ended_s"])
                 self.is_finished = "end" in line
             except (KeyError, TypeError, ValueError) as error:
-                raise ResultsError(f"{self.path}: damaged at byte {at}: {error}; start a new series") from error
-        self.observed_s += last_s - began_s
+                raise ResultsError(f"{self.path}: damaged at byte {offset}: {error}; start a new series") from error
+        self.observed_s += last_end_s - session_start_s
 
 
-def create(path: Path, header: Mapping[str, Any]) -> SeriesFile:
-    """Begin a series. Raises ResultsError."""
+def create_series(path: Path, header: Mapping[str, Any]) -> SeriesFile:
+    """Create a series. Raises ResultsError."""
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(_encoded({"schema": SCHEMA, **header}))
+            file.write(_encode_line({"schema": SCHEMA, **header}))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -133,28 +133,28 @@ def create(path: Path, header: Mapping[str, Any]) -> SeriesFile:
     return SeriesFile(path)
 
 
-def resume(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> SeriesFile:
+def resume_series(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> SeriesFile:
     """Resume a series. Raises ResultsError if it has another test, provider or set-up, or cannot be read."""
-    found = SeriesFile(path)
-    for name, wanted in (("key", key), ("setup", setup)):
-        there = found.header.get(name)
-        if there != wanted:
-            found.close()
-            differs = "; ".join(_differences(there if isinstance(there, dict) else {}, wanted))
-            raise ResultsError(f"{path}: a series of something else: {differs}")
-    return found
+    series = SeriesFile(path)
+    for name, expected in (("key", key), ("setup", setup)):
+        actual = series.header.get(name)
+        if actual != expected:
+            series.close()
+            differences = "; ".join(_list_differences(actual if isinstance(actual, dict) else {}, expected))
+            raise ResultsError(f"{path}: belongs to another series: {differences}")
+    return series
 
 
-def lines(path: Path) -> Iterator[_Line]:
-    """Yields the lines of a series after its header, also of one in use; a torn last line is left out.
+def read_lines(path: Path) -> Iterator[_Line]:
+    """Yield the lines of a series after its header, even while it is in use. A torn last line is omitted.
 
     Raises ResultsError if it cannot be read, or is of another schema.
     """
     try:
         with path.open("rb") as file:
-            _header(path, file.readline())
+            _parse_header(path, file.readline())
             for raw in file:
-                line = _decoded(raw)
+                line = _decode_line(raw)
                 if line is None:
                     return
                 yield line
@@ -162,32 +162,34 @@ def lines(path: Path) -> Iterator[_Line]:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def latest(folder: Path, key: Mapping[str, Any]) -> Path | None:
-    """Returns the most recently written unfinished series of a key. Raises ResultsError for one of another schema."""
+def find_latest(folder: Path, key: Mapping[str, Any]) -> Path | None:
+    """Return the most recently written unfinished series of a key, or None. Raises ResultsError for one of another
+    schema.
+    """
     paths = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:
         with path.open("rb") as file:
-            header = _header(path, file.readline())
-            if header.get("key") == key and not any("end" in (_decoded(raw) or {}) for raw in _tail(file)):
+            header = _parse_header(path, file.readline())
+            if header.get("key") == key and not any("end" in (_decode_line(raw) or {}) for raw in _read_tail(file)):
                 return path
     return None
 
 
-def _tail(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the last lines; the line that ends a series is short."""
+def _read_tail(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the last lines. The line that ends a series is short."""
     start = max(file.tell(), file.seek(0, os.SEEK_END) - 200)
     file.seek(start)
     yield from file
 
 
-def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*there, *wanted}):
-        if there.get(name) != wanted.get(name):
-            yield f"{name} was {there.get(name)!r} and is {wanted.get(name)!r}"
+def _list_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*actual, *expected}):
+        if actual.get(name) != expected.get(name):
+            yield f"{name} was {actual.get(name)!r} and is {expected.get(name)!r}"
 
 
-def _header(path: Path, raw: bytes) -> _Line:
-    header = _decoded(raw)
+def _parse_header(path: Path, raw: bytes) -> _Line:
+    header = _decode_line(raw)
     if header is None or "schema" not in header:
         raise ResultsError(f"{path}: expected the state file of a series")
     if header["schema"] != SCHEMA:
@@ -195,12 +197,12 @@ def _header(path: Path, raw: bytes) -> _Line:
     return header
 
 
-def _encoded(line: Mapping[str, Any]) -> bytes:
+def _encode_line(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _decoded(raw: bytes) -> _Line | None:
-    """Returns a decoded line, or None for a torn one."""
+def _decode_line(raw: bytes) -> _Line | None:
+    """Return a decoded line, or None for a torn one."""
     if not raw.endswith(b"\n"):
         return None
     try:

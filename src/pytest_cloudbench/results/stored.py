@@ -1,7 +1,7 @@
-"""The files in which pytest-benchmark stores runs: finding them, reading them, and saying why one cannot be read.
+"""The files in which pytest-benchmark stores runs: finding them, reading them, and explaining why one cannot be read.
 
-What may live here: what is true of one such file, whoever asks. Nothing in a file is trusted: it may be torn, huge,
-from another program or from a later version of this one. ``index`` keeps what it finds in many of them.
+Nothing in a file is trusted: it may be torn, huge, from another program or from a later version of this one. ``index``
+keeps what it finds in many of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pytest_cloudbench.model import ResultsError
 
 LARGEST_BYTES = 256 * 1024 * 1024
 _NUMBERED = re.compile(r"\d{4,}_.*\.json")
-"""Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""
+"""Names of files of runs in pytest-benchmark's folder. Other files, such as published tables, are not runs."""
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+")
-"""Folders of records; ``cloudbench recover`` writes the entries of a killed run into them."""
-_OF_FIRST = frozenset({"provider", "emulated", "versions", "ops", "response_p50"})
-"""What entries of schema 1 hold, unlike those of stock benchmarks."""
-_OF_SIDES = ("A", "B", "deciding", "stopped", "minutes", "pairs", "differences")
-"""What is kept of a comparison of two sides: all but its blocks."""
+"""Names of folders of records, into which ``cloudbench recover`` writes the entries of a killed run."""
+_FIRST_SCHEMA_KEYS = frozenset({"provider", "emulated", "versions", "ops", "response_p50"})
+"""Keys of entries of schema 1, which those of stock benchmarks do not have."""
+_COMPARISON_KEYS = ("A", "B", "deciding", "stopped", "minutes", "pairs", "differences")
+"""Keys that are kept of a comparison of two sides, which are all but its blocks."""
 _NO_COMMIT = frozenset({"unversioned", "unknown", ""})
 _NO_BRANCH = frozenset({"(unknown)", "(detached head)", "unknown"})
 
@@ -39,9 +39,9 @@ class RunFile:
 
     Attributes:
         path: the file.
-        place: where it is below the storage, with ``/`` on every system; this names it.
-        run: the place of the run that it is part of: a recovered run has a file for each entry.
-        size_bytes, mtime_ns: as the file system says; another value means other content.
+        place: its path below the storage, with ``/`` on every system, which identifies it.
+        run: the place of its run. A recovered run has a file for each entry.
+        size_bytes, mtime_ns: as the file system reports them. Another value means other content.
     """
 
     path: Path
@@ -52,15 +52,15 @@ class RunFile:
 
     @property
     def is_recovered(self) -> bool:
-        """Whether ``cloudbench recover`` has written it, and not pytest-benchmark."""
+        """True if ``cloudbench recover`` has written it, and not pytest-benchmark."""
         return self.run != self.place
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What pytest-benchmark knew of the code under test; texts are empty if it did not.
+    """The commit of the code under test, as far as pytest-benchmark knew it. Unknown texts are empty.
 
-    ``is_dirty``: files had been changed since the commit.
+    ``is_dirty`` means that files had been changed since the commit.
     """
 
     id: str = ""
@@ -79,43 +79,45 @@ class StoredEntry:
     info: Mapping[str, Any]
 
 
-def find(storage: Path) -> Iterator[RunFile]:
-    """Yields the files of runs below a storage, in no order. A storage that does not exist has none.
+def find_run_files(storage: Path) -> Iterator[RunFile]:
+    """Yield the files of runs below a storage, in no order. A storage that does not exist has none.
 
     Raises ResultsError if the storage cannot be listed.
     """
-    for folder in [storage, *folders(storage)]:
-        for found in _listed(folder):
-            if _NUMBERED.fullmatch(found.name):
-                yield from _run_file(storage, found, found.name)
-            elif _RUN_ID.fullmatch(found.name) and found.is_dir(follow_symlinks=False):
-                for entry in _listed(Path(found.path)):
-                    if entry.name.endswith(".json") and entry.name != "run.json":  # an unmerged run's note
-                        yield from _run_file(storage, entry, "")
+    for folder in [storage, *machine_folders(storage)]:
+        for item in _list_folder(folder):
+            if _NUMBERED.fullmatch(item.name):
+                yield from _make_run_file(storage, item, item.name)
+            elif _RUN_ID.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
+                for entry in _list_folder(Path(item.path)):
+                    if (
+                        entry.name.endswith(".json") and entry.name != "run.json"
+                    ):  # run.json is the note of an unmerged run
+                        yield from _make_run_file(storage, entry, "")
 
 
-def folders(storage: Path) -> list[Path]:
-    """Returns the folders of a storage, one for each kind of machine. Raises ResultsError if it cannot be listed."""
+def machine_folders(storage: Path) -> list[Path]:
+    """Return the folders of a storage, one for each kind of machine. Raises ResultsError if it cannot be listed."""
     return [
-        Path(found.path) for found in _listed(storage) if not _RUN_ID.fullmatch(found.name) and found.is_dir()
+        Path(item.path) for item in _list_folder(storage) if not _RUN_ID.fullmatch(item.name) and item.is_dir()
     ]  # fmt: skip
 
 
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
+def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as items:
+            return list(items)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise ResultsError(f"{folder}: cannot be listed: {error.strerror}") from error
 
 
-def _run_file(storage: Path, found: os.DirEntry[str], name: str) -> Iterator[RunFile]:
-    path = Path(found.path)
+def _make_run_file(storage: Path, item: os.DirEntry[str], name: str) -> Iterator[RunFile]:
+    path = Path(item.path)
     try:
-        status = found.stat()
-    except OSError:  # gone since, or a link to nothing
+        status = item.stat()
+    except OSError:  # removed meanwhile, or a dangling link
         return
     place = path.relative_to(storage).as_posix()
     run = place if name else path.parent.relative_to(storage).as_posix()
@@ -123,12 +125,12 @@ def _run_file(storage: Path, found: os.DirEntry[str], name: str) -> Iterator[Run
 
 
 def read_document(path: Path) -> Any:
-    """Read the JSON of a stored run; it may hold anything. Raises ResultsError."""
+    """Read the JSON of a stored run, which may hold anything. Raises ResultsError."""
     try:
-        found = path.stat()
-        if not S_ISREG(found.st_mode):
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
             raise ResultsError(f"{path}: expected a file")
-        if found.st_size > LARGEST_BYTES:
+        if status.st_size > LARGEST_BYTES:
             raise ResultsError(f"{path}: is larger than {LARGEST_BYTES:,} bytes; expected a stored run")
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -137,75 +139,80 @@ def read_document(path: Path) -> Any:
         raise ResultsError(f"{path}: is not JSON: {error}") from error
 
 
-def read(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
-    """Returns the commit, the time at which a run was stored (Unix epoch, milliseconds), and our entries.
+def read_run(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
+    """Return the commit, the time at which a run was stored (Unix epoch, milliseconds), and our entries.
 
-    Entries of stock benchmarks, which say nothing about themselves, are omitted. Raises ResultsError.
+    Entries of stock benchmarks, which do not describe themselves, are omitted. Raises ResultsError.
     """
-    from pytest_cloudbench.results.installed import learn_declared, learn_installed  # agents never come here
+    from pytest_cloudbench.results.installed import (
+        learn_declared,
+        learn_installed,
+    )  # imported here, because agents never need it
 
     document = read_document(path)
-    listed = document.get("benchmarks") if isinstance(document, dict) else None
-    if not isinstance(listed, list):
+    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
+    if not isinstance(benchmarks, list):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: it has no list of benchmarks")
-    entries = [entry for each in listed if (entry := _entry(path, each)) is not None]
-    learn_installed()  # what the numbers in it mean
+    entries = [entry for benchmark in benchmarks if (entry := _read_entry(path, benchmark)) is not None]
+    learn_installed()  # it declares the metrics of the entries
     for entry in entries:
         learn_declared(entry.info.get("suite"))
-    return commit_of(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
+    return read_commit(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
 
 
-def _entry(path: Path, found: Any) -> StoredEntry | None:
-    named = found if isinstance(found, dict) else {}
-    fullname, name, info = named.get("fullname"), named.get("name"), named.get("extra_info") or {}
+def _read_entry(path: Path, benchmark: Any) -> StoredEntry | None:
+    fields = benchmark if isinstance(benchmark, dict) else {}
+    fullname, name, info = fields.get("fullname"), fields.get("name"), fields.get("extra_info") or {}
     if not isinstance(fullname, str) or not isinstance(info, dict):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: an entry without a name")
-    schema = info.get("schema", 1 if info.keys() >= _OF_FIRST else None)  # the first version did not number it
+    schema = info.get(
+        "schema", 1 if info.keys() >= _FIRST_SCHEMA_KEYS else None
+    )  # the first version stored no schema number
     if schema is None:
         return None
     if not isinstance(schema, int) or not 1 <= schema <= ENTRY_SCHEMA:
         raise ResultsError(f"{path}: has entry schema {schema}; this version reads 1 to {ENTRY_SCHEMA}")
-    params = named.get("params")
+    params = fields.get("params")
     return StoredEntry(
         fullname, name if isinstance(name, str) else fullname, params if isinstance(params, dict) else {}, schema, info
     )  # fmt: skip
 
 
-def sides_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an entry says of two sides, ``versus``, or whose ``block`` it is; else nothing."""
-    found = {key: info[key] for key in ("versus", "block") if key in info}
-    if "versus" in found:
-        told = found["versus"] if isinstance(found["versus"], dict) else {}
-        found["versus"] = {key: told[key] for key in _OF_SIDES if key in told}
-    return found
+def read_sides(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's fields about two sides, which are ``versus`` or ``block``, if it has any."""
+    sides = {key: info[key] for key in ("versus", "block") if key in info}
+    if "versus" in sides:
+        comparison = sides["versus"] if isinstance(sides["versus"], dict) else {}
+        sides["versus"] = {key: comparison[key] for key in _COMPARISON_KEYS if key in comparison}
+    return sides
 
 
-def commit_of(found: Any) -> Commit:
-    """Returns what pytest-benchmark's ``commit_info`` says, of whatever type it is."""
-    known = found if isinstance(found, dict) else {}
-    commit, branch = (value if isinstance(value, str) else "" for value in (known.get("id"), known.get("branch")))
-    is_dirty = known.get("dirty") is True
+def read_commit(commit_info: Any) -> Commit:
+    """Return the commit in pytest-benchmark's ``commit_info``, of whatever type that is."""
+    fields = commit_info if isinstance(commit_info, dict) else {}
+    commit, branch = (value if isinstance(value, str) else "" for value in (fields.get("id"), fields.get("branch")))
+    is_dirty = fields.get("dirty") is True
     return Commit("" if commit in _NO_COMMIT else commit, "" if branch in _NO_BRANCH else branch, is_dirty)
 
 
-def _epoch_ms(found: Any) -> int | None:
+def _epoch_ms(date: Any) -> int | None:
     try:
-        return round(datetime.fromisoformat(found).timestamp() * 1000)
+        return round(datetime.fromisoformat(date).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError, OSError):
         return None
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Let in one process at a time to a folder; a killed one releases it."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let one process at a time use a folder. A killed process releases it."""
     try:
         import fcntl
-    except ImportError:  # Windows removes no file that another process has open
+    except ImportError:  # on Windows no file can be removed while another process has it open
         yield
         return
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # another one was quicker
+    except OSError:  # another process has removed it
         yield
         return
     try:

@@ -1,7 +1,6 @@
-"""What a suite declares: its figures, its conclusions and the titles of its columns, as values and as plain data.
+"""The declarations of a suite: its figures, its conclusions and the titles of its columns, as values and as plain data.
 
-What may live here: the values that a suite's module names, and their way into an entry and back. An entry carries what
-its suite declares about it, so a report needs neither the suite nor its path
+An entry carries what its suite declares about it, so a report needs neither the suite nor its path
 (docs/decisions/0013-suites-declare-what-is-theirs.md).
 """
 
@@ -17,21 +16,22 @@ from pytest_cloudbench.judge.metrics import Metric
 from pytest_cloudbench.model import UsageError
 
 _T = TypeVar("_T")
-_OWN = ("unit", "better", "time_like", "gated")
-"""What a suite says of a conclusion. All other fields of a metric are about single runs."""
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_CONCLUSION_FIELDS = ("unit", "better", "time_like", "gated")
+"""The fields of a metric that a conclusion has. All others are about single runs."""
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
-# Figures are named tuples and not dataclasses: each of fifty agents imports them, which takes half the time.
+# Figures are named tuples, because each of fifty agents imports them, and dataclasses would take twice the time.
 
 
 class Quote(NamedTuple):
-    """Which rows of a published table are quoted of a figure.
+    """The rows of a published table that are quoted in a figure.
 
     Attributes:
-        table, quantity, condition: which rows; of the condition its end, and if that is empty, all of the quantity.
-        x: where on the figure's axis; None: they are of all of it.
-        factor, plus: make values of the figure from those of the table.
-        given: names of parameters or facts, and what they must be: of another experiment nothing was published.
+        table, quantity, condition: select the rows. The condition is given by its end. If it is empty, all rows of the
+            quantity are selected.
+        x: the position on the figure's axis, or None if they hold along all of it.
+        factor, plus: convert values of the table to those of the figure.
+        given: parameters or facts that must have these values, because nothing was published for other experiments.
     """
 
     table: str
@@ -40,25 +40,25 @@ class Quote(NamedTuple):
     x: float | str | None = None
     factor: float = 1.0
     plus: float = 0.0
-    given: Mapping[str, float | str] = _NONE
+    given: Mapping[str, float | str] = _EMPTY
 
 
 class Curve(NamedTuple):
-    """Values along a parameter, a line for each provider or client.
+    """Values along a parameter, with a line for each provider or client.
 
     Attributes:
-        test: of which test function; a name that ends in ``*`` stands for all that begin so.
+        test: the test function. A name that ends in ``*`` matches all that begin so.
         x, y: a parameter, metric or extra value.
-        title: of the figure; ``told`` says what to look for.
-        x_title, y_title: of the axes, if the names of the values do not say it well.
-        published: the extra value that holds the published value of the same point; ``beside``: what it is instead, if
-            it is not a paper's.
+        title: the title of the figure. ``told`` says what to look for.
+        x_title, y_title: titles of the axes, if the names of the values do not suffice.
+        published: the extra value that holds the published value of the same point. ``beside`` describes it if it is
+            not from a paper.
         quotes: published values of single points, or of the whole line.
         low, high: extra values that bound the value.
-        inside: an extra value that holds all points of one experiment: level to values, whose median is drawn.
-        mark: a metric, extra or published value that names a value of x, such as a knee; it may be of another entry of
+        inside: an extra value with all points of one experiment, which maps a level to values, whose median is drawn.
+        mark: a metric, extra or published value that marks a value of x, such as a knee. It may be of another entry of
             the same test.
-        table: the published table that this figure shows; it is not drawn a second time.
+        table: the published table that this figure shows, so that it is not drawn again.
     """
 
     test: str
@@ -79,18 +79,18 @@ class Curve(NamedTuple):
 
 
 class TimeCourse(NamedTuple):
-    """What an entry's list says over the time of one experiment, a line for each client.
+    """An entry's list of values over the time of one experiment, with a line for each client.
 
     Attributes:
         test: see ``Curve``.
-        y: what the axis is called; its ending says the unit.
-        values: the entry's list of what was seen in each interval.
-        times: the entry's list of when, in seconds, or what says how long each interval is: a number, or its name.
-        title: of the figure; ``told`` says what to look for.
+        y: the name of the axis, whose ending is the unit.
+        values: the entry's list with a value for each interval.
+        times: the entry's list of times in seconds, or the length of each interval as a number or as its name.
+        title: the title of the figure. ``told`` says what to look for.
         is_sum: draw the sum so far.
         over: the extra value by which it is divided, if any.
-        published: names of published values, of the times at which they hold (empty: always), and words.
-        quotes: published values that hold always.
+        published: names of published values, names of the times at which they hold (empty: always), and labels.
+        quotes: published values that always hold.
         table: see ``Curve``.
     """
 
@@ -112,29 +112,29 @@ class Delays(NamedTuple):
 
     Attributes:
         test: see ``Curve``.
-        values: the entry's lists, to what each is called.
+        values: maps each of the entry's lists to its label.
         told: what to look for.
-        published: published values, to words.
-        shares: published shares of the delays in ``shares_of``, to the two times between which they are.
-        shares_of: what the list that the shares are about is called.
+        published: maps a published value to its label.
+        shares: maps a published share of the delays in ``shares_of`` to the two times between which they are.
+        shares_of: the label of the list that the shares are about.
         table: see ``Curve``.
     """
 
     test: str
     values: Mapping[str, str]
     told: str = ""
-    published: Mapping[str, str] = _NONE
-    shares: Mapping[str, tuple[float, float]] = _NONE
+    published: Mapping[str, str] = _EMPTY
+    shares: Mapping[str, tuple[float, float]] = _EMPTY
     shares_of: str = ""
     table: str = ""
 
 
 class Probes(NamedTuple):
-    """A search for a limit: its probes in their order, and the interval that is left for the answer.
+    """A search for a limit: its probes in their order, and the interval that remains for the answer.
 
     Attributes:
         test: see ``Curve``.
-        searched: the metrics that may be searched for, to the words for their levels.
+        searched: maps each metric that may be searched for to the words for its levels.
         table: see ``Curve``.
     """
 
@@ -144,11 +144,11 @@ class Probes(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """A long series over its time: which share of its writes completed, and how long its hash calls took.
+    """A long series over its time: the share of its writes that completed, and how long its hash calls took.
 
     Attributes:
         test: see ``Curve``.
-        table: the published table with the shares that other services completed, in percent; empty: none.
+        table: the published table with the shares that other services completed, in percent, if any.
         calls_told: what to look for in the figure of the hash calls.
     """
 
@@ -162,7 +162,7 @@ class LossGrid(NamedTuple):
 
     Attributes:
         test: see ``Curve``.
-        table: the published table with the loss rates of the same cells, in percent; empty: none.
+        table: the published table with the loss rates of the same cells, in percent, if any.
     """
 
     test: str
@@ -170,11 +170,11 @@ class LossGrid(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """A grid of yes, no and unknown: what each client can do.
+    """A grid of yes, no and unknown: the abilities of each client.
 
     Attributes:
         test: see ``Curve``.
-        table: the published table with other clients' answers; empty: none.
+        table: the published table with other clients' answers, if any.
     """
 
     test: str
@@ -182,15 +182,15 @@ class Answers(NamedTuple):
 
 
 class PublishedTable(NamedTuple):
-    """Numbers that somebody has published, for a figure beside what is measured of the same rows.
+    """Published numbers, for a figure that compares them with measurements of the same rows.
 
     Attributes:
-        name: of the table, such as ``thesis-2014-table-4.2``.
+        name: the name of the table, such as ``thesis-2014-table-4.2``.
         test: the test function whose entries repeat it.
-        metric: their number; ``scale`` makes a value of the table from it.
-        of: what the values mean; ``unit``, ``source`` and ``date`` are the table's.
-        rows: the parameters of an entry, and the published value, in the table's unit.
-        notes: what limits it.
+        metric: their number, which ``scale`` converts to a value of the table.
+        of: the meaning of the values. ``unit``, ``source`` and ``date`` are the table's.
+        rows: the parameters of an entry, and the published value in the table's unit.
+        notes: the limits of the table.
     """
 
     name: str
@@ -205,24 +205,24 @@ class PublishedTable(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def of_entry(self, given: Mapping[str, Any]) -> tuple[PublishedTable, ...]:
-        """Return the table with those rows only that an entry repeats; nothing if it repeats none."""
+        """Return the table with only those rows that an entry repeats, or nothing if it repeats none."""
         rows = tuple(row for row in self.rows if all(given.get(name) == value for name, value in row[0].items()))
         return (self._replace(rows=rows),) if rows else ()
 
 
 SuiteFigure = Curve | TimeCourse | Delays | Probes | Rounds | LossGrid | Answers
-_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(SuiteFigure)}
+_FIGURE_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(SuiteFigure)}
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What a suite declares, as ``CLOUDBENCH_SUITE`` in its test module or in the package of its tests.
+    """The declarations of a suite, as ``CLOUDBENCH_SUITE`` in its test module or in the package of its tests.
 
     Attributes:
-        name: what it is called.
-        figures: what a report draws of its entries.
-        conclusions: the metrics that it concludes from several runs: expectations and gates can name them.
-        columns: titles of columns of its tables, by metric or extra value, if their names do not say it well.
+        name: the name of the suite.
+        figures: the figures that a report draws from its entries.
+        conclusions: the metrics that it concludes from several runs. Expectations and gates can name them.
+        columns: titles of columns of its tables, by metric or extra value, if their names do not suffice.
         published: tables that its entries repeat.
     """
 
@@ -238,23 +238,23 @@ class Suite:
                 raise UsageError(f"suite {self.name}: {name}: a conclusion has no of, column or about")
 
     def about(self, test: str) -> Declared:
-        """Return what it declares about one test function."""
+        """Return the declarations about one test function."""
         figures = tuple(figure for figure in self.figures if _matches(figure.test, test))
         published = tuple(table for table in self.published if _matches(table.test, test))
         return Declared(self.name, figures, self.conclusions, self.columns, published)
 
 
 class Declared(NamedTuple):
-    """What a suite declares about the entries of one test function; an entry carries it. See ``Suite``."""
+    """A suite's declarations about the entries of one test function, which an entry carries. See ``Suite``."""
 
     suite: str
     figures: tuple[SuiteFigure, ...] = ()
-    conclusions: Mapping[str, Metric] = _NONE
-    columns: Mapping[str, str] = _NONE
+    conclusions: Mapping[str, Metric] = _EMPTY
+    columns: Mapping[str, str] = _EMPTY
     published: tuple[PublishedTable, ...] = ()
 
     def of_entry(self, given: Mapping[str, Any]) -> Declared:
-        """Return what is about one entry: the conclusions, titles and published rows of what it has."""
+        """Return the declarations about one entry: conclusions, titles and published rows of its values."""
         return self._replace(
             conclusions={name: row for name, row in self.conclusions.items() if name in given},
             columns={name: title for name, title in self.columns.items() if name in given},
@@ -265,108 +265,113 @@ class Declared(NamedTuple):
         """Convert to plain data."""
         return {
             "name": self.suite,
-            "figures": [{"kind": type(figure).__name__, **_plain(figure)} for figure in self.figures],
-            "conclusions": {name: {key: getattr(row, key) for key in _OWN} for name, row in self.conclusions.items()},
+            "figures": [{"kind": type(figure).__name__, **_to_plain(figure)} for figure in self.figures],
+            "conclusions": {
+                name: {key: getattr(row, key) for key in _CONCLUSION_FIELDS} for name, row in self.conclusions.items()
+            },
             "columns": dict(self.columns),
-            "published": [_plain(table) for table in self.published],
+            "published": [_to_plain(table) for table in self.published],
         }
 
 
-def declared_in(found: Any) -> Declared | None:
-    """Return what an entry's plain data declares; None if it declares nothing. What cannot be read is left out.
+def read_declared(plain: Any) -> Declared | None:
+    """Return the declarations in an entry's plain data, or None if there are none. What cannot be read is omitted.
 
     A file of results may be from anywhere, and from a later version that knows more kinds of figures.
     """
-    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
         return None
-    figures = [_read(_KINDS.get(str(_mapping(each).get("kind"))), each) for each in _listed(found.get("figures"))]
-    tables = [_read(PublishedTable, each) for each in _listed(found.get("published"))]
+    figures = [
+        _read_tuple(_FIGURE_KINDS.get(str(_as_mapping(item).get("kind"))), item)
+        for item in _as_sequence(plain.get("figures"))
+    ]
+    tables = [_read_tuple(PublishedTable, item) for item in _as_sequence(plain.get("published"))]
     return Declared(
-        found["name"], tuple(figure for figure in figures if figure is not None), conclusions_in(found),
-        _titles(found), tuple(table for table in tables if table is not None),
+        plain["name"], tuple(figure for figure in figures if figure is not None), read_conclusions(plain),
+        _read_columns(plain), tuple(table for table in tables if table is not None),
     )  # fmt: skip
 
 
-def conclusions_in(found: Any) -> dict[str, Metric]:
-    """Return the conclusions among an entry's plain data of its suite."""
-    given = found.get("conclusions") if isinstance(found, Mapping) else None
-    rows = {name: _conclusion(each) for name, each in _mapping(given).items()}
+def read_conclusions(plain: Any) -> dict[str, Metric]:
+    """Return the conclusions in the plain data of an entry's suite."""
+    conclusions = plain.get("conclusions") if isinstance(plain, Mapping) else None
+    rows = {name: _read_conclusion(conclusion) for name, conclusion in _as_mapping(conclusions).items()}
     return {name: row for name, row in rows.items() if row is not None}
 
 
-def titles_in(info: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the titles that an entry's suite has for columns, by metric or extra value."""
-    found = info.get("suite")
-    return _titles(found) if isinstance(found, Mapping) and isinstance(found.get("name"), str) else {}
+def read_titles(info: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the titles that an entry's suite gives columns, by metric or extra value."""
+    suite = info.get("suite")
+    return _read_columns(suite) if isinstance(suite, Mapping) and isinstance(suite.get("name"), str) else {}
 
 
-def _titles(found: Mapping[str, Any]) -> dict[str, str]:
-    return {name: title for name, title in _mapping(found.get("columns")).items() if isinstance(title, str)}
+def _read_columns(plain: Mapping[str, Any]) -> dict[str, str]:
+    return {name: title for name, title in _as_mapping(plain.get("columns")).items() if isinstance(title, str)}
 
 
 def _matches(pattern: str, test: str) -> bool:
     return test.startswith(pattern[:-1]) if pattern.endswith("*") else test == pattern
 
 
-def _mapping(found: Any) -> Mapping[str, Any]:
-    return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return {str(name): item for name, item in value.items()} if isinstance(value, Mapping) else {}
 
 
-def _listed(found: Any) -> Sequence[Any]:
-    return found if isinstance(found, (list, tuple)) else ()
+def _as_sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _plain(each) for name, each in value._asdict().items() if each not in ("", (), {})}
+        return {name: _to_plain(item) for name, item in value._asdict().items() if item not in ("", (), {})}
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        return {name: _to_plain(item) for name, item in value.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _read(kind: type[_T] | None, found: Any) -> _T | None:
-    """Build a named tuple from plain data. Returns None if that is not possible, or the kind is not known."""
+def _read_tuple(kind: type[_T] | None, plain: Any) -> _T | None:
+    """Build a named tuple from plain data. Return None if that is not possible, or the kind is not known."""
     try:
-        return _made(kind, found) if kind is not None and isinstance(found, Mapping) else None
+        return _build_tuple(kind, plain) if kind is not None and isinstance(plain, Mapping) else None
     except (TypeError, ValueError):
         return None
 
 
-def _conclusion(found: Any) -> Metric | None:
-    given = {name: found[name] for name in _OWN if name in found} if isinstance(found, Mapping) else {}
-    is_sound = (
-        isinstance(given.get("unit"), str) and given.get("better", "lower") in ("lower", "higher")
-        and isinstance(given.get("time_like", False), bool) and given.get("gated", "") in ("", "exact", "fact")
+def _read_conclusion(plain: Any) -> Metric | None:
+    fields = {name: plain[name] for name in _CONCLUSION_FIELDS if name in plain} if isinstance(plain, Mapping) else {}
+    is_valid = (
+        isinstance(fields.get("unit"), str) and fields.get("better", "lower") in ("lower", "higher")
+        and isinstance(fields.get("time_like", False), bool) and fields.get("gated", "") in ("", "exact", "fact")
     )  # fmt: skip
-    return Metric(**given) if is_sound else None
+    return Metric(**fields) if is_valid else None
 
 
-def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
+def _build_tuple(kind: type[_T], plain: Mapping[str, Any]) -> _T:
     """Build a named tuple from plain data. Raises ValueError for a wrong type, TypeError if a field is missing."""
     hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], found[name]) for name in hints if name in found})
+    return kind(**{name: _read_value(hints[name], plain[name]) for name in hints if name in plain})
 
 
-def _value(hint: Any, found: Any) -> Any:
-    """Read plain data as what a field's type says. Raises ValueError."""
-    origin, inside = get_origin(hint), get_args(hint)
+def _read_value(hint: Any, plain: Any) -> Any:
+    """Read plain data as the type of a field. Raises ValueError."""
+    origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
-        for each in inside:
-            if _is_of(each, found):
-                return found
-    if hasattr(hint, "_fields") and isinstance(found, Mapping):
-        return _made(hint, found)
-    if origin is tuple and isinstance(found, (list, tuple)):
-        kinds = [inside[0]] * len(found) if inside[-1] is ... else [*inside]
-        return tuple(_value(each, value) for each, value in zip(kinds, found, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(found, Mapping):
-        return {str(name): _value(inside[1], value) for name, value in found.items()}
-    if origin is None and _is_of(hint, found):
-        return found
-    raise ValueError(f"expected {hint}, found {type(found).__name__}")
+        for item_hint in type_arguments:
+            if _has_type(item_hint, plain):
+                return plain
+    if hasattr(hint, "_fields") and isinstance(plain, Mapping):
+        return _build_tuple(hint, plain)
+    if origin is tuple and isinstance(plain, (list, tuple)):
+        item_hints = [type_arguments[0]] * len(plain) if type_arguments[-1] is ... else [*type_arguments]
+        return tuple(_read_value(item_hint, value) for item_hint, value in zip(item_hints, plain, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(plain, Mapping):
+        return {str(name): _read_value(type_arguments[1], value) for name, value in plain.items()}
+    if origin is None and _has_type(hint, plain):
+        return plain
+    raise ValueError(f"expected {hint}, found {type(plain).__name__}")
 
 
-def _is_of(hint: Any, found: Any) -> bool:
+def _has_type(hint: Any, value: Any) -> bool:
     if hint is float:
-        return isinstance(found, (int, float)) and not isinstance(found, bool) and isfinite(found)
-    return isinstance(found, NoneType if hint is None else hint)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, NoneType if hint is None else hint)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_cloudbench.model import ResultsError, UsageError
-from pytest_cloudbench.results.owner import lives, owner_text
+from pytest_cloudbench.results.owner import is_alive, owner_text
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
 from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
 from pytest_cloudbench.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
@@ -106,7 +106,7 @@ class SavingBoxStatus:
     @property
     def is_running(self) -> bool:
         """Whether the process that wrote this is still running."""
-        return self.state != "stopped" and lives(self.owner) is not False
+        return self.state != "stopped" and is_alive(self.owner) is not False
 
 
 def state_path(savingbox: AnyPath, sync_folder: AnyPath, folder: Path | None = None) -> Path:

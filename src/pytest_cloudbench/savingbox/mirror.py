@@ -34,7 +34,7 @@ from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundEntry, OvertakenError, may_be_written, parents
 from pytest_cloudbench.savingbox.store import NEVER, Agreed, AgreementStore, Intent, Patching, WrittenPiece
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
-from pytest_cloudbench.support.watching import FileMark, mark_of
+from pytest_cloudbench.support.watching import FileMark, mark_file
 
 Change = Literal["no", "time", "unsure", "yes"]
 """Whether an entry has changed. ``time``: its content can only have changed if a program has set its time back.
@@ -204,7 +204,7 @@ class Mirror:
         if was_bytes <= _SUMMED_BYTES:
             with self.sync.reading(path) as theirs:
                 pieces += _unwritten_pieces(theirs, pages, was_bytes, to_bytes)
-                if mark_of(os.fstat(theirs)) != present.mark:
+                if mark_file(os.fstat(theirs)) != present.mark:
                     raise OvertakenError(f"{path!r} has changed")
         self.store.begin_patch(path, Patching(present.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
@@ -287,7 +287,7 @@ class Mirror:
                     if isinstance(error, OSError) and (patch := self.store.unfinished_patch(path)) is not None:
                         self._settle_patch(path, patch)
                     raise
-            after = mark_of(os.fstat(fd))
+            after = mark_file(os.fstat(fd))
         self.written_bytes += written_bytes
         self._record_copy(path, after, taken, new_entry, push=True)
         return "agreed" if new_entry == present else "pushed"
@@ -343,7 +343,7 @@ class Mirror:
         with self.sync.reading(path) as fd:
             note = partial(self._note_intent, path, source_entry, present, "ours")
             new_entry, taken = self.box.put_file(path, fd, source_entry.mode, present, note)
-            after = mark_of(os.fstat(fd))
+            after = mark_file(os.fstat(fd))
         self._record_copy(path, after, taken, new_entry, push=False)
         return "pulled"
 

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
-from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
+from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 STAGED = ".~cloudbench-saving-"
 """Prefix of unfinished files' names, on systems where every file needs a name. Such entries are never mirrored."""
@@ -268,10 +268,10 @@ class FolderSide:
     ) -> tuple[FoundEntry, FileMark]:
         staging = self._staging or os.path.dirname(self.path(relative))
         with self._unnamed_file(staging) as (fd, name):
-            taken = mark_of(os.fstat(source))
+            taken = mark_file(os.fstat(source))
             content.copy_data(source, fd)
             for _ in range(_PASSES - 1):
-                if (now := mark_of(os.fstat(source))) == taken:
+                if (now := mark_file(os.fstat(source))) == taken:
                     break
                 taken = now
                 for page in content.changed_pages(source, fd):
@@ -320,7 +320,7 @@ class FolderSide:
         Returns the file, the mark that the source had before the copied content was read, and how many bytes were
         written. Raises as ``put_file`` does. An OSError may leave the file patched in part, which the journal covers.
         """
-        taken = mark_of(os.fstat(source))
+        taken = mark_file(os.fstat(source))
         pages = None
         with contextlib.suppress(PermissionError), self.hold_entry(relative, seen), self.reading(relative) as old:
             pages = _take_at_most(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
@@ -337,7 +337,7 @@ class FolderSide:
         flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         fd = os.open(self.path(relative), flags)
         try:
-            if mark_of(os.fstat(fd)) != seen.mark:
+            if mark_file(os.fstat(fd)) != seen.mark:
                 raise OvertakenError(f"{relative!r} has changed")
             for page in pages:
                 self.before("write", relative)
@@ -410,14 +410,14 @@ class FolderSide:
     def _check_published(self, relative: str, fd: int) -> FoundEntry:
         """Return the entry at the path, which must still be the open file. Raises OvertakenError."""
         now = self.find_entry(relative)
-        if now is None or now.mark != mark_of(os.fstat(fd)):
+        if now is None or now.mark != mark_file(os.fstat(fd)):
             raise OvertakenError(f"{relative!r} was changed by another program")
         return now
 
 
 def _make_entry(path: str, status: os.stat_result) -> FoundEntry | None:
     """Return the entry with this status, or None for pipes, sockets and devices, which are not mirrored."""
-    mode, mark = stat.S_IMODE(status.st_mode), mark_of(status)
+    mode, mark = stat.S_IMODE(status.st_mode), mark_file(status)
     if stat.S_ISREG(status.st_mode):
         return FoundEntry("file", mode, mark, status.st_nlink)
     if stat.S_ISDIR(status.st_mode):

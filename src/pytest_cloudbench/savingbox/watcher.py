@@ -99,7 +99,7 @@ class EventWatcher:
 
     def begin_scan(self) -> None:
         """Drop the pending events: the scan sees their changes."""
-        self._inotify.drop()
+        self._inotify.drop_events()
         self._before, self._folders, self._is_lost = self._folders, {}, False
 
     def watch_folder(self, relative: str) -> None:

@@ -1,3 +1,3 @@
-"""What every room may use: the clock, opening files, redaction of secrets, optional libraries, changed files."""
+"""The clock, opening files, redaction of secrets, optional libraries and signs of changed files, for every room."""
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The run's clock, and waiting by it.
+"""The run's clock, the one way to wait for something, and the one way to let time pass.
 
-What may live here: reading the time that all records are in, the one way to wait for something, the one way to let
-time pass, and durations as people write them. Imported by fifty agents: keep it light.
+Fifty agents import this module, so keep it light.
 """
 
 from __future__ import annotations
@@ -14,23 +13,25 @@ from typing import Protocol
 _UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 now_ns = time.monotonic_ns
-"""Nanoseconds of this machine's monotonic clock: what every record of a run is in."""
+"""Return the nanoseconds of this machine's monotonic clock, in which all records of a run are."""
 
 
 class Signal(Protocol):
-    """What wakes those who wait for it, such as a ``threading.Event``."""
+    """An event that wakes those who wait for it, such as a ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Whether it was given."""
+        """Return whether the event has happened."""
         ...
 
     def wait(self, timeout: float | None = None) -> object:
-        """Return when it is given, or after ``timeout`` seconds."""
+        """Return when the event happens, or after ``timeout`` seconds."""
         ...
 
 
-def duration_s(text: str) -> float:
-    """Seconds of a text such as ``500ms``, ``90s`` or ``1d12h``; a bare number is seconds. Raises ValueError."""
+def parse_duration_s(text: str) -> float:
+    """Return the seconds of a text such as ``500ms``, ``90s`` or ``1d12h``. A bare number is seconds. Raises
+    ValueError.
+    """
     number = r"\d+(?:\.\d+)?"
     if re.fullmatch(rf"{number}|(?:{number}(?:ms|[smhd]))+", text, re.ASCII) is None:
         raise ValueError("expected a number with ms, s, m, h or d, such as 500ms, 90s or 1d12h")
@@ -39,43 +40,43 @@ def duration_s(text: str) -> float:
 
 
 def due_ns(delay_s: float) -> int:
-    """The time in ``delay_s`` seconds."""
+    """Return the time in ``delay_s`` seconds."""
     return now_ns() + round(delay_s * 1e9)
 
 
 def sleep_until_ns(due_ns: int) -> None:
-    """Let time pass until ``due_ns``: for the pace of a workload, never to wait for something to happen."""
-    while (left_ns := due_ns - now_ns()) > 0:
-        time.sleep(left_ns / 1e9)
+    """Let time pass until ``due_ns``, which is for the pace of a workload, never to wait for something to happen."""
+    while (remaining_ns := due_ns - now_ns()) > 0:
+        time.sleep(remaining_ns / 1e9)
 
 
 def wait_for(
-    wanted: Signal | Callable[[], bool], timeout_s: float, *, poll_s: float = 0.0,
+    condition: Signal | Callable[[], bool], timeout_s: float, *, poll_s: float = 0.0,
     stop: Signal | Callable[[], bool] | None = None,
 ) -> bool:  # fmt: skip
-    """Wait until ``wanted`` holds. False: it did not within ``timeout_s``, or ``stop`` held first.
+    """Wait until a condition is true. Return False if it is not within ``timeout_s``, or if ``stop`` comes first.
 
     Args:
-        wanted: a signal, which ends the wait at once, or a question.
-        timeout_s: seconds; a question is asked once more at their end.
-        poll_s: between two questions; with a signal and a ``stop``, between two looks at ``stop``.
-        stop: ends the wait, too; at once where it is a signal and ``wanted`` is a question.
+        condition: a signal, which ends the wait at once, or a function that is called again and again.
+        timeout_s: the longest wait in seconds, at whose end a function is called once more.
+        poll_s: the seconds between two calls, or with a signal and a ``stop``, between two checks of ``stop``.
+        stop: also ends the wait, at once if it is a signal and ``condition`` is a function.
 
     Raises ValueError without a ``poll_s`` where one is needed.
     """
-    signals = [each for each in (wanted, stop) if each is not None and not callable(each)]
+    signals = [signal for signal in (condition, stop) if signal is not None and not callable(signal)]
     if stop is None and signals:
         poll_s = timeout_s
     if poll_s <= 0 < timeout_s:
-        raise ValueError(f"poll_s={poll_s:g}: expected seconds above 0 between two looks")
+        raise ValueError(f"poll_s={poll_s:g}: expected seconds above 0 between two checks")
     until_s, pause = time.monotonic() + timeout_s, signals[0].wait if signals else time.sleep
-    while not _holds(wanted):
-        left_s = until_s - time.monotonic()
-        if left_s <= 0 or (stop is not None and _holds(stop)):
+    while not _is_true(condition):
+        remaining_s = until_s - time.monotonic()
+        if remaining_s <= 0 or (stop is not None and _is_true(stop)):
             return False
-        pause(min(poll_s, left_s))
+        pause(min(poll_s, remaining_s))
     return True
 
 
-def _holds(condition: Signal | Callable[[], bool]) -> bool:
+def _is_true(condition: Signal | Callable[[], bool]) -> bool:
     return condition() if callable(condition) else condition.is_set()

@@ -1,7 +1,4 @@
-"""Extras: optional dependencies that few runs need, and how to install them.
-
-What may live here: which extra provides the modules of a feature, and the one-line message when they are missing.
-"""
+"""Extras: optional dependencies that few runs need, and how to install them."""
 
 from __future__ import annotations
 
@@ -21,27 +18,27 @@ BRINGS = {
 """The extras that features need, and the modules whose presence shows that each is installed."""
 
 
-def missing(extra: str, modules: Collection[str] = ()) -> str:
-    """What is not installed and how to install it, in one line; empty when nothing is missing.
+def missing_extra(extra: str, modules: Collection[str] = ()) -> str:
+    """Return one line about modules that are not installed and how to install them, or nothing.
 
     ``modules`` are those of an extra that is not in ``BRINGS``, such as a driver's.
     """
-    absent = [name for name in modules or BRINGS[extra] if not _is_here(name)]
+    absent = [name for name in modules or BRINGS[extra] if not _is_importable(name)]
     if not absent:
         return ""
     verb = "are" if len(absent) > 1 else "is"
     return f"{' and '.join(absent)} {verb} not installed: run pip install 'pytest-cloudbench[{extra}]'"
 
 
-def require(extra: str, feature: str) -> None:
-    """Raise a one-line UsageError when ``feature`` needs an extra that is not installed."""
-    told = missing(extra)
-    if told:
-        raise UsageError(f"{feature}: {told}")
+def require_extra(extra: str, feature: str) -> None:
+    """Raise a one-line UsageError if ``feature`` needs an extra that is not installed."""
+    message = missing_extra(extra)
+    if message:
+        raise UsageError(f"{feature}: {message}")
 
 
-def _is_here(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except (ImportError, ValueError):  # something else stands under that name, or blocks it
+    except (ImportError, ValueError):  # another module has this name, or an entry of ``sys.modules`` blocks it
         return False

@@ -1,7 +1,7 @@
-"""Opening files that a user or another program names: regular files of limited size; anything else is an error.
+"""Opening files that a user or another program names: regular files of limited size, and nothing else.
 
-What may live here: opening such files, and replacing them. A name can be a FIFO without a writer, an endless device, a
-socket, a folder, or a symbolic link to one of these. Opening or reading these as files could hang or fill memory.
+A name can be that of a FIFO without a writer, an endless device, a socket, a folder, or a symbolic link to one of
+these. Opening or reading these as files could hang or fill memory.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _KINDS = (
 )  # fmt: skip
 
 
-def regular_file(path: str | os.PathLike[str], most_bytes: int | None) -> io.BufferedReader:
+def open_regular_file(path: str | os.PathLike[str], most_bytes: int | None) -> io.BufferedReader:
     """Open a file for reading.
 
     Args:
-        path: its name; a symbolic link is followed.
-        most_bytes: larger files are refused; None means no limit.
+        path: its name. A symbolic link is followed.
+        most_bytes: the size of the largest file that is opened. None means no limit.
 
     Raises OSError, whose ``strerror`` says what it is instead or how large it is, and ValueError for a name that no
     file can have.
     """
-    return open(_descriptor(path, os.O_RDONLY, most_bytes), "rb")
+    return open(_open_descriptor(path, os.O_RDONLY, most_bytes), "rb")
 
 
-def regular_log(path: str | os.PathLike[str], most_bytes: int) -> io.BufferedRandom:
-    """Open a file to read and append; a missing one is created for its owner only. Raises as ``regular_file`` does."""
-    return open(_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, most_bytes), "a+b")
+def open_regular_log(path: str | os.PathLike[str], most_bytes: int) -> io.BufferedRandom:
+    """Open a file to read and append, creating it for its owner only. Raises as ``open_regular_file`` does."""
+    return open(_open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, most_bytes), "a+b")
 
 
-def _descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None) -> int:
-    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # not every system has, or needs, each
+def _open_descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None) -> int:
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # not every system has or needs all of these
         flags |= getattr(os, name, 0)
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # what the system says of a socket
+        if error.errno == errno.ENXIO:  # the system's error for a socket
             raise OSError(errno.EINVAL, "a socket, not a regular file", os.fspath(path)) from error
         raise
     try:
@@ -68,26 +68,26 @@ def _descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes:
-    """Returns the content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
-    with regular_file(path, most_bytes) as file:
-        data = file.read(most_bytes + 1)  # some files of the system have no size and no end
+    """Return the content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
+    with open_regular_file(path, most_bytes) as file:
+        data = file.read(most_bytes + 1)  # some files of the system report no size and have no end
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"more than the {most_bytes:,} bytes that it may have", str(Path(path)))
     return data
 
 
 def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:
-    """Returns the table in a TOML file. Raises ConfigError, which says what was expected instead."""
+    """Return the table in a TOML file. Raises ConfigError, which says what was expected instead."""
     import tomllib
 
     try:
         return tomllib.loads(read_file(path).decode())
     except OSError as error:
-        told = f"cannot be read ({error.strerror or error}); expected {expected}"
-        raise ConfigError(os.fspath(path), "", told) from error
+        message = f"cannot be read ({error.strerror or error}); expected {expected}"
+        raise ConfigError(os.fspath(path), "", message) from error
     except (ValueError, RecursionError) as error:
-        told = f"not TOML ({str(error).partition(chr(10))[0]}); expected {expected}"
-        raise ConfigError(os.fspath(path), "", told) from error
+        message = f"not TOML ({str(error).partition(chr(10))[0]}); expected {expected}"
+        raise ConfigError(os.fspath(path), "", message) from error
 
 
 def write_whole(
@@ -97,13 +97,13 @@ def write_whole(
     """Write a file so that it is complete or absent, even if others write it at the same time.
 
     Args:
-        path: the file; one that is there is replaced.
+        path: the file, which is replaced if it exists.
         write: writes its content.
-        is_durable: whether a power cut must leave one of the two, which takes longer.
-        keeps_mode: whether the new one has the rights of the one that it replaces.
-        mode: its rights from the beginning, without those that the process's mask takes away.
+        is_durable: whether a power cut must leave the old or the new file, which takes longer.
+        keeps_mode: whether the new file has the rights of the one that it replaces.
+        mode: its rights from the beginning, without those that the process's mask removes.
 
-    Raises OSError, and what ``write`` raises.
+    Raises OSError, and the errors of ``write``.
     """
     partial = path.with_name(f".{path.name[:200]}-{os.getpid()}-{os.urandom(4).hex()}")
     try:

@@ -1,18 +1,17 @@
 """Removing secrets from texts, in whatever encoding a server or a library echoes them.
 
-What may live here: what this process knows to be secret, and finding it. Pure except for that knowledge: code that
-loads a credential or is issued one calls ``learn``, and everything shown to people or other processes passes ``clean``.
-From the first ``learn`` on, log records pass it too, whoever logs them.
+Code that loads a credential or is issued one calls ``learn``, and everything shown to people or other processes passes
+``clean``. From the first ``learn`` on, log records pass it too, whoever logs them.
 
 A secret is found as it is, and percent-encoded, escaped as in JSON, Python or HTML (any of its characters, also twice),
-in hexadecimal and in base64 of both alphabets, wherever in the encoded text it begins. Of a long one its beginning or
-its end is enough, because what is shown to people is often cut.
+in hexadecimal and in base64 of both alphabets, wherever in the encoded text it begins. The beginning or the end of a
+long secret is enough, because texts for people are often cut.
 
-One of less than eight characters could be a word: it is found as it is and where it stands alone, and one of less than
-four is not looked for.
+A secret of less than eight characters could be a word, so it is found only unencoded and where it stands alone. One of
+less than four characters is not searched for.
 
-What a session has learned ends with it: the plugin, and the fixtures of our own tests, begin a scope before it
-and end it afterwards. An agent's process has one session, so the same holds there.
+A scope limits what is learned to one session. The plugin, and the fixtures of our own tests, begin a scope before the
+session and end it afterwards. An agent's process has one session, so the same holds there.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from html.entities import codepoint2name
 from typing import Any
 
 MASK = "***"
-"""What is shown instead."""
+"""The text that is shown in place of a secret."""
 TAKEN_OUT = "scrubbed"
-"""What stands for a secret in a file that people share. A replay logs in with it, and it is no secret."""
+"""The text in place of a secret in a file that people share. A replay logs in with it, so it is not a secret."""
 
 _WORD_CHARACTERS = 8
 _LEAST_CHARACTERS = 4
 _ANCHOR_UNITS = 12
-"""This many characters of its beginning, or of its end, are enough to recognise a longer secret."""
+"""How many characters of its beginning or its end suffice to recognise a longer secret."""
 _WHOLE_UNITS = 256
 
-# What the special character of an escape may itself look like, when one encoding is put into another.
+# Forms of the special character of an escape, when one encoding is put into another.
 _PERCENT = r"%(?:25)*"
 _BACKSLASH = r"(?:\\|%(?:25)*5[Cc]|&#92;|&#[xX]5[Cc];){1,16}"
 _AMPERSAND = r"(?:&|\\{1,16}u0026|%(?:25)*26)(?:amp;)*"
@@ -47,40 +46,40 @@ _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_WORD = re.compile(
     r"(?!bypass|compass)\w*pass|pwd|\w*(?:password|passwd|passphrase|passcode|secret|credential)s?|\w*token"
 )
-_LAST_SECRET_WORD = re.compile(
+_SECRET_LAST_WORD = re.compile(
     r"(?:|api|access|account|app|auth|master|private|secret|shared)keys?|auth|authorization|cookie|delegation|sas|"
     r"signature"
 )
-_FORMS = frozenset("ascii base content data hash hex json md pem sha text value".split())
-"""Words that end a name and say only how its value is written. Digits are left out before."""
-_DESCRIBING = frozenset(
+_ENCODING_WORDS = frozenset("ascii base content data hash hex json md pem sha text value".split())
+"""Last words of a name that only say how its value is written. Digits are removed first."""
+_DESCRIBING_WORDS = frozenset(
     "algorithm arn bits count dir endpoint env expiry field file folder format helper id ids length method mode name "
     "path policy prefix provider scope size store strategy suffix timeout ttl type uri url username version".split()
 )
-"""Words that end a name of something public: where a secret is, which one it is, or of which kind."""
+"""Last words of a name whose value is public: where a secret is, which one it is, or of which kind."""
 
 
 def names_secret(name: str) -> bool:
-    """Return whether the value of a setting or an environment variable is secret, to judge by its name.
+    """Return whether the value of a setting or an environment variable is secret, judging by its name.
 
-    Only for names that nobody has declared: a driver says in ``CredentialSet.public`` which of its fields are not.
-    Of ``secret_id``, which some services publish and others do not, it says yes.
+    Use this only for undeclared names: a driver lists its public fields in ``CredentialSet.public``. ``secret_id``
+    counts as secret, although some services publish theirs.
     """
     words = [word.lower() for word in _NAME_WORD.findall(name)]
-    while len(words) > 1 and words[-1] in _FORMS:
+    while len(words) > 1 and words[-1] in _ENCODING_WORDS:
         words.pop()
     if not words or "public" in words:
         return False
     if words[-2:] in (["connection", "string"], ["secret", "id"]):
         return True
-    if words[-1] in _DESCRIBING:
+    if words[-1] in _DESCRIBING_WORDS:
         return False
-    return bool(_LAST_SECRET_WORD.fullmatch(words[-1]) or any(map(_SECRET_WORD.fullmatch, words)))
+    return bool(_SECRET_LAST_WORD.fullmatch(words[-1]) or any(map(_SECRET_WORD.fullmatch, words)))
 
 
 @cache
 def _character(character: str) -> str:
-    """The pattern of one character in all its forms."""
+    """Return the pattern of one character in all its forms."""
     if character.startswith("\\"):
         return rf"(?:{_BACKSLASH}|u005[Cc]|x5[Cc]){{1,64}}".replace("{1,16}", "")
     code = ord(character)
@@ -99,7 +98,7 @@ def _character(character: str) -> str:
 
 @cache
 def _base64_character(character: str) -> str:
-    """One of base64's 64, of which two have another form in URLs."""
+    """Return the pattern of one of base64's 64 characters, of which two have another form in URLs."""
     if character.isalnum():
         return character
     return f"(?:{'|'.join(map(_character, '+-' if character == '+' else '/_'))})"
@@ -116,56 +115,56 @@ def _any_case(digits: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Needle:
-    """One form of a secret: its units, each with the pattern that it is found by."""
+    """One form of a secret: its units, and the function that returns the pattern of a unit."""
 
     units: Sequence[str]
     pattern: Callable[[str], str]
 
     def anchor(self, *, escaped: bool, tail: bool = False) -> str:
-        """The pattern of its beginning, or of its end: with the first unit plain, or in any other form."""
+        """Return the pattern of its beginning or its end, with the first unit plain, or in any other form."""
         units = self.units[-_ANCHOR_UNITS:] if tail else self.units[:_ANCHOR_UNITS]
-        first, rest = units[0], "".join(map(self.pattern, units[1:]))
-        return (self.pattern(first) if escaped or first in "+/" else re.escape(first)) + rest
+        first, remainder = units[0], "".join(map(self.pattern, units[1:]))
+        return (self.pattern(first) if escaped or first in "+/" else re.escape(first)) + remainder
 
     def follow(self, text: str, start: int, end: int) -> int:
-        """How far it goes, once its anchor was found: to the secret's own end, or to where the text is cut."""
+        """Return the end of a secret whose anchor was found: its own end, or where the text is cut."""
         units = list(map(self.pattern, self.units))
-        # Only a whole pattern tells a plain "&" from the beginning of "&#38;"; long tokens have neither.
-        if len(units) <= _WHOLE_UNITS and (whole := re.compile("".join(units)).match(text, start)):
-            return whole.end()
+        # Only a whole pattern distinguishes a plain "&" from the beginning of "&#38;". Long tokens have neither.
+        if len(units) <= _WHOLE_UNITS and (complete := re.compile("".join(units)).match(text, start)):
+            return complete.end()
         for unit in units[_ANCHOR_UNITS:]:
-            found = re.compile(unit).match(text, end)
-            if found is None:
+            match = re.compile(unit).match(text, end)
+            if match is None:
                 break
-            end = found.end()
+            end = match.end()
         return end
 
 
 def _needles(secret: str) -> Iterator[_Needle]:
-    # As many backslashes as there are are one unit: each may be several in an encoding of the text.
+    # A run of backslashes is one unit, because each may be several in an encoding of the text.
     yield _Needle(re.findall(r"\\+|[^\\]", secret, re.DOTALL), _character)
     if len(secret) < _WORD_CHARACTERS:
         return
     data = secret.encode("utf-8", "surrogatepass")
     yield _Needle(data.hex(), _hex_digit)
     for before_bytes in range(3):
-        # The characters that hold bits of the secret alone, whatever stands before and after it.
+        # Take only the characters whose bits are all of the secret, whatever precedes and follows it.
         first, last = -(-8 * before_bytes // 6), 8 * (before_bytes + len(data)) // 6
         encoded = base64.b64encode(bytes(before_bytes) + data + bytes(2)).decode("ascii")
         yield _Needle(encoded[first:last], _base64_character)
 
 
 class _Redactor:
-    """What is known, and the pattern that finds it. Any thread may learn: what is known only grows."""
+    """The known secrets, and the pattern that finds them. Any thread may learn, since secrets are only added."""
 
     def __init__(self) -> None:
         self._needles: list[_Needle] = []
         self.secrets: set[str] = set()
-        self._found_by: tuple[int, re.Pattern[str], tuple[list[_Needle], ...]] = 0, re.compile("(?!)"), ()
+        self._search_state: tuple[int, re.Pattern[str], tuple[list[_Needle], ...]] = 0, re.compile("(?!)"), ()
 
     def learn(self, secrets: Iterable[str]) -> list[str]:
-        """Those that are new."""
-        new = [each for each in dict.fromkeys(secrets) if self._is_secret(each)]
+        """Add secrets, and return those that are new."""
+        new = [secret for secret in dict.fromkeys(secrets) if self._is_secret(secret)]
         self._needles += [needle for secret in new for needle in _needles(secret)]
         self.secrets.update(new)
         return new
@@ -174,49 +173,51 @@ class _Redactor:
         return len(secret) >= _LEAST_CHARACTERS and secret not in self.secrets and secret != TAKEN_OUT
 
     @staticmethod
-    def _compiled(known: Sequence[_Needle]) -> tuple[int, re.Pattern[str], tuple[list[_Needle], ...]]:
-        """How many needles, the pattern, and for each of its groups the needles that begin so; none for the end of one.
+    def _compile_patterns(needles: Sequence[_Needle]) -> tuple[int, re.Pattern[str], tuple[list[_Needle], ...]]:
+        """Return the number of needles, the pattern, and for each of its groups the needles that begin so.
 
-        Alternatives that begin with a plain character cost almost nothing where the text has another one; the others
-        are tried where the text has what an escape begins with.
+        A group of an end has no needles. Alternatives that begin with a plain character cost almost nothing where the
+        text has another one. The others are tried where the text has the beginning of an escape.
         """
-        found_by: list[list[_Needle]] = []
-        both = []
+        needles_by_group: list[list[_Needle]] = []
+        alternatives = []
         for escaped in (False, True):
             anchors: dict[str, list[_Needle]] = {}
-            for needle in known:
+            for needle in needles:
                 if escaped and needle.pattern is not _character:
-                    continue  # encoded once more, it still begins with a plain character, or with one of two others
+                    continue  # encoded again, it still begins with a plain character or one of two others
                 anchor = needle.anchor(escaped=escaped)
-                alone = len(needle.units) < _WORD_CHARACTERS
-                anchors.setdefault(rf"(?<!\w){anchor}(?!\w)" if alone else anchor, []).append(needle)
+                stands_alone = len(needle.units) < _WORD_CHARACTERS
+                anchors.setdefault(rf"(?<!\w){anchor}(?!\w)" if stands_alone else anchor, []).append(needle)
                 if len(needle.units) >= 2 * _ANCHOR_UNITS:
                     anchors.setdefault(needle.anchor(escaped=escaped, tail=True), [])
-            # Longer ones first: of two secrets that begin alike, all of the longer one is to go.
+            # Longer anchors go first, so that of two secrets that begin alike the longer one is removed completely.
             order = sorted(anchors, key=len, reverse=True)
-            both.append("|".join(f"{anchor}()" for anchor in order))
-            found_by += (anchors[anchor] for anchor in order)
-        return len(known), re.compile(f"{both[0]}|(?=[%&\\\\])(?:{both[1]})"), tuple(found_by)
+            alternatives.append("|".join(f"{anchor}()" for anchor in order))
+            needles_by_group += (anchors[anchor] for anchor in order)
+        return len(needles), re.compile(f"{alternatives[0]}|(?=[%&\\\\])(?:{alternatives[1]})"), tuple(needles_by_group)
 
     def clean(self, text: str) -> str:
         if not self.secrets:
             return text
-        if self._found_by[0] != len(self._needles):
-            # Not before it is needed: it takes 10 ms for a token, and most runs show none.
-            self._found_by = self._compiled(tuple(self._needles))
-        _, pattern, needles_of = self._found_by
-        pieces, done = list[str](), 0
-        while (found := pattern.search(text, done)) is not None:
-            start, end = found.span()
-            assert found.lastindex is not None
-            needles = needles_of[found.lastindex - 1]
-            if not needles:  # an end whose beginning is cut off
-                while start > done and _TOKEN_CHARACTER.match(text, start - 1) and text[start - 3 : start] != "...":
+        if self._search_state[0] != len(self._needles):
+            # Compile only when needed: it takes 10 ms for a token, and most runs show none.
+            self._search_state = self._compile_patterns(tuple(self._needles))
+        _, pattern, needles_of = self._search_state
+        pieces, cleaned_to = list[str](), 0
+        while (match := pattern.search(text, cleaned_to)) is not None:
+            start, end = match.span()
+            assert match.lastindex is not None
+            needles = needles_of[match.lastindex - 1]
+            if not needles:  # the end of a secret whose beginning is cut off
+                while (
+                    start > cleaned_to and _TOKEN_CHARACTER.match(text, start - 1) and text[start - 3 : start] != "..."
+                ):
                     start -= 1
             end = max((needle.follow(text, start, end) for needle in needles), default=end)
-            pieces += text[done:start], MASK
-            done = end
-        return "".join([*pieces, text[done:]]) if pieces else text
+            pieces += text[cleaned_to:start], MASK
+            cleaned_to = end
+        return "".join([*pieces, text[cleaned_to:]]) if pieces else text
 
 
 _REDACTOR = _Redactor()
@@ -225,29 +226,29 @@ _LISTENERS: list[Callable[[list[str]], object]] = []
 
 @dataclass(frozen=True, slots=True)
 class SecretScope:
-    """What is secret at one time, and who is told of more; for ``end_scope``. Its ``repr`` shows no secret."""
+    """The secrets and listeners at one time, for ``end_scope``. Its ``repr`` shows no secret."""
 
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     listeners: tuple[Callable[[list[str]], object], ...] = ()
 
 
 def begin_scope() -> SecretScope:
-    """Return what is secret now, for the ``end_scope`` that forgets what is learned meanwhile."""
+    """Return the current secrets, for the ``end_scope`` that forgets what is learned from now on."""
     return SecretScope(frozenset(_REDACTOR.secrets), tuple(_LISTENERS))
 
 
 def end_scope(scope: SecretScope) -> None:
-    """Forget what was learned since the scope began. Listeners that came since then are told no more."""
-    global _REDACTOR  # noqa: PLW0603 - a new one, because other threads may be using the former one
+    """Forget what was learned since the scope began. Listeners that were added since then are no longer called."""
+    global _REDACTOR  # noqa: PLW0603 - a new object, because other threads may be using the former one
     _LISTENERS[:] = [listener for listener in _LISTENERS if listener in scope.listeners]
     if not _REDACTOR.secrets <= scope.secrets:
-        kept = _Redactor()
-        kept.learn(_REDACTOR.secrets & scope.secrets)
-        _REDACTOR = kept
+        redactor = _Redactor()
+        redactor.learn(_REDACTOR.secrets & scope.secrets)
+        _REDACTOR = redactor
 
 
 def learn(secrets: Iterable[str]) -> None:
-    """From now on these are secret in this process, and in those that ``on_learn`` tells, until their scope ends."""
+    """Treat these as secret in this process, and in those that ``on_learn`` tells, until their scope ends."""
     new = _REDACTOR.learn(secrets)
     if new:
         clean_log()
@@ -256,121 +257,123 @@ def learn(secrets: Iterable[str]) -> None:
 
 
 def on_learn(listener: Callable[[list[str]], object]) -> None:
-    """Also report what is learned from now on to ``listener``, such as the process that shows this one's reports."""
+    """Also report secrets that are learned from now on to ``listener``, such as the process that shows our reports."""
     _LISTENERS.append(listener)
 
 
 def is_needed() -> bool:
-    """Whether anything is secret."""
+    """Return whether any secret is known."""
     return bool(_REDACTOR.secrets)
 
 
 def clean(text: str) -> str:
-    """The text with every secret replaced by ``MASK``."""
+    """Return the text with every secret replaced by ``MASK``."""
     return _REDACTOR.clean(text)
 
 
 def clean_log() -> None:
-    """From now on nothing that is logged in this process shows a secret, on whichever handler; safe to call again."""
-    former = logging.getLogRecordFactory()
-    if getattr(former, "cleans", False):
+    """Remove secrets from all that this process logs from now on, on any handler. Safe to call again."""
+    former_factory = logging.getLogRecordFactory()
+    if getattr(former_factory, "cleans", False):
         return
 
-    def made(*args: Any, **options: Any) -> logging.LogRecord:
-        record = former(*args, **options)
+    def make_clean_record(*args: Any, **options: Any) -> logging.LogRecord:
+        record = former_factory(*args, **options)
         _clean_record(record)
         return record
 
-    made.cleans = True  # type: ignore[attr-defined]  # a mark by which it is known again
-    logging.setLogRecordFactory(made)
+    make_clean_record.cleans = True  # type: ignore[attr-defined]  # marks the factory, so that it is not wrapped twice
+    logging.setLogRecordFactory(make_clean_record)
 
 
 def _clean_record(record: logging.LogRecord) -> None:
-    """A record without a secret is left unchanged."""
+    """Remove secrets from a log record. A record without one is left unchanged."""
     try:
         message = record.getMessage()
-    except Exception:  # it does not fit its arguments, which whoever formats it says, and shows both
-        record.msg = _cleaned(record.msg)
-        record.args = tuple(clean(str(each)) for each in record.args or ())
+    except Exception:  # the arguments do not fit: whoever formats the record reports that, and shows both
+        record.msg = _clean_value(record.msg)
+        record.args = tuple(clean(str(argument)) for argument in record.args or ())
     else:
-        if (told := clean(message)) != message:
-            record.msg, record.args = told, ()
+        if (cleaned := clean(message)) != message:
+            record.msg, record.args = cleaned, ()
     if record.exc_info and record.exc_info[0] is not None:
-        shown = logging.Formatter().formatException(record.exc_info)
-        if (told := clean(shown)) != shown:
-            record.exc_text, record.exc_info = told, None
+        traceback = logging.Formatter().formatException(record.exc_info)
+        if (cleaned := clean(traceback)) != traceback:
+            record.exc_text, record.exc_info = cleaned, None
     if record.stack_info:
         record.stack_info = clean(record.stack_info)
 
 
-def _cleaned(value: Any) -> Any:
-    """The value with all texts in it cleaned; lists and tables are changed in place."""
+def _clean_value(value: Any) -> Any:
+    """Return the value with all texts in it cleaned. Lists and dictionaries are changed in place."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, bytes):
         text = value.decode("latin-1")
-        return value if (told := clean(text)) == text else told.encode("latin-1")
+        return value if (cleaned := clean(text)) == text else cleaned.encode("latin-1")
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(map(_cleaned, value))
+        return tuple(map(_clean_value, value))
     if isinstance(value, list):
-        value[:] = map(_cleaned, value)
+        value[:] = map(_clean_value, value)
     elif isinstance(value, dict):
-        value.update({key: _cleaned(each) for key, each in value.items()})
+        value.update({key: _clean_value(item) for key, item in value.items()})
     return value
 
 
 def clean_error(error: BaseException) -> None:
-    """Take secrets out of an error, its causes and its notes, and out of what pytest would show of their frames.
+    """Remove secrets from an error, its causes and its notes, and from what pytest would show of their frames.
 
-    An SDK's frames hold the authorization header in local variables, which ``pytest -l`` prints; they also keep the
+    An SDK's frames hold the authorization header in local variables, which ``pytest -l`` prints. They also keep the
     payload of every failed upload in memory.
     """
-    waiting: list[BaseException | None] = [error]
+    pending: list[BaseException | None] = [error]
     seen: set[int] = set()
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        one.__traceback__ = None
-        one.args = _cleaned(one.args)
-        if isinstance(one, OSError):  # these are in no ``__dict__``
-            one.strerror = _cleaned(one.strerror)
-            if one.filename is not None:
-                one.filename = _cleaned(one.filename)
-        for name, value in list(vars(one).items()):
+        seen.add(id(current))
+        current.__traceback__ = None
+        current.args = _clean_value(current.args)
+        if isinstance(current, OSError):  # these attributes are not in ``__dict__``
+            current.strerror = _clean_value(current.strerror)
+            if current.filename is not None:
+                current.filename = _clean_value(current.filename)
+        for name, value in list(vars(current).items()):
             if isinstance(value, (str, bytes, list, dict, tuple)):
-                setattr(one, name, _cleaned(value))
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
+                setattr(current, name, _clean_value(value))
+        pending += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            pending += current.exceptions
 
 
 def clean_report(report: Any) -> None:
-    """Take secrets out of a test's or a collector's report: traceback or text, captured output and logs, properties."""
+    """Remove secrets from a test's or a collector's report: traceback, captured output, logs and properties."""
     if not is_needed():
         return
     report.sections = [(clean(title), clean(text)) for title, text in report.sections]
     if hasattr(report, "user_properties"):
-        report.user_properties = _cleaned(list(report.user_properties))
+        report.user_properties = _clean_value(list(report.user_properties))
     report.longrepr = clean_shown(report.longrepr)
 
 
 def clean_shown(value: Any) -> Any:
-    """What pytest is about to show, such as an error's page: its own objects are cleaned in place."""
-    return _shown(value, set()) if is_needed() else value
+    """Return a value that pytest is about to show, such as an error's page, cleaned. pytest's own objects change in
+    place.
+    """
+    return _clean_shown_value(value, set()) if is_needed() else value
 
 
-def _shown(value: Any, seen: set[int]) -> Any:
-    """What pytest shows, cleaned: texts, sequences and its own objects that are made of these."""
+def _clean_shown_value(value: Any, seen: set[int]) -> Any:
+    """Return a value cleaned: texts, sequences, and pytest's own objects that are made of these."""
     if isinstance(value, (str, bytes)):
-        return _cleaned(value)
+        return _clean_value(value)
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_shown(each, seen) for each in value)
+        return tuple(_clean_shown_value(item, seen) for item in value)
     if isinstance(value, list):
-        value[:] = [_shown(each, seen) for each in value]
+        value[:] = [_clean_shown_value(item, seen) for item in value]
     elif type(value).__module__.startswith("_pytest.") and id(value) not in seen:
         seen.add(id(value))
-        for name, each in list(vars(value).items()):
-            object.__setattr__(value, name, _shown(each, seen))
+        for name, item in list(vars(value).items()):
+            object.__setattr__(value, name, _clean_shown_value(item, seen))
     return value

@@ -1,7 +1,7 @@
 """Signs that files change: values of a file that change with it, and the kernel's events for folders.
 
-What may live here: marks of files, and inotify through ctypes, since the standard library has none. Events are Linux
-only; importing this is not. The reference client's processes import it: the standard library only.
+Events come from inotify through ctypes, since the standard library has no access to it. They are Linux only, but
+importing this module is not. The reference client's processes import it, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _IN_MOVED, _IN_CREATE, _IN_DELETE = 0xC0, 0x100, 0x200
 _EVENTS = _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE | _IN_MOVED | _IN_CREATE | _IN_DELETE
 _IN_ONLYDIR = 0x0100_0000
 _IN_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x4000_0000
-_HEAD = struct.Struct("iIII")
-_READ_BYTES, _MOST_READS = 1 << 16, 1 << 10
-# Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
-_STEP_NS = 50_000_000
+_HEADER = struct.Struct("iIII")
+_READ_BYTES, _MAX_READS = 1 << 16, 1 << 10
+# Time stamps move in steps of some milliseconds, so a file that has just changed may change again without a sign.
+_CLOCK_STEP_NS = 50_000_000
 
 
 class FileMark(NamedTuple):
@@ -38,26 +38,26 @@ class FileMark(NamedTuple):
     changed_ns: int
 
     def is_reliable(self) -> bool:
-        """Whether the mark will show any change from now on."""
-        return time.time_ns() - self.changed_ns > _STEP_NS
+        """Return whether the mark will show any change from now on."""
+        return time.time_ns() - self.changed_ns > _CLOCK_STEP_NS
 
 
-def mark_of(status: os.stat_result) -> FileMark:
-    """The mark of a file."""
+def mark_file(status: os.stat_result) -> FileMark:
+    """Return the mark of a file."""
     return FileMark(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class FolderEvent(NamedTuple):
-    """What happened in a watched folder.
+    """An event in a watched folder.
 
     Attributes:
-        watch: the folder's number, as ``Inotify.add`` gave it; -1 where events were lost.
-        name: of the entry; empty for the folder itself.
-        is_folder: whether the entry is one.
-        is_move: whether the entry has come from, or gone to, another name.
-        is_new: whether the entry has come.
-        is_unwatched: whether the folder is no longer watched, such as one that was deleted.
-        is_overflow: whether events were lost: anything may have happened.
+        watch: the folder's number, as ``Inotify.add`` returned it, or -1 if events were lost.
+        name: the name of the entry, or empty for the folder itself.
+        is_folder: whether the entry is a folder.
+        is_move: whether the entry was moved from or to another name.
+        is_new: whether the entry has appeared.
+        is_unwatched: whether the folder is no longer watched, for example because it was deleted.
+        is_overflow: whether events were lost, so that anything may have happened.
     """
 
     watch: int
@@ -70,7 +70,7 @@ class FolderEvent(NamedTuple):
 
 
 class Inotify:
-    """The kernel's events for some folders. Raises OSError when there can be none."""
+    """The kernel's events for some folders. Raises OSError if the system has none."""
 
     def __init__(self) -> None:
         try:
@@ -85,11 +85,11 @@ class Inotify:
         self._poll.register(self._fd, select.POLLIN)
 
     def fileno(self) -> int:
-        """The descriptor that can be read when there are events."""
+        """Return the descriptor that can be read when there are events."""
         return self._fd
 
     def add(self, folder: str) -> int:
-        """Watch a folder; returns its number, the same one if it is watched already. Raises OSError."""
+        """Watch a folder, and return its number, which stays the same if it is watched already. Raises OSError."""
         watch: int = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _EVENTS | _IN_ONLYDIR)
         if watch < 0:
             number = ctypes.get_errno()
@@ -101,32 +101,32 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Return True once there are events, False if the time is over first. None: no limit."""
+        """Return True once there are events, or False after the timeout. None means no timeout."""
         return bool(self._poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000))
 
     def read(self) -> Iterator[FolderEvent]:
-        """Yields the pending events without waiting; ends even if new ones arrive as fast as they are read."""
-        for data in self._pieces():
-            at = 0
-            while at < len(data):
-                watch, mask, _, length = _HEAD.unpack_from(data, at)
-                at += _HEAD.size + length
-                name = os.fsdecode(data[at - length : at].rstrip(b"\0"))
+        """Yield the pending events without waiting. This ends even if new ones arrive as fast as they are read."""
+        for data in self._read_pieces():
+            offset = 0
+            while offset < len(data):
+                watch, mask, _, length = _HEADER.unpack_from(data, offset)
+                offset += _HEADER.size + length
+                name = os.fsdecode(data[offset - length : offset].rstrip(b"\0"))
                 yield FolderEvent(
                     watch, name, bool(mask & _IN_ISDIR), bool(mask & _IN_MOVED), bool(mask & (_IN_CREATE | 0x80)),
                     bool(mask & _IN_IGNORED), bool(mask & _IN_OVERFLOW),
                 )  # fmt: skip
 
-    def drop(self) -> None:
+    def drop_events(self) -> None:
         """Discard the pending events."""
-        for _ in self._pieces():
+        for _ in self._read_pieces():
             pass
 
     def close(self) -> None:
-        """End it."""
+        """Stop watching, and close the descriptor."""
         os.close(self._fd)
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _read_pieces(self) -> Iterator[bytes]:
         with suppress(BlockingIOError):
-            for _ in range(_MOST_READS):
+            for _ in range(_MAX_READS):
                 yield os.read(self._fd, _READ_BYTES)

@@ -176,10 +176,10 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(tmp_path: Path, monkeypatc
     for ends in ([], ["at its end"]):
         argv = [sys.executable, "-c", program, str(mirrored), str(tmp_path / "work"), *ends]
         assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
-        assert len(journal.pending()[0]) == len(list(mirrored.glob("cloudbench-*"))) == (0 if ends else 1)
+        assert len(journal.pending_folders()[0]) == len(list(mirrored.glob("cloudbench-*"))) == (0 if ends else 1)
         assert cli.main(["clean"]) == 0
         assert [path.name for path in mirrored.iterdir()] == ["mine.txt"]
-        assert journal.pending() == ([], [])
+        assert journal.pending_folders() == ([], [])
 
 
 def test_addresses_are_the_kernels() -> None:

@@ -85,7 +85,7 @@ class Box:
         self.state = BoxState(seed, clock, profile.account, profile.jobs, account.DIALECT)
         token = self.state.random_token("", 32)
         self.credentials = {"access_token": token}
-        self.state.oauth.add(token)
+        self.state.oauth.add_token(token)
         self.configure(profile)
         self._routes = RouteTable(
             (function.method, function.path, self._make_route(function)) for function in _FUNCTIONS

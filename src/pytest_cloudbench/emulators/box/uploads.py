@@ -152,7 +152,7 @@ def check_precondition(state: BoxState, call: Call, node: File | Folder) -> None
 
 
 def flip_damaged_bit(blob: Blob, bit: int | None) -> Blob:
-    """Return what is stored: a fault of the profile may flip a bit."""
+    """Return the content to store, in which a fault of the profile may flip a bit."""
     return blob if bit is None else hash_blob(blob.flipped(bit), new_sha1())
 
 

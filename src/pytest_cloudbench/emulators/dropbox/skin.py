@@ -88,7 +88,7 @@ class Dropbox:
         self.credentials = {"access_token": access_token}
         tree = Tree(seed=seed + 1)
         oauth = OAuth(account.DIALECT, tree.token, lambda: self.state.account.token_lifetime_s)
-        oauth.add(access_token)
+        oauth.add_token(access_token)
         self.state = State(tree, clock, profile.account, profile.jobs, oauth)
         self.configure(profile)
         token = Route("oauth2/token", Kind.FREE, oauth.token)

@@ -177,7 +177,7 @@ class FileView:
 
     @property
     def is_shared(self) -> bool:
-        """Whether anybody but the owner may see the file."""
+        """True if anybody but the owner may see the file."""
         return len(self.meta.permissions) > 1
 
 

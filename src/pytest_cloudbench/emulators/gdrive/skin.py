@@ -89,7 +89,7 @@ class GoogleDrive:
         oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
         access_token = self.state.tokens.next("ya29.emulated-", 64)
         self.credentials = {"access_token": access_token}
-        oauth.add(access_token)
+        oauth.add_token(access_token)
         token = Route("oauth.token", Kind.FREE, oauth.token)
         authorize = Route("oauth.authorize", Kind.FREE, oauth.authorize)
         revoke_route = Route("oauth.revoke", Kind.FREE, lambda call: revoke_token(oauth, call))

@@ -104,7 +104,7 @@ class OneDrive:
         self.state = GraphState(
             tree, clock, profile.account, profile.jobs, drive_id, blake2b(key=key.digest(), digest_size=12), oauth
         )
-        oauth.add(access_token)
+        oauth.add_token(access_token)
         self.configure(profile)
         self._routes = {key: self._make_route(key, function) for key, function in _FUNCTIONS.items()}
         self._plain_routes = RouteTable([*self._login_routes(), *self._other_routes()])

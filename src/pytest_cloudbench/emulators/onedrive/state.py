@@ -197,7 +197,7 @@ class GraphRequest:
 
     @property
     def is_spaced(self) -> bool:
-        """Whether the other part of the service answers: it does so for items by path, and for ``delta``."""
+        """True if the other part of the service answers, which it does for items by path and for ``delta``."""
         address = self.address
         return address.drive.startswith("drives/") and (address.path is not None or address.function == "delta")
 

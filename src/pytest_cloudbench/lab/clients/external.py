@@ -20,7 +20,7 @@ from pytest_cloudbench.lab.clients.base import ClientFacts, ClientUnavailable, O
 from pytest_cloudbench.lab.clients.processes import Runner, Side
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
-from pytest_cloudbench.results.journal import marker_beside, run_of
+from pytest_cloudbench.results.journal import marker_beside, run_in_name
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
 
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
@@ -114,7 +114,7 @@ class ExternalClient:
             raise ClientUnavailable(f"external: {self._mirrored} is {reason}: {remedy}")
         self._lock_folder()
         # First the marker: what a killed run leaves is recognised by name and marker before it is removed.
-        self._marker.write_text(run_of(f"/{self._run_folder.name}"), "ascii")
+        self._marker.write_text(run_in_name(f"/{self._run_folder.name}"), "ascii")
         self._run_folder.mkdir()
 
     def start(self) -> None:

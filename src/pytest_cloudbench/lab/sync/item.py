@@ -66,7 +66,7 @@ class _LabBench:
             raise self._missing
         if self.session is None:
             try:
-                if missing := extras.missing("capture"):
+                if missing := extras.missing_extra("capture"):
                     raise CaptureUnavailable(missing)
                 self.lab.__enter__()
             except _NOT_HERE as error:

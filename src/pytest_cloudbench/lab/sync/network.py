@@ -229,7 +229,7 @@ class UsersInterface:
         if not self._addresses:
             raise ClientUnavailable(f"{name}: no address of {outside.interface} is known; give address")
         self._client = client
-        journal.note(*_journal_key(client), owner_text())
+        journal.note_folder(*_journal_key(client), owner_text())
         try:
             client.prepare(workdir)
         except BaseException:
@@ -242,7 +242,7 @@ class UsersInterface:
         if client is not None:
             client.stop()
             if not client.folder.exists():
-                journal.forget(*_journal_key(client))
+                journal.forget_folder(*_journal_key(client))
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
         """Capture on the interface. If addresses alone identify the client's flows, nothing else is written to the

@@ -46,7 +46,7 @@ def check_options(option: Any) -> None:
     said = f"--cloudbench-cassette {mode} {path}"
     if mode not in _MODES:
         raise UsageError(f"{said}: expected record FILE or replay FILE")
-    extras.require("cassette", "--cloudbench-cassette")
+    extras.require_extra("cassette", "--cloudbench-cassette")
     if str(getattr(option, "dist", "no")) != "no":
         raise UsageError(f"{said}: works in one process; leave -n out")
     if getattr(option, "cloudbench_versus", None) is not None:

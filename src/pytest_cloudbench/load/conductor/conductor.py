@@ -46,7 +46,7 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.results import benchmarks, recovery
-from pytest_cloudbench.results.machine import cpu_ticks, reference_cpu_s
+from pytest_cloudbench.results.machine import read_cpu_ticks, reference_cpu_s
 from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import now_ns
@@ -234,7 +234,7 @@ class Conductor:
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
             folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider),
-            notes=list(asked.entry.notes), cpu_ticks=cpu_ticks(),
+            notes=list(asked.entry.notes), cpu_ticks=read_cpu_ticks(),
             measured_from_ns=start_ns + round(load.warm_up_s / self.facts.time_scale * 1e9),
             decider=Decider(load.until) if load.until is not None else None, reference_s=reference_s,
             counter=counter, sampler=sampler,
@@ -268,7 +268,7 @@ class Conductor:
 
     def _all_measured(self, item: Item, payloads: Mapping[str, str]) -> None:
         """All agents have finished their operations: record how busy this machine was."""
-        run, now = self._runs[next(iter(payloads.values()))], cpu_ticks()
+        run, now = self._runs[next(iter(payloads.values()))], read_cpu_ticks()
         if run.counter is not None:
             run.carried = wire.ended(run.counter)
         self._providers.faults(run.asked.subject.provider, False)  # the listing is not part of the measurement

@@ -34,8 +34,8 @@ class Outputs:
             from pytest_cloudbench.results import expectations
             from pytest_cloudbench.support import extras
 
-            extras.require("expectations", f"--cloudbench-update-expectations {self._updated}")
-            expectations.check(self._updated)
+            extras.require_extra("expectations", f"--cloudbench-update-expectations {self._updated}")
+            expectations.check_file(self._updated)
 
     def judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
         """Returns the recorded claims that judge this session: not those that it renews itself."""
@@ -75,8 +75,8 @@ class Outputs:
         from pytest_cloudbench.results import expectations
 
         date = datetime.datetime.now(datetime.UTC).date()
-        changes = observe([_measured(finding) for finding in findings], expectations.read(path), date)
-        expectations.write(path, changes)
+        changes = observe([_measured(finding) for finding in findings], expectations.read_claims(path), date)
+        expectations.write_claims(path, changes)
         told = f"{len(changes.renewed)} renewed, {len(changes.added)} added, {changes.kept} unchanged"
         left = "".join(f", {count} left out (the run {reason})" for reason, count in changes.left.items())
         return f"cloudbench: expectations in {path}: {told}{left}; review them before you commit"

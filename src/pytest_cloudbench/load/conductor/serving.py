@@ -297,7 +297,7 @@ class Serving:
                 f"`kill {os.getpid()}` ends it cleanly"
             )
         root = Path(self.facts.results).parents[1]
-        killed = sum(left.lives is False for left in recovery.find_left(root))
+        killed = sum(left.is_alive is False for left in recovery.find_unmerged(root))
         if killed:
             runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
             self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative(root)}` merges them")
@@ -343,8 +343,8 @@ class Serving:
             return
         try:
             stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
-            if benchmarks.save(self.config, self.facts.run_id if stores else None):
-                self._stored_in = benchmarks.storage(self.config)
+            if benchmarks.save_entries(self.config, self.facts.run_id if stores else None):
+                self._stored_in = benchmarks.storage_folder(self.config)
             self._report()
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
@@ -372,11 +372,11 @@ class Serving:
         from pytest_cloudbench.report.writing import write
         from pytest_cloudbench.results.index import Index
 
-        commit = commit_text(stored.commit_of(benchmarks.commit_info(self.config)))
+        commit = commit_text(stored.read_commit(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
         findings = [*self.entries.findings, *self.entries.comparisons]
         gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records)
-        folder = benchmarks.storage(self.config)
+        folder = benchmarks.storage_folder(self.config)
         if folder is not None and folder.is_dir():
             margins = read_settings(self.config.rootpath, strict=False).margins
             gathered.remember(Earlier(Index.open(folder), margins))

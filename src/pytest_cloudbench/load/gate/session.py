@@ -157,7 +157,7 @@ class SessionGate:
 
     def open(self) -> Sequence[str]:
         """Read what runs are stored. Returns a line for each file that cannot be read."""
-        folder = benchmarks.storage(self.config)
+        folder = benchmarks.storage_folder(self.config)
         if folder is None:
             off = not benchmarks.is_loaded(self.config)
             self._unread = (

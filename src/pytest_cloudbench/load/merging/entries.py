@@ -23,8 +23,8 @@ from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.installed import learn_declared
-from pytest_cloudbench.results.machine import machine_text
-from pytest_cloudbench.results.suite import declared_in
+from pytest_cloudbench.results.machine import describe_machine
+from pytest_cloudbench.results.suite import read_declared
 
 if TYPE_CHECKING:  # most sessions have no gate
     from pytest_cloudbench.load.gate.session import GatedPairs, SessionGate
@@ -86,7 +86,7 @@ class Entries:
         self._judged: set[expect.Gate] = set()
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self.comparisons: list[Finding] = []
-        self._machine = machine_text()
+        self._machine = describe_machine()
         self.add_block: _AddBlock | None = None
 
     def info(
@@ -162,7 +162,7 @@ class Entries:
             "columns": list(columns),
             "spread": {metric: list(values) for metric, values in spread.items()},
         }
-        if (declared := declared_in(info.get("suite"))) is not None:
+        if (declared := read_declared(info.get("suite"))) is not None:
             info["suite"] = declared.of_entry({**subject.params, **info}).plain()
         if self.gate is not None and not self.gate.take(subject, info, doubts, columns, margins):
             return
@@ -233,7 +233,7 @@ class Entries:
 
     def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
         runs = self._stored or benchmarks.Runs()
-        found = choose(runs.of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher")
+        found = choose(runs.entries_of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher")
         if found.value is None and runs.unreadable:
             files = ", ".join(runs.unreadable[:3])
             more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""

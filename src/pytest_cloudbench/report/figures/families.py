@@ -31,7 +31,7 @@ from pytest_cloudbench.results.suite import (
     Rounds,
     SuiteFigure,
     TimeCourse,
-    declared_in,
+    read_declared,
 )
 
 _Kind = TypeVar("_Kind", bound=SuiteFigure)
@@ -58,7 +58,7 @@ def undrawn(members: Sequence[Measurement]) -> list[str]:
 
 def _declared(members: Sequence[Measurement]) -> Declared:
     """Return what the suite of some experiments declares: the figures of the latest, and all published rows."""
-    found = [each for each in (declared_in(each.info.get("suite")) for each in members) if each is not None]
+    found = [each for each in (read_declared(each.info.get("suite")) for each in members) if each is not None]
     if not found:
         folder, test = members[0].kind
         suite = installed_suites().get(folder)

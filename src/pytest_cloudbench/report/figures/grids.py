@@ -22,7 +22,7 @@ _MARKS = {"yes": "\u2713 yes", "no": "\u2717 no", "unknown": "? unknown"}
 
 def losses(row: LossGrid, members: Sequence[Measurement]) -> list[Figure]:
     """Draw loss rates over sensors and interval, a grid for each provider."""
-    table = published.load(row.table) if row.table in published.names() else None
+    table = published.load_table(row.table) if row.table in published.table_names() else None
     known: dict[tuple[float, float], float] = {}
     for cell in table.rows if table else ():
         place: Any = cell.params.get("sensors"), cell.params.get("interval_s")
@@ -116,7 +116,7 @@ def capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:
     if not mine:
         return []
     theirs: dict[str, dict[str, Mapping[str, Any]]] = {}
-    table = published.load(row.table) if row.table in published.names() else None
+    table = published.load_table(row.table) if row.table in published.table_names() else None
     cells = table.rows if table else ()
     for cell in cells:
         theirs.setdefault(str(cell.params["service"]), {})[str(cell.params["capability"])] = cell.entry["extra_info"]

@@ -44,7 +44,7 @@ def quoted(quotes: Iterable[Quote], members: Sequence[Measurement]) -> list[Quot
 @cache
 def _tables(name: str) -> list[published.Table]:
     """Return the table of that name, if it is here: an entry may be from another installation."""
-    return [published.load(name)] if name in published.names() else []
+    return [published.load_table(name)] if name in published.table_names() else []
 
 
 def _is_of(quote: Quote, each: Measurement) -> bool:

@@ -75,7 +75,7 @@ def _read(each: Measurement) -> _Course | str | None:
     if each.series is None:
         return "not drawn, the entry names no state file with its rounds"
     try:
-        return _course(series.lines(each.series), count)
+        return _course(series.read_lines(each.series), count)
     except ResultsError as error:
         return f"not drawn, {error}"
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -119,7 +119,7 @@ def _joined(rounds: Sequence[_Part]) -> _Part:
 
 
 def _figure(row: Rounds, each: Measurement, course: _Course) -> Figure:
-    parts, table = course.parts, published.load(row.table) if row.table in published.names() else None
+    parts, table = course.parts, published.load_table(row.table) if row.table in published.table_names() else None
     seen = [availability(part.ok, part.tried) for part in parts]
     theirs = sorted(cell.value / 100 for cell in table.rows) if table else []
     end_s = parts[-1].to_s

@@ -20,7 +20,7 @@ _MOST_ROWS = 30
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": format_seconds, "s": format_seconds}
 
 
-_names = cache(published.names)
+_names = cache(published.table_names)
 
 
 def beside_published(
@@ -39,8 +39,8 @@ def beside_published(
     for name in dict.fromkeys([*_names(), *declared]):
         if name in without:
             continue
-        table = published.table_of(declared[name]) if name in declared else published.load(name)
-        if published.beside(table, run):
+        table = published.make_table(declared[name]) if name in declared else published.load_table(name)
+        if published.add_measured(table, run):
             rows = [row for row in table.rows if any(each.value is not None for each in row.measured)]
             for unit in dict.fromkeys(row.unit for row in rows):
                 drawn.append(_figure(table, unit, [row for row in rows if row.unit == unit]))

@@ -19,7 +19,7 @@ from pytest_cloudbench.lab.clients.reference.content import Digester, Digests, i
 from pytest_cloudbench.lab.clients.reference.delta import DeltaSegment, Signature, join_segments, match_segments
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part, UploadEntry, WireError
 from pytest_cloudbench.lab.clients.reference.settings import Settings
-from pytest_cloudbench.support.watching import GONE, FileMark, mark_of
+from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 _MAGIC_BYTES = 16
 _IN_MEMORY_BYTES = 1 << 22
@@ -138,13 +138,13 @@ class Uploader:
         reliable = mark if mark.is_reliable() else None  # asked before anything is read
         try:
             with open(absolute, "rb") as file:
-                before = mark_of(os.fstat(file.fileno()))
+                before = mark_file(os.fstat(file.fileno()))
                 first = file.read(_MAGIC_BYTES)
                 file.seek(0)
                 while piece := file.read(PIECE_BYTES):
                     digester.update(piece)
                 digests = digester.digests()
-                if before != mark or mark_of(os.fstat(file.fileno())) != mark:
+                if before != mark or mark_file(os.fstat(file.fileno())) != mark:
                     raise _ChangingError
         except (*GONE, _ChangingError):
             self.is_incomplete = True
@@ -341,6 +341,6 @@ def _read_padded(file: IO[bytes] | None, offset: int, length_bytes: int) -> Iter
 
 def _read_mark(path: str) -> FileMark | None:
     try:
-        return mark_of(os.stat(path, follow_symlinks=False))
+        return mark_file(os.stat(path, follow_symlinks=False))
     except OSError:
         return None

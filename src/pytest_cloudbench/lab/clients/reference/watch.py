@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from pytest_cloudbench.support.watching import GONE, FileMark, Inotify, mark_of
+from pytest_cloudbench.support.watching import GONE, FileMark, Inotify, mark_file
 
 # A folder that never rests is scanned all the same after this many times the time to rest.
 _RESTLESS = 10
@@ -30,7 +30,7 @@ class Watch:
         """Return True once something has changed, False if the time is over first. None: no limit."""
         if not self._inotify.wait(timeout_s):
             return False
-        self._inotify.drop()
+        self._inotify.drop_events()
         return True
 
     def settle(self, rest_s: float) -> None:
@@ -56,6 +56,6 @@ class Watch:
                 if entry.is_dir(follow_symlinks=False):
                     yield from self._walk(entry.path, f"{prefix}{entry.name}/")
                 elif entry.is_file(follow_symlinks=False):
-                    yield prefix + entry.name, mark_of(entry.stat(follow_symlinks=False))
+                    yield prefix + entry.name, mark_file(entry.stat(follow_symlinks=False))
             except GONE:
                 continue

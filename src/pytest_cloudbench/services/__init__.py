@@ -35,11 +35,11 @@ class Service(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Returns whether it runs."""
+        """Return whether it runs."""
         ...
 
     def exit_reason(self) -> str:
-        """Returns why it ended, in one line; empty while it runs."""
+        """Return in one line why the service ended, or nothing while it runs."""
         ...
 
     def stop(self) -> None:

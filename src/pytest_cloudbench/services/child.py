@@ -70,7 +70,7 @@ class Child:
         self._process.stdin.flush()
 
     def readline(self, timeout_s: float | None = None) -> bytes:
-        """Returns its next line of output; empty if it has ended. Kills a child that is silent for ``timeout_s``."""
+        """Return its next line of output; empty if it has ended. Kills a child that is silent for ``timeout_s``."""
         assert self._process.stdout is not None
         if timeout_s is None:
             return self._process.stdout.readline()
@@ -102,7 +102,7 @@ class Child:
                 return
 
     def alive(self) -> bool:
-        """Returns whether the process runs."""
+        """Return whether the process runs."""
         with self._lock:  # Popen.poll() says so while another thread is asking
             return self._process.poll() is None
 
@@ -111,13 +111,13 @@ class Child:
         self._process.wait(timeout_s)
 
     def exit_reason(self) -> str:
-        """Returns why the process ended, in one line; empty while it runs."""
+        """Return in one line why the process ended, or nothing while it runs."""
         if self.alive():
             return ""
         return self._reason or self._ending()
 
     def kill(self, reason: str = "") -> None:
-        """End it at once; ``exit_reason`` then returns ``reason``."""
+        """Kill the process, so that ``exit_reason`` returns ``reason``."""
         if self.alive():
             self._reason = self._reason or reason
             self._process.kill()
@@ -139,7 +139,7 @@ class Child:
         self._log.file.close()
 
     def _ending(self) -> str:
-        """Returns how it ended, with its last line of output."""
+        """Return how it ended, with its last line of output."""
         status = self._process.wait()
         line = self._log.last_line()
         ending = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
@@ -147,7 +147,7 @@ class Child:
 
 
 class ChildService:
-    """What services that are one child process share. A subclass starts it, and says what ``stop`` also removes.
+    """Base of services that are one child process. A subclass starts it, and says what ``stop`` also removes.
 
     Attributes:
         called: what messages call it, such as ``the emulator``.
@@ -163,7 +163,7 @@ class ChildService:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens. Raises ServiceError before ``start``."""
+        """The address of the service. Raises ServiceError before ``start``."""
         return self._running[1]
 
     @property
@@ -182,15 +182,15 @@ class ChildService:
             child.watch(patience_s, lambda timeout_s: answers_http(endpoint.url, timeout_s))
 
     def alive(self) -> bool:
-        """Returns whether it runs."""
+        """Return whether it runs."""
         return self.child.alive()
 
     def exit_reason(self) -> str:
-        """Returns why it ended, in one line; empty while it runs."""
+        """Return in one line why the service ended, or nothing while it runs."""
         return self.child.exit_reason()
 
     def stop(self) -> None:
-        """End it; safe to call again, and before ``start``."""
+        """End the service, if it was started. Safe to call again."""
         if self._started is not None:
             self.child.stop()
 
@@ -204,14 +204,14 @@ class ChildService:
 
 
 class _Log:
-    """What a child writes to stderr: in an unnamed temporary file, or appended to a given one."""
+    """A child's stderr, in an unnamed temporary file or appended to a given one."""
 
     def __init__(self, path: Path | None) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile() if path is None else path.open("a+b")  # noqa: SIM115  # lives as long as the child
         self._start = self.file.seek(0, os.SEEK_END)
 
     def last_line(self) -> str:
-        """Returns the last line of this run; empty if there is none or the log is closed."""
+        """Return the last line of this run; empty if there is none or the log is closed."""
         if self.file.closed:
             return ""
         self.file.seek(self._start)
@@ -220,7 +220,7 @@ class _Log:
 
 
 def answers_http(url: str, timeout_s: float) -> bool:
-    """Returns whether a server answers a request, with any status, on the port that clients use.
+    """Return whether a server answers a request, with any status, on the port that clients use.
 
     The request is for a path that no API has. A server that has died counts as answering: ``exit_reason`` reports that.
     """

@@ -110,7 +110,7 @@ class Recipe:
     params: Mapping[str, str] = field(default_factory=dict)
 
     def absent(self) -> str:
-        """Returns what is not installed and how to get it, in one line; empty if nothing is missing."""
+        """Return what is not installed and how to get it, in one line; empty if nothing is missing."""
         programs = (*(each for each in self.command[:1] if "{" not in each), *self.programs)
         lacking = [each for each in programs if not shutil.which(each, path=search_path())]
         lacking += [each for each in self.modules if not has_module(each)]
@@ -121,7 +121,7 @@ class Recipe:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Returns the names of the recipes that ship with the package: what may follow ``local:``."""
+    """Return the names of the recipes that ship with the package: what may follow ``local:``."""
     return tuple(sorted(path.stem for path in _RECIPES.glob("*.toml")))
 
 
@@ -271,7 +271,7 @@ def brought_folder() -> Path:
 
 
 def search_path() -> str:
-    """Returns the folders of programs: this environment's first, where wheels install them, and the testbed's last."""
+    """Return the folders of programs: this environment's first, where wheels install them, and the testbed's last."""
     brought = brought_folder()
     return os.pathsep.join([
         str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath),
@@ -280,7 +280,7 @@ def search_path() -> str:
 
 
 def has_module(name: str) -> bool:
-    """Returns whether Python finds a module, also one that was installed a moment ago."""
+    """Return whether Python finds a module, also one that was installed a moment ago."""
     importlib.invalidate_caches()
     return importlib.util.find_spec(name) is not None
 

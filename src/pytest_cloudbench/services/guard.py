@@ -1,6 +1,6 @@
-"""Starts a real server and ends it, whatever happens. Run by its path; it cannot import the package.
+"""Start a real server and end it, whatever happens.
 
-What may live here: starting and ending one foreign process and what it starts. The first line on stdin is JSON (not an
+This file is run by its path and cannot import the package. The first line on stdin is JSON (not an
 argument, which other users can read): ``argv``, ``folder`` (its current folder, removed at the end), ``port``,
 ``ready`` (part of the line that it prints when it accepts requests; empty: it is ready once it listens) and ``setup``
 (a command to run then). One line on stdout says that it is ready. When stdin ends, because the owner has died or closed
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
-    """Run the server until it or stdin ends; returns its exit status, negative for a signal."""
+    """Run the server until it or stdin ends, and return its exit status, negative for a signal."""
     told = json.loads(sys.stdin.buffer.readline() or b"null")
     if told is None:
         return 0

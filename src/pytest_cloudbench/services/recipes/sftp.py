@@ -1,7 +1,7 @@
 """Starts rclone as an SFTP server on one folder, with a host key that its clients can know. Run by its path.
 
-What may live here: the host key, which rclone would otherwise make and not reveal. Arguments: rclone, port and folder;
-it serves ``files`` in that folder, and writes ``host_key`` and ``known_hosts`` beside it. User and password are in
+The host key is made here, since rclone would make one and not reveal it. Arguments: rclone, port and folder. The server
+serves ``files`` in that folder, and ``host_key`` and ``known_hosts`` are written beside it. User and password are in
 rclone's own variables.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> str:
-    """Become the server; returns why that is impossible."""
+    """Replace this process by the server, or return why that is impossible."""
     name, port, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     program = shutil.which(name)
     if program is None:

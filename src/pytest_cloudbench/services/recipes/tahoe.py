@@ -105,7 +105,7 @@ _PROCESSES: list[subprocess.Popen[str]] = []
 
 
 def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
-    """Start a node and wait; returns whether it said that it is ready. Sets ``ended`` when the node ends."""
+    """Start a node, wait, and return whether it said that it is ready. Set ``ended`` when the node ends."""
     process = subprocess.Popen(
         [program, "run", str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace",
@@ -141,7 +141,7 @@ def _asked(web: int, method: str, path: str) -> bytes:
 
 
 def _connected(web: int) -> int:
-    """Returns how many storage servers the gateway is connected to."""
+    """Return how many storage servers the gateway is connected to."""
     try:
         servers = json.loads(_asked(web, "GET", "/?t=json"))["servers"]
     except _NO_CONNECTION:

@@ -1,7 +1,7 @@
 """Starts WsgiDAV on one folder, with a password that no other user can read. Run by its path.
 
-What may live here: its configuration, which its command line cannot express. Arguments: port and folder; the password
-is in the environment variable ``SECRET``.
+Its command line cannot express this configuration. Arguments: port and folder. The password is in the environment
+variable ``SECRET``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _THREADS = 64
 
 
 def main() -> str:
-    """Serve until the process is ended; returns why it cannot."""
+    """Serve until the process is ended, or return why that is impossible."""
     # A script's own folder comes first on its path, and this one holds a file with the name of a package.
     sys.path = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
     try:
@@ -54,7 +54,7 @@ def main() -> str:
 
 
 def _lockable(app: Any) -> Any:
-    """WsgiDAV's answer to LOCK is of no type, and names the lock without the brackets of RFC 4918, section 10.5."""
+    """Correct WsgiDAV's answer to LOCK: it has no content type, and its token lacks the brackets of RFC 4918, 10.5."""
 
     def answered(environ: Any, start_response: Any) -> Any:
         if environ["REQUEST_METHOD"] != "LOCK":

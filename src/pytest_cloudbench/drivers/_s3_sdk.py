@@ -214,7 +214,7 @@ class S3Bucket:
 
 
 def egress_of(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:
-    """Returns how requests to a bucket leave this machine. Raises UsageError."""
+    """Return how requests to a bucket leave this machine. Raises UsageError."""
     return leaving(endpoint, endpoint_of(spec) or _amazon(spec))
 
 
@@ -222,15 +222,17 @@ def _amazon(spec: ProviderSpec) -> str:
     return _AMAZON.format(bucket=spec.target, region=spec.params.get("region", REGION))
 
 
-def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], *, checks: bool) -> Any:
-    """Returns a client that sends each request once. Raises SpecError."""
+def sdk_client(
+    spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress, *, checks: bool
+) -> Any:
+    """Return a client that sends each request once. Raises SpecError."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
     from botocore.loaders import Loader
     from botocore.session import Session
 
-    url, egress = endpoint.url if endpoint else endpoint_of(spec), egress_of(spec, endpoint)
+    url = endpoint.url if endpoint else endpoint_of(spec)
     proxy = egress.proxy_for(url or _amazon(spec))
     when = "when_supported" if checks else "when_required"
     s3 = {

@@ -111,8 +111,9 @@ class S3Driver(S3Bucket):
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         secrets = _of_profile(secrets["profile"]) if "profile" in secrets else secrets
-        client = sdk_client(spec, endpoint, secrets, checks=checksum == "1")
-        return cls(client, spec.target, egress_of(spec, endpoint).remarks, tells_md5=etag == "md5")
+        egress = egress_of(spec, endpoint)
+        client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")
+        return cls(client, spec.target, egress.remarks, tells_md5=etag == "md5")
 
     @property
     def clock_url(self) -> str:

@@ -182,11 +182,12 @@ class S3FastDriver:
         import obstore
         import obstore.exceptions
 
+        egress = egress_of(spec, endpoint)
+
         def connect_cleaner() -> S3Bucket:
             with closed(TABLE["s3"]):
-                return S3Bucket(sdk_client(spec, endpoint, secrets, checks=False), spec.target)
+                return S3Bucket(sdk_client(spec, endpoint, secrets, egress, checks=False), spec.target)
 
-        egress = egress_of(spec, endpoint)
         return cls(
             obstore, _store(spec, endpoint, secrets, egress), connect_cleaner, remarks=egress.remarks,
             tells_md5=etag == "md5", has_ranges=ranges == "1", is_kept=endpoint is None,

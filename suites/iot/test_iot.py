@@ -28,7 +28,8 @@ ROWS = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encodi
 
 SENSORS = {"quick": (50,), "paper": (10, 30, 50, 80, 100)}
 INTERVALS_S = {"quick": (1,), "paper": (1, 10, 60)}
-QUICK_ROWS = {("4.2", 10, 1), ("4.2", 30, 1), ("4.2", 50, 1), ("4.3", 10, 1), ("4.3", 50, 1)}
+QUICK_ROWS = {("4.2", 50, 1), ("4.3", 10, 1)}
+"""The rows that show most: of one four files of five are lost, of the other none."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,6 +46,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _row_key(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["table"], row["sensors"], row["interval_s"]
+
+
+def test_worst_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
+    """All sensors start together and keep to their clock: Table 4.2's question for real sensors."""
+    result = experiment.run(
+        payloads.random(FILE_BYTES),
+        arrival=FixedInterval(interval_s),
+        sensors=sensors,
+        ops_per_sensor=FILES_PER_SENSOR,
+        may_drift=True,
+    )
+    result.check()
+
+
+def test_average_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
+    """Sensors start at a random time within one interval and keep to their clock: Table 4.3's question."""
+    result = experiment.run(
+        payloads.random(FILE_BYTES),
+        arrival=FixedInterval(interval_s, first_delay_max_s=interval_s),
+        sensors=sensors,
+        ops_per_sensor=FILES_PER_SENSOR,
+    )
+    result.check()
 
 
 THESIS_PROVIDER = pytest.mark.cloudbench_provider("emulated:dropbox-2014")
@@ -80,28 +104,5 @@ def _repeat_row(experiment: Experiment, payloads: Payloads, row: dict[str, Any])
         ops_per_sensor=FILES_PER_SENSOR,
         published={"loss_rate": row["loss_rate"], "source": row["source"]},
         may_drift=True,  # sensors that start together drift apart, because each sleeps after its own upload
-    )
-    result.check()
-
-
-def test_worst_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
-    """All sensors start together and keep to their clock: Table 4.2's question for real sensors."""
-    result = experiment.run(
-        payloads.random(FILE_BYTES),
-        arrival=FixedInterval(interval_s),
-        sensors=sensors,
-        ops_per_sensor=FILES_PER_SENSOR,
-        may_drift=True,
-    )
-    result.check()
-
-
-def test_average_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
-    """Sensors start at a random time within one interval and keep to their clock: Table 4.3's question."""
-    result = experiment.run(
-        payloads.random(FILE_BYTES),
-        arrival=FixedInterval(interval_s, first_delay_max_s=interval_s),
-        sensors=sensors,
-        ops_per_sensor=FILES_PER_SENSOR,
     )
     result.check()

@@ -28,7 +28,7 @@ def collected(*options: str) -> dict[str, set[str]]:
     ("options", "of_tables", "of_others"),
     [
         ((), {"emulated:dropbox-2014"}, {"emulated:dropbox"}),
-        (("--provider", "folder:/tmp/x"), {"folder:/tmp/x"}, {"folder:/tmp/x"}),
+        (("--provider", "folder:/tmp"), {"folder:/tmp"}, {"folder:/tmp"}),
         (
             ("--provider", "emulated:ideal", "--provider", "emulated:dropbox"),
             {"emulated:ideal", "emulated:dropbox"}, {"emulated:ideal", "emulated:dropbox"},

@@ -62,6 +62,6 @@ def _peak_bytes(ops: int) -> float:
     per_sensor = str(ops // _SENSORS)
     with scratch(test_many=_TEST.replace("OPS", per_sensor), conftest=_CONFTEST.replace("OPS", per_sensor)) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
-        command = python("-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--cloudbench-max-lateness", "600")
+        command = python("-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-ocloudbench_max_lateness=600")
         run_tree(command, folder, environment(PYTHONPATH=str(ROOT)), sampled=False).require()
         return float(json.loads(Path(folder, "peak.json").read_text()))

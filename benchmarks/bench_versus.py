@@ -185,8 +185,8 @@ def _session_in(folder: Path, change: float, minutes: float, *metrics: str) -> M
         (folder / f"{name}.toml").write_text(textwrap.dedent(_PROFILE.format(name=name, median_s=median_s)))
     (folder / "test_put.py").write_text(textwrap.dedent(_TEST))
     sides = ["--provider", "emulated:./a.toml", "--cloudbench-versus", "emulated:./b.toml"]
-    rules = ["--cloudbench-versus-minutes", f"{minutes:g}"]
-    rules += [word for metric in metrics for word in ("--cloudbench-versus-metric", metric)]
+    rules = [f"-ocloudbench_versus_minutes={minutes:g}"]
+    rules += [f"-ocloudbench_versus_metric={' '.join(metrics)}"] if metrics else []
     command = python("-m", "pytest", "-q", *sides, *rules, "--benchmark-json", "out.json", "test_put.py")
     subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
     (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]

@@ -10,7 +10,7 @@ __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 
 LEAN = "-p no:anyio -Wignore:assertions"
 """For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, and `python -O` is a warning."""
-QUIET = f"{LEAN} --cloudbench-max-lateness=60"
+QUIET = f"{LEAN} -ocloudbench_max_lateness=60"
 """The same for tests that are not about a busy machine."""
 
 Spread: TypeAlias = tuple[str, ...]

@@ -129,6 +129,7 @@ SLEEPERS = {
 PRIVATES = {
     ("commands.cli", "_SubParsersAction"): "argparse has no public name for it",
     ("commands.history", "_SubParsersAction"): "the same",
+    ("commands.load", "_SubParsersAction"): "the same",
     ("commands.export", "_SubParsersAction"): "the same",
     ("commands.report", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",

@@ -70,7 +70,7 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
     spec = spec_of(scheme, lab)
     patience_s = 3000 if scheme == "tahoe" else 120  # a grid makes a key for each folder: 20 minutes on a busy machine
     run = conform(
-        lab, "--provider", spec, "-n", workers, "--cloudbench-patience", str(patience_s), timeout_s=300 + patience_s
+        lab, "--provider", spec, "-n", workers, f"-ocloudbench_patience={patience_s}", timeout_s=300 + patience_s
     )
     assert (run.status, run.leftovers) == (0, []), run.text
     # Skips for what shipped drivers declare not to do, and for large uploads, are known; any other skip is a gap.

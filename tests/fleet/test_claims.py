@@ -90,16 +90,16 @@ EXPECTATIONS = """
 def test_expectations_and_saturation(lab: Lab, spread: Spread) -> None:
     lab.write(ONE).write(EXPECTATIONS.format(at_most=30), "expectations.toml")
     lab.write(EXPECTATIONS.format(at_most=1e-9), "broken.toml")
-    met = lab.run(*FOLDER, *spread, "--cloudbench-expectations", "expectations.toml")
+    met = lab.run(*FOLDER, *spread, "-ocloudbench_expectations=expectations.toml")
     assert met.status == 0, met.text
     lines = met.info("test_one[folder:objects]")["expectations"]
     assert [line.partition(",")[0].partition(" (")[0] for line in lines] == ["loss_rate <= 0.5", "response_p99 <= 30"]
     assert all(": met, measured" in line for line in lines)
-    broken = lab.run(*FOLDER, *spread, "--cloudbench-expectations", "broken.toml")
+    broken = lab.run(*FOLDER, *spread, "-ocloudbench_expectations=broken.toml")
     assert broken.status == 1, broken.text
     assert len(broken.lines_with("response_p99 <= 1e-09 (a test, 2026-01-01): broken, measured")) >= 1
-    saturated = ["--cloudbench-max-lateness", "0.0000001"]
-    unknown = lab.run(*FOLDER, *spread, *saturated, "--cloudbench-expectations", "expectations.toml", "-rs")
+    saturated = ["-ocloudbench_max_lateness=0.0000001"]
+    unknown = lab.run(*FOLDER, *spread, *saturated, "-ocloudbench_expectations=expectations.toml", "-rs")
     assert unknown.status == 0, unknown.text
     assert unknown.counts() == {"skipped": 1}
     assert unknown.lines_with("inconclusive: loss_rate <= 0.5")

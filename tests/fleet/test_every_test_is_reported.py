@@ -81,7 +81,7 @@ def run_dying(
     """A session whose agents ``who`` die; and the outcome of each test that was reported, each exactly once."""
     lab.write(CONFTEST, "conftest.py").write(tests)
     plan = json.dumps({"who": who, "where": where, "test": test, "how": how})
-    run = lab.run(*FOLDER, "--cloudbench-patience", "2", *args, env={"DIE": plan}, timeout_s=90)
+    run = lab.run(*FOLDER, "-ocloudbench_patience=2", *args, env={"DIE": plan}, timeout_s=90)
     assert "INTERNALERROR" not in run.text, run.text
     assert run.leftovers == [], run.text
     reports = [json.loads(line) for line in (lab.folder / "reports.jsonl").read_text().splitlines()]
@@ -195,7 +195,7 @@ def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None
     lab.write(STOPS, "conftest.py")
     (lab.folder / "suite").mkdir()
     lab.write(SUITE if asked == "a suite" else "", "suite/conftest.py").write(PLAIN, "suite/test_plain.py")
-    args = ["--cloudbench-patience", "2"]
+    args = ["-ocloudbench_patience=2"]
     if asked == "a suite":
         (lab.folder / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(args)}\n")
         args = []
@@ -210,7 +210,7 @@ def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None
 def test_workers_that_stop_again_and_again_end_the_session(lab: Lab) -> None:
     lab.write(STOPS, "conftest.py").write(PLAIN)
     limit = ("--max-worker-restart", "1")
-    run = lab.run("-n", "2", "--cloudbench-patience", "1", *limit, env={"STOP": "gw0 gw1 gw2 gw3"})
+    run = lab.run("-n", "2", "-ocloudbench_patience=1", *limit, env={"STOP": "gw0 gw1 gw2 gw3"})
     assert run.status != 0, run.text
     assert run.leftovers == []
     for agent in ("gw0", "gw1", "gw2"):
@@ -218,7 +218,7 @@ def test_workers_that_stop_again_and_again_end_the_session(lab: Lab) -> None:
 
 
 def test_nobody_watches_workers_of_an_ordinary_session(lab: Lab) -> None:
-    (lab.folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-patience=1\n")
+    (lab.folder / "pytest.ini").write_text("[pytest]\ncloudbench_patience = 1\n")
     run = lab.write(STOPS, "conftest.py").write(PLAIN).run("-n", "2", env={"STOP": ""}, store=False)
     assert run.status == 0, run.text
     assert (lab.folder / "watch").read_text() == "no"

@@ -134,7 +134,7 @@ def test_what_happens_again_is_counted(lab: Lab, test: str, fault: str, metric: 
 
 
 def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
-    run = session(faulty(lab), "test_put", "--cloudbench-gate-budget=0", lose=1)
+    run = session(faulty(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
 
@@ -166,7 +166,7 @@ def late(lab: Lab, settings: str, **faults: int) -> Ended:
     session(faulty(lab, settings), "test_late")
     write_history(lab, {"test_late": times(1e5)})
     (lab.folder / "late").touch()
-    run = session(lab, "test_late", "--cloudbench-max-lateness=1", "--cloudbench-gate-budget=0", **faults)
+    run = session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", **faults)
     assert any(doubt.startswith("engine saturated (") for doubt in entry(run, "test_late")["doubts"])
     return run
 
@@ -192,7 +192,7 @@ def test_a_late_engine_hides_no_loss(lab: Lab) -> None:
         assert run.status == 1, run.text
         assert run.lines_with("gate broken: silent_loss_rate: 1 of 6")
         assert entry(run, "test_late")["gate"]["runs"] == 12
-        run = session(lab, "test_late", "--cloudbench-max-lateness=1", "--cloudbench-gate-budget=0", lose=1)
+        run = session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", lose=1)
 
 
 # --- other names ---

@@ -76,34 +76,34 @@ def test_the_time_to_be_apart_from_the_first_run_is_announced(lab: Lab) -> None:
 
 def test_what_the_budget_does_not_suffice_for_is_inconclusive_and_says_so(lab: Lab) -> None:
     """The most suspicious one is measured in any case."""
-    run = suspects(lab, "--cloudbench-gate-budget", "0.01")
+    run = suspects(lab, "-ocloudbench_gate_budget=0.01")
     assert (run.status, times_again(run)) == (1, [0, 3]), run.text
     assert run.counts() == {"failed": 1, "skipped": 1, "deselected": 5}
     (line,) = run.lines_with("gate: measuring ")
-    assert "; the budget is 0.01 s (--cloudbench-gate-budget), all would take " in line
+    assert "; the budget is 0.01 s (cloudbench_gate_budget), all would take " in line
     assert run.lines_with(
-        "a suspect, measured again 0 of 3 times; the budget is 0.01 s and was used up (--cloudbench-gate-budget)"
+        "a suspect, measured again 0 of 3 times; the budget is 0.01 s and was used up (cloudbench_gate_budget)"
     )
 
 
 @pytest.mark.parametrize("where", ["option", "settings"])
 def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> None:
     if where == "option":
-        run = suspects(lab, "--cloudbench-gate-budget", "0")
+        run = suspects(lab, "-ocloudbench_gate_budget=0")
     else:
         run = suspects(lab, settings=SETTINGS.replace('"5000%"', "0"))
     assert (run.status, times_again(run)) == (0, [0, 0]), run.text
     assert run.counts() == {"skipped": 2, "deselected": 5}
     assert not run.lines_with("gate: measuring ")
-    assert run.lines_with("gate: 2 suspects will not be measured again: the budget is 0 s (--cloudbench-gate-budget)")
-    assert run.lines_with("a suspect, measured again 0 of 3 times; the budget is 0 s (--cloudbench-gate-budget)")
+    assert run.lines_with("gate: 2 suspects will not be measured again: the budget is 0 s (cloudbench_gate_budget)")
+    assert run.lines_with("a suspect, measured again 0 of 3 times; the budget is 0 s (cloudbench_gate_budget)")
 
 
 @pytest.mark.parametrize("budget", ["half", "-1", "-5%", "inf", "nan", ""])
 def test_a_budget_that_is_none_is_refused_in_one_line(lab: Lab, budget: str) -> None:
-    run = lab.write(TESTS).run(*GATE, f"--cloudbench-gate-budget={budget}", store=False)
+    run = lab.write(TESTS).run(*GATE, f"-ocloudbench_gate_budget={budget}", store=False)
     assert run.status == 4, run.text
-    assert run.lines_with('--cloudbench-gate-budget: expected a share of the session such as "50%", or seconds, found')
+    assert run.lines_with('cloudbench_gate_budget: expected a share of the session such as "50%", or seconds, found')
 
 
 def slow_once(lab: Lab, *spread: str) -> Ended:

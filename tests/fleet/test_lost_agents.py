@@ -100,7 +100,7 @@ def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int) -> 
 
 @pytest.mark.slow
 def test_a_stopped_agent_is_ended(lab: Lab) -> None:
-    running = lab.write(CONFTEST, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3", "--cloudbench-patience", "3")
+    running = lab.write(CONFTEST, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3", "-ocloudbench_patience=3")
     running.wait_for_records("gw1", "test_first", 10)
     running.workers()["gw1"].suspend()
     check_lost(running.end(), 1, "showed no sign of life for 3 s and was ended")
@@ -132,7 +132,7 @@ def test_an_agent_that_stops_between_items_is_ended(lab: Lab, where: str, stoppe
             experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=2).check()
     """)
     env = {"STOP_AT": where, "STOPPED": stopped}
-    run = lab.run(*FOLDER, "-n", "2", "--cloudbench-patience", "2", "-rA", env=env)
+    run = lab.run(*FOLDER, "-n", "2", "-ocloudbench_patience=2", "-rA", env=env)
     assert run.status == 1, run.text
     assert run.leftovers == []
     assert run.counts() == {"failed": 1, "passed": 2}

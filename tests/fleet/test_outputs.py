@@ -51,7 +51,7 @@ def test_bounds_and_a_summary_are_written_if_asked_for(lab: Lab) -> None:
     file.write_text(AGREED + OLD)
     report.write_text("of another step\n")
     run = lab.write(TESTS).run(
-        *FOLDER, "-n", "2", "--cloudbench-expectations", "e.toml", "--cloudbench-update-expectations", "e.toml",
+        *FOLDER, "-n", "2", "-ocloudbench_expectations=e.toml", "-ocloudbench_update_expectations=e.toml",
         "--cloudbench-summary", "summary.md", env={"GITHUB_STEP_SUMMARY": str(lab.folder / "not-asked-for.md")},
     )  # fmt: skip
     assert run.counts() == {"passed": 2, "failed": 1}, run.text
@@ -84,7 +84,7 @@ def _exported(folder: Path) -> None:
 
 def test_what_has_doubts_becomes_no_bound_but_is_in_the_summary(lab: Lab) -> None:
     run = lab.write(TESTS).run(
-        *FOLDER, "-k", "test_fine", "--max-ops", "4", "--cloudbench-update-expectations", "new.toml",
+        *FOLDER, "-k", "test_fine", "--max-ops", "4", "-ocloudbench_update_expectations=new.toml",
         "--cloudbench-summary", "summary.md",
     )  # fmt: skip
     assert run.status == 0, run.text
@@ -97,7 +97,7 @@ def test_what_has_doubts_becomes_no_bound_but_is_in_the_summary(lab: Lab) -> Non
     ("option", "why"),
     [
         (["--cloudbench-summary", "no/where.md"], "expected a file in a folder that exists"),
-        (["--cloudbench-update-expectations", "bad.toml"], "bad.toml: is not valid TOML"),
+        (["-ocloudbench_update_expectations=bad.toml"], "bad.toml: is not valid TOML"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(option: list[str], why: str, lab: Lab) -> None:

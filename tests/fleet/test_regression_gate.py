@@ -289,7 +289,7 @@ def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) 
     lab.write(slow).run(*FOLDER, "--cloudbench-gate")
     write_history(lab, {"test_broken": HISTORY["test_broken"]})
     (lab.folder / "measured").unlink()
-    run = lab.run(*FOLDER, "--cloudbench-gate", "--cloudbench-max-lateness=1", "-rs")
+    run = lab.run(*FOLDER, "--cloudbench-gate", "-ocloudbench_max_lateness=1", "-rs")
     assert run.counts() == {"skipped": 1}, run.text
     (line,) = run.lines_with("a suspect, measured again 0 of 3 times")[:1]
     assert "; 3 repetitions do not count: engine saturated (lateness p99 " in line

@@ -105,7 +105,7 @@ def section(run: Ended, test: str) -> str:
 
 
 def test_failures_are_merged_into_one_report(lab: Lab) -> None:
-    run = lab.write(TESTS).run(*FOLDER, "-n", "3", "-rA", "--cloudbench-patience", "20")
+    run = lab.write(TESTS).run(*FOLDER, "-n", "3", "-rA", "-ocloudbench_patience=20")
     assert run.status == 1, run.text
     assert run.leftovers == []
     assert run.duration_s < 45, "nobody waited for an agent that would never come"

@@ -216,7 +216,7 @@ SOLO = """
 
 @pytest.mark.slow
 def test_a_long_stock_benchmark_is_no_straggler(lab: Lab) -> None:
-    run = lab.write(SOLO).run(*FOLDER, "-n", "2", "--cloudbench-patience", "2")
+    run = lab.write(SOLO).run(*FOLDER, "-n", "2", "-ocloudbench_patience=2")
     assert run.status == 0, run.text
     assert run.leftovers == []
     assert run.counts()["passed"] == 2

@@ -31,7 +31,7 @@ def test_threads_that_waited_for_a_cpu_for_most_of_the_time_make_times_doubtful(
         def test_put(experiment, payloads):
             experiment.run(payloads.random(30_000_000), arrival=ThinkTime(0.0), sensors=1, ops_per_sensor=5)
     """)
-    options = (*FOLDER, "--cloudbench-max-lateness=0.05")
+    options = (*FOLDER, "-ocloudbench_max_lateness=0.05")
     pinned = ("taskset", "-c", str(cpu))
     with ExitStack() as stack:
         for _ in range(6):

@@ -28,13 +28,13 @@ BAD_INPUT = {
     "no profile": (["--provider", "emulated:nosuch"], "profile 'nosuch'"),
     "profile key": (["--provider", "emulated:bad.toml"], "bad.toml: latency.medain_s: unknown"),
     "profile missing": (["--provider", "emulated:./none.toml"], "none.toml"),
-    "expectations": (["--cloudbench-expectations", "wrong.toml"], "wrong.toml: expect[0].metric"),
-    "expectations missing": (["--cloudbench-expectations", "none.toml"], "none.toml"),
+    "expectations": (["-ocloudbench_expectations=wrong.toml"], "wrong.toml: expect[0].metric"),
+    "expectations missing": (["-ocloudbench_expectations=none.toml"], "none.toml"),
     "gate": (["--cloudbench-fail", "speed:1"], "gate 'speed:1': expected METRIC:BOUND"),
     "gate bound": (["--cloudbench-fail", "loss_rate:much"], "gate 'loss_rate:much': expected a bound"),
     "time scale": ([*FOLDER, "--time-scale", "10"], "--time-scale 10 needs an emulated provider"),
     "time scale 0": ([*IDEAL, "--time-scale", "0"], "--time-scale 0"),
-    "patience": ([*FOLDER, "--cloudbench-patience", "0"], "--cloudbench-patience 0: expected seconds above 0"),
+    "patience": ([*FOLDER, "-ocloudbench_patience=0"], "cloudbench_patience 0: expected seconds above 0"),
     "max ops": ([*FOLDER, "--max-ops", "-1"], "--max-ops"),
 }
 
@@ -99,7 +99,7 @@ def test_an_emulator_dies(lab: Lab, spread: Spread) -> None:
 
 @SPREAD
 def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: Spread) -> None:
-    running = lab.write(LONG).start(*IDEAL, *spread, "--cloudbench-patience", "20")
+    running = lab.write(LONG).start(*IDEAL, *spread, "-ocloudbench_patience=20")
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 20)
     running.emulator().suspend()

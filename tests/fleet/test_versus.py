@@ -19,7 +19,7 @@ from pytest_cloudbench.results import parquet
 from .harness import Ended, Lab, lab_in
 
 A, B = "folder:a", "folder:b"
-DECIDING = ("--cloudbench-versus-metric", "failed_rate", "--cloudbench-versus-metric", "knee_threads")
+DECIDING = ("-ocloudbench_versus_metric=failed_rate knee_threads",)
 PAGE = ("--cloudbench-report", "page.html")
 ORDER = "AB" + "ABBABAABBAABABBA"
 """The warm-up, and then at least as many pairs as it takes to find two sides without failures equal."""
@@ -66,7 +66,7 @@ BENCH = """
 
 
 def run(lab: Lab, *args: str, minutes: str = "5") -> Ended:
-    sides = ("--provider", A, "--cloudbench-versus", B, "--cloudbench-versus-minutes", minutes)
+    sides = ("--provider", A, "--cloudbench-versus", B, f"-ocloudbench_versus_minutes={minutes}")
     return lab.run(*sides, *args, timeout_s=300)
 
 
@@ -76,7 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     with lab_in(tmp_path_factory.mktemp("versus")) as lab:
         lab.write(TESTS).write(BENCH, "some.bench.toml")
         (lab.folder / "setup.sh").write_text("echo $CLOUDBENCH_SIDE$CLOUDBENCH_BLOCK >> setup.txt; sleep 1 &\n")
-        setup = ("--cloudbench-versus-setup", "sh setup.sh")
+        setup = ("-ocloudbench_versus_setup=sh setup.sh",)
         yield run(lab, *DECIDING, *setup, *PAGE, "--junitxml=junit.xml", "test_it.py", "some.bench.toml")
 
 
@@ -209,10 +209,10 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, ctrl_c: None) -> None:
     with lab_in(tmp_path) as lab:
         lab.write(TROUBLE)
         setup = """sh -c 'echo trying; echo no old server here; [ $CLOUDBENCH_SIDE = A ]'"""
-        ended = run(lab, "--cloudbench-versus-setup", setup, "test_it.py::test_slow")
+        ended = run(lab, f"-ocloudbench_versus_setup={setup}", "test_it.py::test_slow")
     assert ended.counts() == {"failed": 1}
     (line,) = ended.lines_with("ended with status 1")[:1]
-    assert line.startswith("--cloudbench-versus-setup")
+    assert line.startswith("cloudbench_versus_setup")
     assert line.endswith("side B, block 1: ended with status 1: no old server here")
     assert "Traceback" not in ended.text
 
@@ -226,8 +226,8 @@ def options(**given: Any) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"versus_setup": "true"}, "--cloudbench-versus-setup: needs --cloudbench-versus SPEC"),
-        ({"versus_metric": ["quiet_p50"]}, "--cloudbench-versus-metric: needs --cloudbench-versus SPEC"),
+        ({"versus_setup": "true"}, "cloudbench_versus_setup: needs --cloudbench-versus SPEC"),
+        ({"versus_metric": ["quiet_p50"]}, "cloudbench_versus_metric: needs --cloudbench-versus SPEC"),
         ({"versus": A, "versus_metric": ["quiet_p05"]}, "quiet_p05: no such metric; did you mean quiet_p50?"),
         (
             {"versus": "dropbox@11.36.2"},

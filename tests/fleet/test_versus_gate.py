@@ -51,7 +51,7 @@ def write(lab: Lab) -> Lab:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     with lab_in(tmp_path_factory.mktemp("versus-gate")) as lab:
-        options = ("--cloudbench-gate", "--cloudbench-versus-minutes", "3", "--junitxml=junit.xml", "-rA", "test_it.py")
+        options = ("--cloudbench-gate", "-ocloudbench_versus_minutes=3", "--junitxml=junit.xml", "-rA", "test_it.py")
         yield write(lab).run(*SIDES, *options, timeout_s=300)
 
 
@@ -101,7 +101,7 @@ def test_junit_and_the_end_of_the_run_have_the_answers(seen: Ended) -> None:
 def test_what_the_time_does_not_decide_is_inconclusive(lab: Lab) -> None:
     """A strict gate fails it with a status of its own, any other gate skips it, also in a fleet."""
     write(lab)
-    short = ("--cloudbench-versus-minutes", "0.0001", "-rs", "-k", "test_upload and not may")
+    short = ("-ocloudbench_versus_minutes=0.0001", "-rs", "-k", "test_upload and not may")
     why = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 minutes is used up)"
     run = lab.run(*SIDES, *short, "--cloudbench-gate", "-n2")
     assert (run.status, run.counts()["skipped"]) == (0, 1), run.text

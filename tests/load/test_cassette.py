@@ -54,7 +54,7 @@ def record(lab: Lab, emulator: EmulatorService, *more: str) -> Ended:
         "CLOUDBENCH_DROPBOX_ACCESS_TOKEN": own.credentials["access_token"],
         "CI": "true",  # where pytest shows all of a difference: two long bodies took minutes
     }  # fmt: skip
-    options = ("--provider", "dropbox", "--cloudbench-yes", "--cloudbench-cassette", "record", "tape.json")
+    options = ("--provider", "dropbox", "--cloudbench-yes", "-ocloudbench_cassette=record tape.json")
     return lab.run(*options, *more, env=env)
 
 
@@ -73,7 +73,7 @@ def tape(lab: Lab, recorded: Ended) -> Path:
 
 
 def replay(lab: Lab, *more: str) -> Ended:
-    return lab.run("--provider", "dropbox", "--cloudbench-cassette", "replay", "tape.json", *more, env=NOT_THERE)
+    return lab.run("--provider", "dropbox", "-ocloudbench_cassette=replay tape.json", *more, env=NOT_THERE)
 
 
 def test_what_was_recorded_is_replayed_without_account_or_network(
@@ -143,7 +143,7 @@ def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> 
     (lab.folder / "tape.json").write_text(content)
     run = replay(lab)
     assert run.status == 4, run.text
-    assert "expected a file that --cloudbench-cassette record wrote" in run.text
+    assert "expected a file that cloudbench_cassette=record wrote" in run.text
     assert "Traceback" not in run.text
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_the_file_is_refused_and_left_as_it_is(lab: Lab, options:
     (lab.folder / "notes.txt").write_text("important")
     *others, mode, path = options
     env = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "nothing-is-sent-with-it"}
-    run = lab.run(*others, "--cloudbench-yes", "--cloudbench-cassette", mode, path, env=env)
+    run = lab.run(*others, "--cloudbench-yes", f"-ocloudbench_cassette={mode} {path}", env=env)
     assert run.status == 4, run.text
     assert told in run.text
     assert "Traceback" not in run.text
@@ -189,9 +189,7 @@ def test_a_recording_that_is_not_kept_leaves_the_former_one(lab: Lab, emulator: 
 
 
 def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None:
-    run = lab.write(STORY).run(
-        "--provider", "folder:objects", "--cloudbench-cassette", "record", "tape.json", "-k", "story"
-    )
+    run = lab.write(STORY).run("--provider", "folder:objects", "-ocloudbench_cassette=record tape.json", "-k", "story")
     assert run.status == 1, run.text
     assert "nothing was recorded" in run.text
     assert not (lab.folder / "tape.json").exists()

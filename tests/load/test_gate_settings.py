@@ -44,7 +44,7 @@ def test_half_the_session_may_be_added_unless_the_user_says_otherwise(tmp_path: 
 
 def test_the_option_comes_before_the_file(tmp_path: Path) -> None:
     assert settings(tmp_path, 'budget = "20%"', "0").budget == RepeatBudget(None, 0.0)
-    with pytest.raises(UsageError, match=r"^--cloudbench-gate-budget: expected a share"):
+    with pytest.raises(UsageError, match=r"^cloudbench_gate_budget: expected a share"):
         settings(tmp_path, 'budget = "20%"', "much")
 
 

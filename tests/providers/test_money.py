@@ -174,7 +174,7 @@ def test_nothing_is_written_to_an_account_before_somebody_agrees(
 
 def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> None:
     spec, folder = account
-    run = lab.write(SMALL).run("--provider", spec, "--cloudbench-yes", "--cloudbench-max-cost", "1", env=PASSWORD)
+    run = lab.write(SMALL).run("--provider", spec, "--cloudbench-yes", "-ocloudbench_max_cost=1", env=PASSWORD)
     assert run.status == 1, run.text
     assert "the price of tiny is unknown" in run.text
     assert [path for path in folder.rglob("*") if path.is_file()] == []
@@ -212,5 +212,5 @@ def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, p
 
 
 def test_a_service_of_the_run_is_nobodys_account(lab: Lab) -> None:
-    run = lab.write(SMALL).run("--provider", "served:tiny.toml", "--cloudbench-max-cost", "0")
+    run = lab.write(SMALL).run("--provider", "served:tiny.toml", "-ocloudbench_max_cost=0")
     assert run.status == 0, run.text

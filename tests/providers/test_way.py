@@ -103,7 +103,7 @@ def test_the_way_to_a_tree_is_as_short(lab: Lab, spec: str, spread: list[str]) -
 @pytest.mark.parametrize("spec", ["folder:a", "folder:b"])
 def test_the_way_to_each_of_two_sides_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
     sides = ("--provider", "folder:a", "--cloudbench-versus", "folder:b")
-    brief = ("--cloudbench-versus-minutes", "0.01")  # both sides are open by then
+    brief = ("-ocloudbench_versus_minutes=0.01",)  # both sides are open by then
     driver = "pytest_cloudbench.drivers.folder"
     check_whole_way(follow(lab, spec, driver, *sides, *brief, *spread), spread)
 

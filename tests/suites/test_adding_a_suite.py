@@ -37,7 +37,7 @@ def test_its_own_tests_pass(followed: Followed) -> None:
 
 @pytest.mark.slow
 def test_its_expectation_is_met(followed: Followed) -> None:
-    done = followed.run("suites/smallfile", "--provider", "emulated:ideal", "-n", "2", "--cloudbench-max-lateness=60")
+    done = followed.run("suites/smallfile", "--provider", "emulated:ideal", "-n", "2", "-ocloudbench_max_lateness=60")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("expectation met") + done.stdout.count("expectations met") == 2, done.stdout
 

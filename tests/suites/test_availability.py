@@ -57,7 +57,7 @@ def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, ...]:
     header = {"schema": 1, "key": key, "setup": setup, "plan": asdict(SeriesPlan(count))}
     path = lab.folder / "planned.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *fed]))
-    return "--resume", path.name, "--cloudbench-max-lateness", "5"  # a busy machine is not what is tested
+    return "--resume", path.name, "-ocloudbench_max_lateness=5"  # a busy machine is not what is tested
 
 
 def near(found: float, truth: float, count: int) -> bool:

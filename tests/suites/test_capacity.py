@@ -49,7 +49,7 @@ def test_where_nothing_fails_the_answer_is_a_bound(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_machine_that_is_late_gives_no_answer(lab: Lab) -> None:
-    late = ("--cloudbench-max-lateness", "0.0000001", "--capacity-seconds", "0.3", "--capacity-ops", "150")
+    late = ("-ocloudbench_max_lateness=0.0000001", "--capacity-seconds", "0.3", "--capacity-ops", "150")
     run = run_suite(lab, "capacity::test_rate", *FOLDER, *late)
     found = conclusion(run, "")
     assert found["capacity_per_s"] is None

@@ -87,7 +87,7 @@ def entry(run: Ended, times: int) -> dict[str, Any]:
 def test_it_has_all_that_ours_have(lab: Lab, spread: Spread) -> None:
     project(lab)
     run = lab.run(
-        "photos", *FOLDER, *spread, "--photo-bytes", "1000", "--cloudbench-expectations=claims.toml",
+        "photos", *FOLDER, *spread, "--photo-bytes", "1000", "-ocloudbench_expectations=claims.toml",
         "--cloudbench-fail=photo_cost:0", "--cloudbench-report=now.html",
     )  # fmt: skip
     assert run.counts() == {"passed": 2}, run.text

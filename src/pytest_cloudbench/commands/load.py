@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 
-_SUITE = "pytest_cloudbench.suites.load.test_load"
+_SUITE = "suites.load.test_load"
 _LOADS = {
-    "put": ("upload files at a rate, or as fast as threads can", "put local:s3 --size 1MiB --rate 50/s --for 30s"),
+    "put": ("upload files at a rate, or as fast as threads can", "put emulated:ideal --size 1MiB --rate 50/s --for 30s"),
     "get": ("upload some files, then download them in turn", "get folder:/mnt/nas --size 1MiB --threads 8 --for 30s"),
     "mixed": (
         "upload, download, stat and list files in given shares",
@@ -56,7 +56,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(options: argparse.Namespace) -> int:
     """Become pytest on the suite's test of this load. Returns pytest's exit status where a process cannot do that."""
     chosen = {name: getattr(options, name) for name in _OPTIONS_OF[options.load]}
-    arguments = ["--pyargs", f"{_SUITE}::test_{options.load}", "--no-header"]
+    arguments = ["--pyargs", f"pytest_cloudbench.{_SUITE}::test_{options.load}", "--no-header"]
     arguments += [f"--cloudbench-provider={spec}" for spec in options.specs]
     arguments += [f"--cloudbench-load-{name}={value}" for name, value in chosen.items() if value is not None]
     command = [sys.executable, "-P", "-m", "pytest", *arguments, *options.rest]

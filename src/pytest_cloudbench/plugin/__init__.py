@@ -21,6 +21,7 @@ from pytest_cloudbench.plugin.options import (
     find_suites,
     is_any_given,
     is_versus_given,
+    read_settings,
     taken_lines,
 )
 
@@ -91,6 +92,7 @@ def pytest_load_initial_conftests(
 ) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
     _end_secrets_with(early_config)
+    read_settings(early_config)
     find_suites(early_config)
     yield
     accept_short_names(early_config, parser, args)

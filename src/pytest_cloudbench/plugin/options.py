@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -27,7 +27,8 @@ class Option(NamedTuple):
     """One command-line option.
 
     Attributes:
-        name: ``--cloudbench-NAME``, or a short name that stands for it unless another plugin has that name.
+        name: ``--cloudbench-NAME``, or a short name that stands for it unless another plugin has that name; for a key
+            of the configuration file ``cloudbench_NAME``.
         settings: keyword arguments for ``parser.addoption``.
         expected: what a number must be, for the error message.
         accepts: returns whether a number is valid. NaN and infinity never are.
@@ -44,133 +45,185 @@ class Option(NamedTuple):
         return self.name if self.name.startswith(_OURS) else _OURS + self.name.removeprefix("--")
 
 
-_OPTIONS: tuple[Option, ...] = (
-    Option("--provider", {
-        "action": "append", "metavar": "SPEC", "default": [],
-        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), local:NAME or "
-                "served:RECIPE.toml (a real server that the run starts), folder:PATH, raid:FILE.toml (several as one), "
-                f"or the name of a real one (default: {DEFAULT_PROVIDER})",
-    }),
-    Option("--client", {
-        "action": "append", "metavar": "NAME|FILE.toml", "default": [],
-        "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that describes "
-                f"a command (default: {' and '.join(DEFAULT_CLIENTS)}, where they are installed)",
-    }),
-    Option("--cloudbench-keep-captures", {
+_OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "measure": (
+        Option("--provider", {
+            "action": "append", "metavar": "SPEC", "default": [],
+            "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), local:NAME or "
+                    "served:RECIPE.toml (a real server that the run starts), folder:PATH, raid:FILE.toml (several as "
+                    f"one), or the name of a real one (default: {DEFAULT_PROVIDER})",
+        }),
+        Option("--client", {
+            "action": "append", "metavar": "NAME|FILE.toml", "default": [],
+            "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that "
+                    f"describes a command (default: {' and '.join(DEFAULT_CLIENTS)}, where they are installed)",
+        }),
+        Option("--grid", {
+            "choices": ("quick", "paper"), "default": "quick",
+            "help": "size of the parameter grids: two minutes, or the papers' own in real time (default: %(default)s)",
+        }),
+        Option("--time-scale", {
+            "type": float, "metavar": "K", "default": 1.0,
+            "help": "run intervals and the emulator's clock K times faster (emulated providers only)",
+        }, "a number above 0", lambda value: value > 0),
+        Option("--cloudbench-versus", {
+            "metavar": "SPEC",
+            "help": "measure each experiment on --provider (side A) and on this one (side B) in turns, and tell how "
+                    "far they are apart; may be the same SPEC; with --cloudbench-gate, a worse B fails the test",
+        }),
+        Option("--cloudbench-seed", {
+            "metavar": "TEXT", "help": "seed of payloads and random delays (default: new for each run)",
+        }),
+        Option("--cloudbench-live", {
+            "type": int, "metavar": "PORT",
+            "help": "show a long run's progress on a page of this machine (127.0.0.1); 0 takes any free port",
+        }, "a port from 0 to 65535", lambda value: 0 <= value <= 65535),
+    ),
+    "gate": (
+        Option("--cloudbench-gate", {
+            "action": "store_true",
+            "help": "judge each experiment against its last stored runs: met, broken or inconclusive (which skips it); "
+                    "with --cloudbench-versus, side B against side A; stores the run",
+        }),
+        Option("--cloudbench-gate-strict", {
+            "action": "store_true", "help": "the same, and what is inconclusive fails",
+        }),
+        Option("--cloudbench-fail", {
+            "action": "append", "metavar": "METRIC:BOUND", "default": [],
+            "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
+                    "response_p99:10%% (relative to the compared run)",
+        }),
+    ),
+    "results": (
+        Option("--cloudbench-results", {
+            "metavar": "DIR",
+            "help": "where records and stored runs go (default: results, in the project's folder)",
+        }),
+        Option("--cloudbench-report", {
+            "metavar": "FILE.html", "help": "at the end, write one page about this run that needs no network",
+        }),
+        Option("--cloudbench-summary", {
+            "metavar": "FILE",
+            "help": "add a summary in Markdown to this file, such as \"$GITHUB_STEP_SUMMARY\"",
+        }),
+    ),
+    "accounts": (
+        Option("--max-ops", {
+            "type": int, "metavar": "N", "help": "stop each experiment after N operations",
+        }, "a whole number, 0 or more", lambda value: value >= 0),
+        Option("--max-bytes", {
+            "type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes",
+        }, "a whole number, 0 or more", lambda value: value >= 0),
+        Option("--cloudbench-yes", {
+            "action": "store_true", "help": "use real accounts without asking; needed where there is no terminal",
+        }),
+    ),
+}  # fmt: skip
+"""What a user types, by what it is about: at most sixteen."""
+
+_SETTINGS: tuple[Option, ...] = (
+    Option("cloudbench_keep_captures", {
         "action": "store_true", "help": "keep captures of sync clients with the results; they hold what was sent",
     }),
-    Option("--grid", {
-        "choices": ("quick", "paper"), "default": "quick",
-        "help": "size of the parameter grids: two minutes, or the papers' own in real time (default: %(default)s)",
-    }),
-    Option("--time-scale", {
-        "type": float, "metavar": "K", "default": 1.0,
-        "help": "run intervals and the emulator's clock K times faster (emulated providers only)",
-    }, "a number above 0", lambda value: value > 0),
-    Option("--max-ops", {
-        "type": int, "metavar": "N", "help": "stop each experiment after N operations",
-    }, "a whole number, 0 or more", lambda value: value >= 0),
-    Option("--max-bytes", {
-        "type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes",
-    }, "a whole number, 0 or more", lambda value: value >= 0),
-    Option("--cloudbench-max-cost", {
+    Option("cloudbench_max_cost", {
         "type": float, "metavar": "USD",
         "help": "start no experiment on real accounts that would bring the session's estimated cost above this",
     }, "0 or more dollars", lambda value: value >= 0),
-    Option("--cloudbench-cassette", {
+    Option("cloudbench_cassette", {
         "nargs": 2, "metavar": ("record|replay", "FILE"),
         "help": "record a run's requests and answers on an account, or replay them without one; a replay measures "
                 "nothing",
     }),
-    Option("--cloudbench-yes", {
-        "action": "store_true", "help": "use real accounts without asking; needed where there is no terminal",
-    }),
-    Option("--cloudbench-fail", {
-        "action": "append", "metavar": "METRIC:BOUND", "default": [],
-        "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
-                "response_p99:10%% (relative to the compared run)",
-    }),
-    Option("--cloudbench-versus", {
-        "metavar": "SPEC",
-        "help": "measure each experiment on --provider (side A) and on this one (side B) in turns, and tell how far "
-                "they are apart; may be the same SPEC; with --cloudbench-gate, a worse B fails the test",
-    }),
-    Option("--cloudbench-versus-minutes", {
+    Option("cloudbench_versus_minutes", {
         "type": float, "metavar": "MINUTES", "default": 10.0,
         "help": "begin no further pair of blocks after this time, for each test (default: %(default)s)",
     }, "minutes above 0", lambda value: value > 0),
-    Option("--cloudbench-versus-metric", {
+    Option("cloudbench_versus_metric", {
         "action": "append", "metavar": "METRIC", "default": [],
         "help": "stop once the sides are known to differ in this metric, or known not to; if repeated: when any "
                 "differs, or none does (default: quiet_p50 and service_p50)",
     }),
-    Option("--cloudbench-versus-setup", {
+    Option("cloudbench_versus_setup", {
         "metavar": "COMMAND",
         "help": "run before each block, to make its side ready: CLOUDBENCH_SIDE is A or B in its environment",
     }),
-    Option("--cloudbench-live", {
-        "type": int, "metavar": "PORT",
-        "help": "show a long run's progress on a page of this machine (127.0.0.1); 0 takes any free port",
-    }, "a port from 0 to 65535", lambda value: 0 <= value <= 65535),
-    Option("--cloudbench-gate", {
-        "action": "store_true",
-        "help": "judge each experiment against its last stored runs: met, broken or inconclusive (which skips it); "
-                "with --cloudbench-versus, side B against side A; stores the run",
-    }),
-    Option("--cloudbench-gate-budget", {
+    Option("cloudbench_gate_budget", {
         "metavar": "TIME", "default": None,
         "help": "how long suspects may be measured again at the end, as a share of the session's own time or in "
                 "seconds: 50%% or 90 (default: 50%%, or what pyproject.toml says)",
     }),
-    Option("--cloudbench-gate-strict", {
-        "action": "store_true", "help": "the same, and what is inconclusive fails",
-    }),
-    Option("--cloudbench-expectations", {
+    Option("cloudbench_expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
     }),
-    Option("--cloudbench-update-expectations", {
+    Option("cloudbench_update_expectations", {
         "metavar": "FILE",
         "help": "write observed values to this TOML file as dated bounds for review; bounds written earlier are "
                 "renewed and not enforced in this session; hand-written ones are left alone",
     }),
-    Option("--cloudbench-summary", {
-        "metavar": "FILE",
-        "help": "add a summary in Markdown to this file, such as \"$GITHUB_STEP_SUMMARY\"",
-    }),
-    Option("--cloudbench-results", {
-        "metavar": "DIR",
-        "help": "where records and stored runs go (default: results, in the project's folder)",
-    }),
-    Option("--cloudbench-report", {
-        "metavar": "FILE.html", "help": "at the end, write one page about this run that needs no network",
-    }),
-    Option("--cloudbench-seed", {
-        "metavar": "TEXT", "help": "seed of payloads and random delays (default: new for each run)",
-    }),
-    Option("--cloudbench-patience", {
+    Option("cloudbench_patience", {
         "type": float, "metavar": "SECONDS", "default": 120.0,
         "help": "end an agent that gives no sign of life for this long while others wait (default: %(default)s)",
     }, "seconds above 0", lambda value: value > 0),
-    Option("--cloudbench-benchcloud-fill", {
-        "metavar": "FILES:BYTES", "default": "50:102400",
-        "help": "fill the folder of a BenchCloud download with this many files of this size (default: %(default)s)",
-    }),
-    Option("--cloudbench-benchcloud-capture", {
-        "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
-    }),
-    Option("--cloudbench-max-lateness", {
+    Option("cloudbench_max_lateness", {
         "type": float, "metavar": "SECONDS", "default": 0.2,
         "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",
     }, "0 or more seconds", lambda value: value >= 0),
+    Option("cloudbench_benchcloud_fill", {
+        "metavar": "FILES:BYTES", "default": "50:102400",
+        "help": "fill the folder of a BenchCloud download with this many files of this size (default: %(default)s)",
+    }),
+    Option("cloudbench_benchcloud_capture", {
+        "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
+    }),
 )  # fmt: skip
+"""What is rarely changed: keys of pytest's configuration file, and with ``-o KEY=VALUE`` of one run."""
 
 _SHORT: WeakKeyDictionary[pytest.Parser, dict[str, str]] = WeakKeyDictionary()
 """Maps the short names of a session's options to the names that its parser knows."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register the plugin's options under names that begin with this plugin's."""
-    _add(parser, "cloudbench", "cloud storage experiments", _OPTIONS)
+    """Register the plugin's options under names that begin with this plugin's, and the keys of configuration files."""
+    for group, options in _OPTIONS.items():
+        _add(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", options)
+    for setting in _SETTINGS:
+        parser.addini(setting.name, _ini_help(setting), type=_ini_type(setting), default=None)
+
+
+def _ini_help(setting: Option) -> str:
+    settings = setting.settings
+    text = str(settings["help"]).replace("%(default)s", f"{settings.get('default')}").replace("%%", "%")
+    metavar = settings.get("metavar", "")
+    shown = metavar if isinstance(metavar, str) else " ".join(metavar)
+    return f"{shown}: {text}" if shown else text
+
+
+def _ini_type(setting: Option) -> Literal["args", "bool", "string"]:
+    action = setting.settings.get("action")
+    if action == "store_true":
+        return "bool"
+    return "args" if action == "append" or "nargs" in setting.settings else "string"
+
+
+def read_settings(config: pytest.Config) -> None:
+    """Put the keys of the configuration file among the options, where the rest of the package looks for them.
+
+    Raises pytest.UsageError. A worker has them from its controller already.
+    """
+    for setting in _SETTINGS:
+        if not hasattr(config.option, setting.name):
+            setattr(config.option, setting.name, _parse_setting(setting, config.getini(setting.name)))
+
+
+def _parse_setting(setting: Option, given: Any) -> Any:
+    """Return the value of a key, or its default if it is not given."""
+    default = setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
+    if given in (None, "", []):
+        return default
+    count = setting.settings.get("nargs")
+    if count is not None and len(given) != count:
+        raise pytest.UsageError(f"{setting.name} {' '.join(given)}: expected {' '.join(setting.settings['metavar'])}")
+    return given if setting.accepts is None else _checked(setting, setting.accepts)(given)
 
 
 def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Option]) -> None:

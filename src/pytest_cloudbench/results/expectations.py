@@ -18,7 +18,7 @@ _HEADER = "# Expectations: bounds that tests are held to, each with its source a
 
 def check_file(path: Path) -> None:
     """Check before a session that a file can be read and written. Raises UsageError and ConfigError."""
-    option = f"--cloudbench-update-expectations {path}"
+    option = f"cloudbench_update_expectations {path}"
     if not path.parent.is_dir():
         raise UsageError(f"{option}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():

@@ -68,12 +68,12 @@ def judged(run: Ended) -> None:
 
 @pytest.mark.parametrize("workers", [ALONE, FLEET])
 def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None:
-    judged(lab.run(*BOTH, *workers, "--cloudbench-expectations", "expected.toml"))
+    judged(lab.run(*BOTH, *workers, "-ocloudbench_expectations=expected.toml"))
 
 
 @pytest.mark.slow
 def test_captures_are_kept_on_request(lab: Lab) -> None:
-    run = lab.run("--client", "reference", "--cloudbench-keep-captures")
+    run = lab.run("--client", "reference", "-ocloudbench_keep_captures=true")
     assert run.counts() == {"passed": 1}, run.text
     (path,) = run.folder.rglob("results/**/*.pcapng")
     told = read_comment(walk(path.read_bytes()).comments)

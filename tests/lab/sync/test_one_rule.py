@@ -186,7 +186,7 @@ def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab, spread: 
     def test_it(lab):
         lab.conclude({"completion": 1.0}, [1.0], stats_of="known", doubts=["a busy link"]).check()
     """)
-    run = lab.run("--client", "reference", "--cloudbench-expectations", "expected.toml", "-rs", *spread)
+    run = lab.run("--client", "reference", "-ocloudbench_expectations=expected.toml", "-rs", *spread)
     assert run.counts() == {"skipped": 1}, run.text
     assert run.lines_with("inconclusive: ")
 
@@ -244,7 +244,7 @@ SHARES = """
 @pytest.mark.slow
 @pytest.mark.usefixtures("can_link")
 def test_a_file_shares_a_client_until_a_test_wants_its_own(lab: Lab) -> None:
-    run = lab.write(SHARES).run("--client", "reference", "--cloudbench-keep-captures")
+    run = lab.write(SHARES).run("--client", "reference", "-ocloudbench_keep_captures=true")
     assert run.counts() == {"passed": 4}, run.text
     one, two, own, three = (lab.folder / "told").read_text().splitlines()
     assert one == two

@@ -125,7 +125,7 @@ def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_
     for at, (name, stem) in enumerate(NAMES.items()):
         put(lab, LAYOUTS[at % len(LAYOUTS)](FILES[name]["file"]), f"{stem}.conf")
     run = lab.run(
-        "-n", "2", "--time-scale", "400", "--cloudbench-benchcloud-fill", "5:1000", "--provider", "emulated:dropbox"
+        "-n", "2", "--time-scale", "400", "-ocloudbench_benchcloud_fill=5:1000", "--provider", "emulated:dropbox"
     )
     assert run.counts() == {"passed": 8}, run.text
     for name in FILES:
@@ -140,7 +140,7 @@ def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
         put(lab, LAYOUTS[at % len(LAYOUTS)]({**FILES[name]["file"], "test": {**FILES[name]["file"]["test"],
             "sleep": "False"}}), f"{stem}.conf")  # fmt: skip
     lab.write(SEEN, "conftest.py")
-    run = lab.run(*FOLDER, "--cloudbench-benchcloud-fill", "5:1000")
+    run = lab.run(*FOLDER, "-ocloudbench_benchcloud_fill=5:1000")
     assert run.counts() == {"passed": 8}, run.text
     rows = [line.split() for line in (lab.folder / "seen.txt").read_text().splitlines()]
     for name, stem in NAMES.items():
@@ -183,15 +183,15 @@ def test_the_example_of_the_document_runs(lab: Lab) -> None:
 @pytest.mark.slow
 def test_a_download_is_of_a_folder_that_is_filled_first(lab: Lab) -> None:
     put(lab, plain(FILES["A.2"]["file"]))
-    run = lab.run(*IDEAL, "-n", "3", "--cloudbench-benchcloud-fill", "7:3000")
+    run = lab.run(*IDEAL, "-n", "3", "-ocloudbench_benchcloud_fill=7:3000")
     assert run.counts() == {"passed": 1}, run.text
     info = run.info("old[emulated:ideal]")
     assert (info["operation"], info["ops"], info["ok"], info["size_bytes"]) == ("get", 7, 7, 3000)
     assert run.lines_with("note: test.remote_dir: filled with 7 files of 3,000 random bytes")
     log = log_of(run, "benchmarking-dropbox-download-25threads.log")
     assert sorted(numbers(r"Start downloading file #(\d+): \w+$", log)) == list(range(7))
-    run = lab.run(*IDEAL, "--cloudbench-benchcloud-fill", "many")
-    assert run.lines_with("--cloudbench-benchcloud-fill many: expected FILES:BYTES, such as 50:102400")
+    run = lab.run(*IDEAL, "-ocloudbench_benchcloud_fill=many")
+    assert run.lines_with("cloudbench_benchcloud_fill many: expected FILES:BYTES, such as 50:102400")
 
 
 @given(least=st.integers(0, 5), more=st.integers(0, 5), seed=st.text(max_size=5))
@@ -346,7 +346,7 @@ def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
     put(lab, changed(*SMALL), "bare.conf")
     settings = "[capture]\n" + "".join(f"{key} = {value}\n" for _, key, value in CAPTURE)
     (lab.folder / "capture.txt").write_text(settings)
-    run = lab.run(*FOLDER, "-n", "2", "--cloudbench-benchcloud-capture", "capture.txt")
+    run = lab.run(*FOLDER, "-n", "2", "-ocloudbench_benchcloud_capture=capture.txt")
     assert run.counts() == {"passed": 2}, run.text
     for name in ("own", "bare"):
         notes = run.info(f"{name}[folder:objects]")["notes"]
@@ -355,8 +355,8 @@ def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
 
 def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:
     put(lab, changed(*SMALL))
-    run = lab.run(*FOLDER, "--cloudbench-benchcloud-capture", "gone.conf")
-    assert run.lines_with("--cloudbench-benchcloud-capture gone.conf: cannot be read: No such file or directory")
+    run = lab.run(*FOLDER, "-ocloudbench_benchcloud_capture=gone.conf")
+    assert run.lines_with("cloudbench_benchcloud_capture gone.conf: cannot be read: No such file or directory")
     assert run.counts() == {"error": 1}
 
 

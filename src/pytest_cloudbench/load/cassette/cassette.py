@@ -30,7 +30,7 @@ from pytest_cloudbench.support import extras, opening
 _MODES = ("record", "replay")
 _MOST_BODY_BYTES = 64 * KIB
 _MOST_FILE_BYTES = 256 * 1024 * KIB
-_WRITTEN_BY_US = "expected a file that --cloudbench-cassette record wrote"
+_WRITTEN_BY_US = "expected a file that cloudbench_cassette=record wrote"
 _RECORDED = ("run_id", "seed", "provider")
 
 _COMPARING = (
@@ -43,10 +43,10 @@ _COMPARING = (
 def check_options(option: Any) -> None:
     """Raise UsageError for options that cannot be combined with a cassette."""
     mode, path = option.cloudbench_cassette
-    said = f"--cloudbench-cassette {mode} {path}"
+    said = f"cloudbench_cassette {mode} {path}"
     if mode not in _MODES:
         raise UsageError(f"{said}: expected record FILE or replay FILE")
-    extras.require_extra("cassette", "--cloudbench-cassette")
+    extras.require_extra("cassette", "cloudbench_cassette")
     if str(getattr(option, "dist", "no")) != "no":
         raise UsageError(f"{said}: works in one process; leave -n out")
     if getattr(option, "cloudbench_versus", None) is not None:
@@ -70,7 +70,7 @@ def header(option: Any) -> Mapping[str, str]:
 def open_cassette(option: Any, facts: RunFacts) -> Cassette:
     """Returns the cassette that the options name, recording or replaying already. Raises UsageError."""
     (mode, path), specs = option.cloudbench_cassette, option.cloudbench_provider
-    said = f"--cloudbench-cassette {mode} {path}"
+    said = f"cloudbench_cassette {mode} {path}"
     spec = ProviderSpec.parse(specs[0]) if len(specs) == 1 else None
     if spec is None or spec.scheme in ("emulated", "served", "local"):
         raise UsageError(f"{said}: expected one --provider, and one that needs an account")
@@ -144,7 +144,7 @@ class Cassette:
         self._stack.close()
         if self.is_replay:
             return
-        said = f"--cloudbench-cassette record {self._path}"
+        said = f"cloudbench_cassette record {self._path}"
         if problem := self._too_large or self._unfit():
             raise ResultsError(f"{said}: {problem}; no file is kept")
         try:

@@ -163,12 +163,12 @@ class Spending:
         if self._most_usd is not None:
             if unknown:
                 raise UsageError(
-                    f"--cloudbench-max-cost {self._most_usd:g}: the price of {', '.join(unknown)} is unknown; "
+                    f"cloudbench_max_cost {self._most_usd:g}: the price of {', '.join(unknown)} is unknown; "
                     "leave the option out, and bound the run with --max-ops and --max-bytes"
                 )
             if self._spent_usd + cost_usd > self._most_usd:
                 raise UsageError(
-                    f"--cloudbench-max-cost {self._most_usd:g}: this experiment costs about {_money(cost_usd)}, after "
+                    f"cloudbench_max_cost {self._most_usd:g}: this experiment costs about {_money(cost_usd)}, after "
                     f"{_money(self._spent_usd)} for those before: not started; raise the bound, or lower --max-ops"
                 )
         provider = asked.subject.provider

@@ -34,7 +34,7 @@ class Outputs:
             from pytest_cloudbench.results import expectations
             from pytest_cloudbench.support import extras
 
-            extras.require_extra("expectations", f"--cloudbench-update-expectations {self._updated}")
+            extras.require_extra("expectations", f"cloudbench_update_expectations {self._updated}")
             expectations.check_file(self._updated)
 
     def judging(self, claims: Sequence[Expectation]) -> list[Expectation]:

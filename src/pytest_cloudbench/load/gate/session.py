@@ -208,14 +208,14 @@ class SessionGate:
         count, wanted_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
         noun = "1 suspect" if count == 1 else f"{count} suspects"
         if not self._budget_s:
-            return f"gate: {noun} will not be measured again: the budget is {_seconds(0)} (--cloudbench-gate-budget)"
+            return f"gate: {noun} will not be measured again: the budget is {_seconds(0)} (cloudbench_gate_budget)"
         first_s = AGAIN * self._held[self._first].took_s
         most_s = min(wanted_s, max(self._budget_s, first_s))
         wait_s = self.apart_s(self._first)
         line = f"gate: measuring {noun} again, about {_seconds(most_s + wait_s)}"
         line += f", of which {_seconds(wait_s)} to be apart from the first time" if wait_s >= 1 else ""
         if wanted_s > most_s:
-            line += f"; the budget is {_seconds(self._budget_s)} (--cloudbench-gate-budget), "
+            line += f"; the budget is {_seconds(self._budget_s)} (cloudbench_gate_budget), "
             line += f"all would take {_seconds(wanted_s)}"
         return line
 
@@ -373,7 +373,7 @@ class SessionGate:
         end = _left_out(entry)
         if entry.nodeid in self._unmeasured:
             used = " and was used up" if self._budget_s else ""
-            end += f"; the budget is {_seconds(self._budget_s)}{used} (--cloudbench-gate-budget)"
+            end += f"; the budget is {_seconds(self._budget_s)}{used} (cloudbench_gate_budget)"
         return end
 
     def _since(self, entry: Gated) -> str:

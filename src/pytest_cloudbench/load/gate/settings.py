@@ -87,7 +87,7 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
     branch, is_strict = given.pop("branch", ""), given.pop("strict", False)
     allowed = parse_budget(given.pop("budget", "50%"), f"{path}: tool.cloudbench.gate.budget")
     if budget is not None:
-        allowed = parse_budget(budget, "--cloudbench-gate-budget")
+        allowed = parse_budget(budget, "cloudbench_gate_budget")
     if not isinstance(runs, int) or isinstance(runs, bool) or not 10 <= runs <= 1000:
         raise ConfigError(str(path), "tool.cloudbench.gate.runs", f"expected 10 to 1000, found {runs!r}")
     if not isinstance(apart_s, (int, float)) or isinstance(apart_s, bool) or not 0 <= apart_s <= 86_400:

@@ -37,7 +37,7 @@ def check_options(option: Any) -> None:
     if not option.cloudbench_versus:
         for name in ("setup", "metric"):
             if getattr(option, f"cloudbench_versus_{name}"):
-                raise UsageError(f"--cloudbench-versus-{name}: needs --cloudbench-versus SPEC, the other side")
+                raise UsageError(f"cloudbench_versus_{name}: needs --cloudbench-versus SPEC, the other side")
         return
     if re.match(r"[\w-]+@", option.cloudbench_versus):
         raise UsageError(
@@ -56,11 +56,11 @@ def check_options(option: Any) -> None:
     for metric in option.cloudbench_versus_metric:
         if metric not in COMPARED:
             hint = did_you_mean(metric, COMPARED)
-            raise UsageError(f"--cloudbench-versus-metric {metric}: no such metric{hint}")
+            raise UsageError(f"cloudbench_versus_metric {metric}: no such metric{hint}")
     try:
         shlex.split(option.cloudbench_versus_setup or "")
     except ValueError as error:
-        raise UsageError(f"--cloudbench-versus-setup: not a command ({error})") from error
+        raise UsageError(f"cloudbench_versus_setup: not a command ({error})") from error
 
 
 # --- two providers behind one fixture ---------------------------------------------------------------
@@ -173,7 +173,7 @@ def _prepare(config: pytest.Config, turn: Turn, agent: Agent) -> None:
 
 def _run_command(config: pytest.Config, command: str, turn: Turn) -> None:
     told = {"CLOUDBENCH_SIDE": turn.side, "CLOUDBENCH_BLOCK": str(turn.number), "CLOUDBENCH_PAIR": str(turn.pair)}
-    where = f"--cloudbench-versus-setup {command!r}, side {turn.side}, block {turn.number}"
+    where = f"cloudbench_versus_setup {command!r}, side {turn.side}, block {turn.number}"
     try:
         with TemporaryFile() as out:  # no pipe: a server that the command leaves running would keep it open
             done = subprocess.run(

@@ -104,7 +104,7 @@ def _refusing(test: BenchCloudTest) -> Callable[..., None]:
 def _fill(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9][0-9]{0,8}):([0-9]{1,15})", text, re.ASCII)
     if match is None:
-        raise UsageError(f"--cloudbench-benchcloud-fill {text}: expected FILES:BYTES, such as 50:102400")
+        raise UsageError(f"cloudbench_benchcloud_fill {text}: expected FILES:BYTES, such as 50:102400")
     return int(match[1]), int(match[2])
 
 
@@ -114,9 +114,7 @@ def _capture_of(name: str | None) -> CaptureSettings | None:
     try:
         return parse_capture(read_text(Path(name)), name)
     except OSError as error:
-        raise UsageError(
-            f"--cloudbench-benchcloud-capture {name}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise UsageError(f"cloudbench_benchcloud_capture {name}: cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(slots=True)
@@ -125,7 +123,7 @@ class _Running:
 
     Attributes:
         fill: of a download: how many files are in the folder, and of how many bytes.
-        captured: what ``--cloudbench-benchcloud-capture`` says; a file's own section comes first.
+        captured: what ``cloudbench_benchcloud_capture`` says; a file's own section comes first.
         is_given: whether ``--provider`` says where it runs.
     """
 
@@ -168,7 +166,7 @@ class _Running:
         if test.kind == "download":
             files, size_bytes = self.fill
             filled = f"filled with {files} files of {size_bytes:,} random bytes"
-            notes.append(f"test.remote_dir: {filled}; --cloudbench-benchcloud-fill takes other numbers")
+            notes.append(f"test.remote_dir: {filled}; cloudbench_benchcloud_fill takes other numbers")
         if scale != 1.0 and (test.sleep_s or test.random_start_sleep_s):
             notes.append(f"--time-scale {scale:g}: every sleep is {scale:g} times shorter than the file says")
         return notes

@@ -99,7 +99,7 @@ def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> Non
     assert run.lines_with("a suspect, measured again 0 of 3 times; the budget is 0 s (cloudbench_gate_budget)")
 
 
-@pytest.mark.parametrize("budget", ["half", "-1", "-5%", "inf", "nan", ""])
+@pytest.mark.parametrize("budget", ["half", "-1", "-5%", "inf", "nan"])
 def test_a_budget_that_is_none_is_refused_in_one_line(lab: Lab, budget: str) -> None:
     run = lab.write(TESTS).run(*GATE, f"-ocloudbench_gate_budget={budget}", store=False)
     assert run.status == 4, run.text

@@ -9,7 +9,10 @@ import sys
 
 _SUITE = "suites.load.test_load"
 _LOADS = {
-    "put": ("upload files at a rate, or as fast as threads can", "put emulated:ideal --size 1MiB --rate 50/s --for 30s"),
+    "put": (
+        "upload files at a rate, or as fast as threads can",
+        "put emulated:ideal --size 1MiB --rate 50/s --for 30s",
+    ),
     "get": ("upload some files, then download them in turn", "get folder:/mnt/nas --size 1MiB --threads 8 --for 30s"),
     "mixed": (
         "upload, download, stat and list files in given shares",

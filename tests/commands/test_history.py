@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -546,6 +547,38 @@ def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(sto
     assert fits[3:] == ["failed only at the gate", "", "", "did not pass", "failed only at the gate"]
     assert "first run after a change" not in run("history", TEST)[0]
     assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "7", status=1)[1]
+
+
+@pytest.mark.parametrize("words", [(), ("--test", TEST)])
+def test_an_acceptance_can_be_undone_by_the_command_that_it_names(storage: Path, run: Any, words: tuple[str]) -> None:
+    store_series(storage, [0.1] * 6)
+
+    def fits() -> list[str]:
+        return [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+
+    before = fits()
+    said = run("baseline", "accept", "5", *words)[0]
+    assert fits() != before
+    undo = shlex.split(said.strip().rpartition("; to undo it: cloudbench ")[2])
+    assert undo[-1] == "--undo"
+    assert "baselines are as they were before " in run(*undo)[0]
+    assert fits() == before
+    assert "was not accepted" in run(*undo, status=4)[1]
+
+
+def test_on_a_terminal_all_tests_are_accepted_only_if_the_user_agrees(
+    storage: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_series(storage, [0.1] * 6)
+    questions: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "")
+    assert "nothing is changed" in run("baseline", "accept", "5", status=1)[0]
+    (question,) = questions
+    assert question.startswith("let the baselines of 1 tests begin with ")
+    assert "begin with" in run("baseline", "accept", "5", "--yes")[0]
+    assert "begin with" in run("baseline", "accept", "5", "--test", TEST)[0]
+    assert len(questions) == 1
 
 
 def test_only_the_tests_that_are_accepted_must_have_passed(storage: Path, run: Any) -> None:

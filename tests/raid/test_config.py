@@ -119,6 +119,11 @@ def test_what_the_file_says(tmp_path: Path) -> None:
     assert config.load(written(tmp_path)).losses is None
 
 
+@pytest.mark.parametrize("name", config.shipped())
+def test_a_shipped_array_is_named_as_in_a_spec_or_alone(name: str) -> None:
+    assert config.load(f"raid:{name}") == config.load(name)
+
+
 # --- the key ---
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -125,6 +126,8 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     rename.add_argument("old", metavar="OLD", help="the full name that it had")
     rename.add_argument("new", metavar="NEW", help="the full name that it has")
     accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
+    accept.add_argument("--undo", action="store_true", help="take an acceptance of this run back")
+    accept.add_argument("--yes", action="store_true", help="do not ask on a terminal whether all tests are meant")
 
 
 # --- what they share ---
@@ -404,16 +407,32 @@ def _rename(options: argparse.Namespace) -> int:
 
 def _accept(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
-    from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
+    from pytest_cloudbench.results.acceptance import Accepted, withdraw_acceptances, write_acceptance
 
     index = open_index(options)
     run = index.find(options.name)
     tests = _tests(index, options.test) if options.test else []
+    words = ["cloudbench", "baseline", "accept", run.place, *(["--test", options.test] if options.test else [])]
+    again = shlex.join(words)
+    if options.undo:
+        if not withdraw_acceptances(index.storage, run.place, tests):
+            raise UsageError(f"{run.place}: was not accepted{f' for {options.test}' if options.test else ''}")
+        _say([f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {again}"])
+        return 0
+    if not tests and not options.yes and sys.stdin.isatty() and not _agrees(run.place, len(index.tests())):
+        _say(["nothing is changed; --test TEST accepts some of them"])
+        return 1
     for test, outcome in index.not_passed(run.place, tests):
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
     until_ms = max(each.time_ms for each in index.runs())
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
     what = f"{len(tests)} of its tests" if options.test else "all tests"
-    _say([f"baselines of {what} begin with {printable(run.place)}"])
+    _say([f"baselines of {what} begin with {printable(run.place)}; to undo it: {again} --undo"])
     return 0
+
+
+def _agrees(run: str, count: int) -> bool:
+    """Ask on the terminal whether the baselines of all tests are to begin with a run."""
+    answer = input(f"let the baselines of {count} tests begin with {run}? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")

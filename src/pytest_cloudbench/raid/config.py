@@ -125,7 +125,8 @@ def shipped() -> tuple[str, ...]:
 
 
 def load(path: str | Path) -> ArrayFile:
-    """Read the file of an array, or a shipped one by its name. Raises ConfigError, in one line."""
+    """Read the file of an array, or a shipped one by its name, with or without ``raid:``. Raises ConfigError."""
+    path = str(path).removeprefix("raid:")
     source = Path(path)
     if str(path) in shipped():
         source = _SHIPPED / f"{path}.toml"

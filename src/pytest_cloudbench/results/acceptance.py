@@ -7,7 +7,7 @@ because they do not end in ``.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -48,6 +48,24 @@ class Accepted:
 def write_acceptance(storage: Path, decision: Accepted) -> Path:
     """Write an acceptance, and return its file. Raises ResultsError."""
     return _write_decision(storage, asdict(decision))
+
+
+def withdraw_acceptances(storage: Path, run: str, tests: Sequence[str]) -> int:
+    """Remove the acceptances of a run for some tests, or for all if none is named. Returns how many there were.
+
+    Raises ResultsError.
+    """
+    count = 0
+    for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
+        decision = _read_decision(path)
+        if decision is None or decision.get("run") != run or (tests and decision.get("test") not in tests):
+            continue
+        try:
+            path.unlink()
+        except OSError as error:
+            raise ResultsError(f"{path}: cannot be removed: {error.strerror}") from error
+        count += 1
+    return count
 
 
 def write_rename(storage: Path, old: str, new: str) -> Path:
@@ -97,10 +115,16 @@ def read_acceptances(storage: Path) -> list[Accepted]:
 def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the content of each file. Files without a decision are ignored."""
     for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
-        try:
-            if path.is_file() and path.stat().st_size <= _MAX_BYTES:
-                fields = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(fields, dict):
-                    yield fields
-        except (OSError, ValueError, RecursionError):
-            continue
+        if (decision := _read_decision(path)) is not None:
+            yield decision
+
+
+def _read_decision(path: Path) -> Mapping[str, Any] | None:
+    """Return the content of a file; None if it holds no decision."""
+    try:
+        if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            return fields if isinstance(fields, dict) else None
+    except (OSError, ValueError, RecursionError):
+        pass
+    return None

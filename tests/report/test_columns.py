@@ -50,6 +50,20 @@ def test_a_wide_text_is_folded_beside_the_others() -> None:
     ]
 
 
+def test_rows_keep_their_name_where_a_table_is_continued() -> None:
+    rows = [["a", "b", "cccccccccccc", "dddddddddddd"], ["1", "1", "5", "6"], ["1", "2", "7", "8"]]
+    assert fitted(rows, 20) == [
+        "a  b  cccccccccccc",
+        "------------------",
+        "1  1             5",
+        "1  2             7",
+        "a  b  dddddddddddd",
+        "------------------",
+        "1  1             6",
+        "1  2             8",
+    ]
+
+
 def test_columns_that_do_not_fit_follow_below_with_the_first_one_again() -> None:
     assert fitted([["key", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"], ["x", "1", "2", "3"]], 30) == [
         "key  aaaaaaaaaa  bbbbbbbbbb",

@@ -21,7 +21,7 @@ def fitted(rows: Sequence[_Row], width: int) -> list[str]:
     """Return lines of at most ``width`` characters for a row of titles and the rows below it.
 
     Wide columns are folded; if that is not enough, further columns follow in a second table below, which begins with
-    the first column again.
+    the columns again that tell its rows apart.
     """
     natural = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if _total(natural) <= width:  # nothing is folded: thousands of rows need not be looked at word by word
@@ -30,13 +30,25 @@ def fitted(rows: Sequence[_Row], width: int) -> list[str]:
     tables: list[list[int]] = []
     columns = list(range(len(rows[0])))
     least = [max(_least(row[column]) for row in rows) for column in columns]
+    names = _names(rows, least, width // 2)
     while columns:
         count = len(columns)
-        while count > 1 + bool(tables) and _total([least[column] for column in columns[:count]]) > width:
+        while count > len(names) + bool(tables) and _total([least[column] for column in columns[:count]]) > width:
             count -= 1
         tables.append(columns[:count])
-        columns = [] if count == len(columns) else [tables[0][0], *columns[count:]]
+        columns = [] if count == len(columns) else [*names, *columns[count:]]
     return [line for table in tables for line in _drawn([[row[column] for column in table] for row in rows], width)]
+
+
+def _names(rows: Sequence[_Row], least: Sequence[int], room: int) -> list[int]:
+    """Return the first columns, as few as tell the rows apart; only the first one if that takes too much room."""
+    for count in range(1, len(least)):
+        names = list(range(count))
+        if _total(least[:count]) > room:
+            break
+        if len({tuple(row[:count]) for row in rows[1:]}) == len(rows) - 1:
+            return names
+    return [0]
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -162,8 +162,8 @@ class FolderDriver:
         measured instead.
         """
         driver = cls.connect_part(spec, endpoint, credentials)
-        if not driver._is_there():
-            raise SpecError(f"provider {spec.text!r}: there is no folder {driver._root}; mount it, or make it first")
+        if not (root := _root(spec)).is_dir():
+            raise SpecError(f"provider {spec.text!r}: there is no folder {root}; mount it, or make it first")
         return driver
 
     @classmethod

@@ -218,6 +218,8 @@ def main(folder: str, size_bytes: int) -> None:
         print((rss_bytes([os.getpid()], peak=True) or 0) // 1024)
 
     file = Path(folder, "array.toml")
+    for number in range(_K + _M):
+        Path(folder, str(number)).mkdir()
     specs = ", ".join(f'"folder:{folder}/{number}"' for number in range(_K + _M))
     file.write_text(f'k = {_K}\nm = {_M}\nkey = "array.key"\nchildren = [{specs}]\n', "utf-8")
     content = RandomContent("raid", size_bytes)

@@ -84,6 +84,8 @@ def _measure_provider(
 
 @contextmanager
 def _open_raid(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
+    for number in range(6):
+        (folder / str(number)).mkdir()
     children = ", ".join(f'"folder:{folder}/{number}"' for number in range(6))
     file = folder / "array.toml"
     file.write_text(f'k = 4\nm = 2\nkey = "array.key"\nchildren = [{children}]\n', "utf-8")

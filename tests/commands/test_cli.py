@@ -51,7 +51,7 @@ def test_without_arguments_it_says_what_people_do() -> None:
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
     named = re.findall(r" cloudbench ([a-z]+)", done.stdout)
-    assert named == ["doctor", "new", "show", "report"]
+    assert named == ["doctor", "put", "new", "show", "report"]
     assert set(named) <= set(run("--help").stdout.split())
 
 

@@ -572,7 +572,12 @@ def test_on_a_terminal_all_tests_are_accepted_only_if_the_user_agrees(
     store_series(storage, [0.1] * 6)
     questions: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "")
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return ""
+
+    monkeypatch.setattr("builtins.input", ask)
     assert "nothing is changed" in run("baseline", "accept", "5", status=1)[0]
     (question,) = questions
     assert question.startswith("let the baselines of 1 tests begin with ")

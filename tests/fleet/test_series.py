@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
 
 def opened(folder: Path, plan: SeriesPlan, resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
     made = keeper(folder, scale)
-    made.begin(SeriesOpen.from_plain({**ASKED, "plan": plan.plain(), "resume": resume, "keeps_plan": False}))
+    made.begin(SeriesOpen.from_plain({**ASKED, "plan": asdict(plan), "resume": resume, "keeps_plan": False}))
     return made
 
 
@@ -61,7 +62,7 @@ def test_there_is_time_for_another_round_or_not(tmp_path: Path, monkeypatch: pyt
     timed = SeriesPlan(3, 95.0, 10.0)
     assert rounds_of(opened(tmp_path / "b", timed), clock, 10) == [0, 1, 2, 3, 4]
     assert rounds_of(opened(tmp_path / "c", timed, scale=10), clock, 1) == [0, 1, 2, 3, 4]
-    assert rounds_of(opened(tmp_path / "d", timed.replace(duration_s=0.0)), clock, 10) == [0]
+    assert rounds_of(opened(tmp_path / "d", replace(timed, duration_s=0.0)), clock, 10) == [0]
 
 
 def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_a_series_whose_plan_is_damaged_is_one_line(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("*.jsonl")
     path.write_text(path.read_text().replace('"rounds":3', '"rounds":"many"'))
     again = keeper(tmp_path)
-    asked = {**ASKED, "plan": SeriesPlan(1).plain(), "resume": "", "keeps_plan": True}
+    asked = {**ASKED, "plan": asdict(SeriesPlan(1)), "resume": "", "keeps_plan": True}
     told = r"jsonl: cannot continue with its own plan \(.*Expected `int`, got `str` - at `\$\.rounds`"
     with pytest.raises(ResultsError, match=told):
         again.begin(SeriesOpen.from_plain(asked))

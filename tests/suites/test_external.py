@@ -133,7 +133,7 @@ def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: 
         env={"PATH": f"{forbidden}:/usr/bin:/bin", "CI": "true"},  # pytest then shortens no line
     )
     assert ended.counts()["skipped"] == 1, ended.text
-    assert ended.lines_with("dumpcap is not allowed to capture here; any one of these gives the right"), ended.text
+    assert ended.lines_with("dumpcap is not allowed to capture here; any one of these allows it"), ended.text
     assert not list(mirrored.iterdir())
 
 

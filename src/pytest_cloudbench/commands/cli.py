@@ -31,7 +31,7 @@ _START = """\
 cloudbench measures and gates cloud storage. What people do with it:
 
   check a provider   cloudbench doctor emulated:ideal
-  put load on it     cloudbench put emulated:ideal --size 1MiB --rate 50/s --for 10s
+  put load on it     cloudbench put emulated:ideal --rate 50/s --for 10s
   test of your own   cloudbench new; pytest experiment.bench.toml
   gate a build       pytest experiment.bench.toml --cloudbench-gate
   look at results    cloudbench show last; cloudbench report last -o report.html

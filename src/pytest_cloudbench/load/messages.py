@@ -7,6 +7,7 @@ texts needs no class: it is sent as it is. Imported by fifty agents: keep it lig
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import field
@@ -285,7 +286,8 @@ class TextReport(Message, frozen=True):
 # --- a series of rounds ---------------------------------------------------------------------------
 
 
-class SeriesPlan(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SeriesPlan:
     """How long a series lasts.
 
     Attributes:

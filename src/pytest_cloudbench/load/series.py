@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import ValidationError, convert
 
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.load.messages import (
@@ -21,7 +24,7 @@ from pytest_cloudbench.load.messages import (
     SeriesPlan,
     SeriesRound,
 )
-from pytest_cloudbench.model import FleetError, ResultsError, UsageError
+from pytest_cloudbench.model import ResultsError, UsageError
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
@@ -62,7 +65,7 @@ class SeriesKeeper:
         folder = Path(self._facts.results).parent / "series"
         if asked.resume is None:
             name = slug(f"{asked.name}-{self._facts.run_id}")
-            file = series.create_series(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": plan.plain()})
+            file = series.create_series(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": asdict(plan)})
         else:
             path = self._invoked_in / asked.resume if asked.resume else series.find_latest(folder, key)
             if path is None:
@@ -106,8 +109,8 @@ class SeriesKeeper:
 def _kept_plan(file: SeriesFile) -> SeriesPlan:
     """What a series was begun with."""
     try:
-        return SeriesPlan.from_plain(file.header.get("plan"))
-    except FleetError as error:
+        return convert(file.header.get("plan"), SeriesPlan)
+    except ValidationError as error:
         file.close()
         raise ResultsError(f"{file.path}: cannot continue with its own plan ({error}); start a new series") from error
 

@@ -10,6 +10,7 @@ another plugin or of a ``conftest.py`` can clash with ours, whenever it is added
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 DEFAULT_PROVIDER = "emulated:dropbox"
 DEFAULT_CLIENTS = ("syncthing", "reference")
 _OURS = "--cloudbench-"
+_KEY_GIVEN = re.compile(r"(-o|--override-ini=)?cloudbench_\w+=")
 
 
 class Option(NamedTuple):
@@ -300,7 +302,7 @@ def is_any_given(config: pytest.Config, parser: pytest.Parser) -> bool:
     """Returns whether the command line gives one of our options, or one of a suite's."""
     ours = _SHORT[parser].keys() - _taken_names(parser)
     args = _read(list(map(str, config.invocation_params.args)), parser)
-    return any(arg.startswith(_OURS) or _name(arg) in ours for arg in args)
+    return any(arg.startswith(_OURS) or _name(arg) in ours or _KEY_GIVEN.match(arg) for arg in args)
 
 
 def is_versus_given(option: Any) -> bool:

@@ -88,7 +88,7 @@ def test_a_mix_has_figures_of_each_operation(tmp_path: Path) -> None:
     assert kinds["put"]["ops"] > 60, "a sensor begins with an upload"
     for name, figures in kinds.items():
         assert 0 < figures["response_p50"] <= figures["response_p99"]
-        assert f"note: {name}: {figures['ops']} operations, 100.00% ok, p50 " in ended.stdout
+        assert f"note: {name}: {figures['ops']} operations, 100.00 % ok, p50 " in ended.stdout
 
 
 def test_damaged_content_fails(tmp_path: Path) -> None:

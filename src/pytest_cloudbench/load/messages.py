@@ -194,7 +194,7 @@ class Conclusion(Message, frozen=True):
 
     subject: Subject
     entry: EntryOptions
-    metrics: Mapping[str, float | None]
+    metrics: Mapping[str, int | float | None]
     rounds_s: tuple[float, ...]
     stats_of: str
     columns: tuple[str, ...] = ()

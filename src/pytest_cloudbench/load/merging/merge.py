@@ -27,6 +27,7 @@ from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.messages import LoadShape, Merged, Start, Subject
 from pytest_cloudbench.model import ErrorKind, Outcome, ResultsError, Verb
 from pytest_cloudbench.net.sockets.sums import Carried
+from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.results import oplog
 from pytest_cloudbench.results.machine import CpuTicks
 
@@ -147,6 +148,7 @@ def merge(
     if drift := _drift(run, measured):
         (run.notes if run.asked.load.may_drift else doubts).append(drift)
     info = _info(run, measured, entries)
+    run.notes += _operation_notes(info.get("by_operation", {}))
     subject, entry = run.asked.subject, run.asked.entry
     judgements = entries.judge(subject, entry.expect, measured.metrics, doubts, info) if entry.store else []
     # All that is read of the logs comes before they are removed.
@@ -190,13 +192,12 @@ def _measure(run: OpenRun, table: OpTable) -> _Measured:
 
 def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
     """Returns the extra_info of a run's entry."""
-    entry, by_operation = run.asked.entry, {}
-    if run.asked.load.size_bytes is None:
-        by_operation["by_operation"] = _by_operation(run, measured)
+    entry = run.asked.entry
     return {
         **entries.info(run.asked.subject, run.item, entry.published, run.profile_digest), **entry.extra,
         **_run_info(run, measured.summary, measured.verification), **wire.told(measured.on_wire),
-        **warm_up_info(run, measured.left_out), **measured.ending.info, **by_operation, **measured.metrics,
+        **warm_up_info(run, measured.left_out), **measured.ending.info,
+        **_by_operation(run, measured), **measured.metrics,
     }  # fmt: skip
 
 
@@ -207,16 +208,25 @@ _OF_ONE_OPERATION = (
 
 
 def _by_operation(run: OpenRun, measured: _Measured) -> dict[str, Any]:
-    """Return the metrics of each kind of operation, where a run mixes several, and note them."""
+    """Return what an entry says of each kind of operation; nothing unless it is of a load that mixes several."""
+    if not run.asked.entry.store or run.asked.load.size_bytes is not None:
+        return {}
     kinds: dict[str, Any] = {}
-    for verb in sorted(set(measured.counted.codes("verb"))):
-        name = VERBS[verb].value
-        summary = summarize(measured.counted.of_verb(VERBS[verb]), None, run.beside)
-        kinds[name] = {"ops": summary.ops, **{metric: summary.metrics[metric] for metric in _OF_ONE_OPERATION}}
-        p50_s, p99_s = summary.metrics["response_p50"], summary.metrics["response_p99"]
-        times = "" if p50_s is None or p99_s is None else f", p50 {p50_s * 1e3:.3g} ms, p99 {p99_s * 1e3:.3g} ms"
-        run.notes.append(f"{name}: {summary.ops:,} operations, {summary.metrics['ok_rate'] or 0:.2%} ok{times}")
-    return kinds
+    for code in sorted(set(measured.counted.codes("verb"))):
+        summary = summarize(measured.counted.of_verb(VERBS[code]), None, run.beside)
+        metrics = {name: summary.metrics[name] for name in _OF_ONE_OPERATION}
+        kinds[VERBS[code].value] = {"ops": summary.ops, **metrics}
+    return {"by_operation": kinds}
+
+
+def _operation_notes(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a note on each kind of operation, where a run mixes several."""
+    return [
+        f"{name}: {figures['ops']:,} operations, {format_metric(figures['ok_rate'], 'ok_rate')} ok, "
+        f"p50 {format_metric(figures['response_p50'], 'response_p50')}, "
+        f"p99 {format_metric(figures['response_p99'], 'response_p99')}"
+        for name, figures in kinds.items()
+    ]
 
 
 def _spread(run: OpenRun, measured: _Measured) -> Mapping[str, Sequence[float]]:

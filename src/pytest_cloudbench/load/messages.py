@@ -114,6 +114,11 @@ class LoadShape(Message, frozen=True):
     detail: bool = False
     keeps: bool = False
 
+    @property
+    def ends_by_time(self) -> bool:
+        """Whether it is a closed loop that a time ends: ``ops`` is then the most that it may do."""
+        return self.for_s > 0 and self.loop == "closed"
+
 
 class Start(Message, frozen=True):
     """An agent is ready for a run; the answer, when all are, is ``Started``.

@@ -108,13 +108,12 @@ def announcement(asked: Start, money: str = "") -> str:
     moved = f", {load.bytes:,} bytes {'down' if asked.load.operation is Verb.GET else 'up'}"
     if asked.load.operation not in _MOVES_FILES and not more:
         moved = f" ({asked.load.operation.value})"
-    is_bound = load.for_s > 0 and load.loop == "closed"
     took = f", at least {asked.planned_s:.0f} s" if asked.planned_s >= 1 else ""
-    if is_bound:
+    if load.ends_by_time:
         took = f", in {asked.planned_s:.0f} s"
     if not load.ops:
         return f"{asked.subject.provider}: as many operations as it takes{money and f', {money}'}"
-    count = f"{'at most' if is_bound else 'about'} {load.ops:,} operations"
+    count = f"{'at most' if load.ends_by_time else 'about'} {load.ops:,} operations"
     return f"{asked.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
 
 

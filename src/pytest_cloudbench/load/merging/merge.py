@@ -305,14 +305,13 @@ def planned_of(load: LoadShape) -> dict[str, Any]:
 
 def _may_end_early(run: OpenRun) -> bool:
     """Returns whether fewer operations than planned are no surprise."""
-    load = run.asked.load
-    return run.end_ns is not None or (load.for_s > 0 and load.loop == "closed")
+    return run.end_ns is not None or run.asked.load.ends_by_time
 
 
 def _time_notes(run: OpenRun, measured: _Measured) -> list[str]:
     """Returns a note if a closed loop had done the most that it may do before its time was up."""
     load = run.asked.load
-    if not load.for_s or load.loop != "closed" or len(measured.table) < load.ops:
+    if not load.ends_by_time or len(measured.table) < load.ops:
         return []
     return [f"all {load.ops:,} operations, the most that it may do, were done before the {load.for_s:g} s were up"]
 

@@ -166,7 +166,11 @@ RULES = [
     Rule(r"towncrier (build|create)\b", "changes the checkout: options are parsed", only_help),
     Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", not_run),
     Rule(r"(python3? -m )?pip install\b", "needs the index; tests/test_packaging.py installs the wheel", not_run),
-    Rule(r"python3? -m venv\b|source |\. |cd |export |git (clone|diff)\b", "prepares the reader's machine", not_run),
+    Rule(
+        r"python3? -m venv\b|source |\. |cd |mkdir |export |git (clone|diff)\b",
+        "prepares the reader's machine",
+        not_run,
+    ),
     Rule(r"tools/testbed list\b", "as written", as_written),
     Rule(r"tools/testbed (install|up|down) ", "changes the reader's machine: options are parsed", only_help),
     Rule(r"(sudo )?apt(-get)? install\b", "prepares the reader's machine", not_run),

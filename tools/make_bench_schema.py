@@ -37,7 +37,7 @@ def of_param(name: str, param: Param) -> Schema:
     about = keys.ABOUT.get(name, f"Expected: {param.expected}.")
     default = param.default
     shown = {"default": default} if isinstance(default, (int, float, str)) else {}
-    return {"description": about, **keys.schema_of(param), **shown}
+    return {"description": about, **keys.param_schema(param), **shown}
 
 
 def values_of(schema: Schema) -> Schema:

@@ -16,8 +16,8 @@ from pytest_cloudbench.lab.clients.command import CommandClient
 from pytest_cloudbench.load.conductor.serving import _expectations
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.net import dissect
-from pytest_cloudbench.plugin.collect.benchcloud_file import read_text
-from pytest_cloudbench.plugin.collect.module import text_of
+from pytest_cloudbench.plugin.collect.benchcloud_file import read_legacy_text
+from pytest_cloudbench.plugin.collect.module import read_utf8
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.support import opening
 from tests.odd_files import ODD_FILES, odd_file
@@ -37,7 +37,7 @@ OPENED_BY: Mapping[str, Callable[[Path], object]] = {
     "rules": data.read_flow_rules,
     "expectations": lambda path: _expectations(str(path)),
     "credentials": lambda path: credentials._file("dropbox", path),
-    "bench file": text_of,
+    "bench file": read_utf8,
     "capture": _capture,
 }
 
@@ -61,7 +61,7 @@ def test_refused_in_one_line(what: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_a_file_that_only_looks_like_a_configuration_is_left_alone(kind: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"not a regular file|more than the"):
-        read_text(odd_file(tmp_path, kind, "odd.ini"))
+        read_legacy_text(odd_file(tmp_path, kind, "odd.ini"))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a pipe", "folder"])

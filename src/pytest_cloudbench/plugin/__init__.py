@@ -1,7 +1,8 @@
-"""The pytest plugin: all hooks and fixtures in one place, and nothing else.
+"""The pytest plugin: all hooks and fixtures in one module.
 
-What may live here: wiring. A run that does not use the plugin pays for this module's import only, so everything heavier
+This module holds wiring only. Every pytest run imports it, also those that do not use the plugin, so everything heavier
 is imported inside the hook that needs it.
+
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_cloudbench.plugin.collect import collector_of, only_config_files
+from pytest_cloudbench.plugin.collect import find_collector, has_only_config_files
 from pytest_cloudbench.plugin.options import (
     DEFAULT_CLIENTS,
     DEFAULT_PROVIDER,
     accept_short_names,
     add_options,
+    describe_taken_names,
     find_suites,
-    is_any_given,
+    is_any_option_given,
     is_versus_given,
     read_settings,
-    taken_lines,
 )
 
 if TYPE_CHECKING:
@@ -41,35 +42,35 @@ if TYPE_CHECKING:
 
 _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
-_WHERE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
-"""Which agents run a fleet item: all at the same time, once or once per block, or the first one while others wait."""
+_RUN_MODE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
+"""How agents run a fleet item: all at once, all in blocks of two sides, or only the leader while the others wait."""
 _LAB = pytest.StashKey["LabItem"]()
 _CASSETTE = pytest.StashKey[Any]()
 
 _PARAMETRIZED: Mapping[str, Literal["module", "session"]] = {
     "provider": "session", "sandbox": "session", "_client": "module",
 }  # fmt: skip
-"""Fixtures whose values the command line gives, and how long each lives."""
+"""Fixtures that are parametrized from the command line, with their scopes."""
 
 _ON_PROVIDERS = frozenset({"provider", "sandbox"})
-"""Those of them that ``--provider`` gives; the other is given by ``--client``."""
+"""The fixtures that take their values from ``--provider``. ``_client`` takes its values from ``--client``."""
 
 _MEASURING = frozenset({"experiment", "lab"})
 """Fixtures whose tests are expected to measure something."""
 
 
 def _import_as_compiled() -> None:
-    """Take this package, but not its suites, from those whose asserts pytest rewrites: no other assert explains a test.
+    """Exclude this package, except its suites, from pytest's assertion rewriting. No other assert here explains a test.
 
     Where bytecode is not written (PYTHONDONTWRITEBYTECODE, as in most container images), pytest compiles each module
     that it rewrites anew, in each of fifty workers: half of what a short run costs. pytest has no public way to say so.
     """
     package = __name__.partition(".")[0]
     for finder in sys.meta_path:
-        marked = getattr(finder, "_must_rewrite", None)
-        if isinstance(marked, set) and package in marked:
-            marked.remove(package)
-            marked.add(f"{package}.suites")
+        names = getattr(finder, "_must_rewrite", None)
+        if isinstance(names, set) and package in names:
+            names.remove(package)
+            names.add(f"{package}.suites")
 
 
 _import_as_compiled()
@@ -91,7 +92,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
-    _end_secrets_with(early_config)
+    _forget_secrets_at_end(early_config)
     read_settings(early_config)
     find_suites(early_config)
     yield
@@ -107,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "cloudbench_provider(spec, ...): where a test runs by default; --provider overrides it"
     )
-    if only_config_files(config.args, config.invocation_params.dir):
+    if has_only_config_files(config.args, config.invocation_params.dir):
         from pytest_cloudbench.load import policy
 
         policy.adopt_files(config)
@@ -115,26 +116,27 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cloudbench.results.benchmarks import compare_later
 
         compare_later(config)
-    if (_is_asked_for(config) or config.option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
-        _session(config)  # bad input is reported before anything starts
+    is_needed = _has_plugin_option(config) or config.option.cloudbench_time_scale != 1.0
+    if is_needed and not hasattr(config, "workerinput"):
+        _fleet_session(config)  # bad input is reported before anything starts
 
 
 @pytest.hookimpl(tryfirst=True)  # before workers start; pytest-benchmark has its storage by now
 def pytest_sessionstart(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionstart."""
-    ours = session.config.stash.get(_SESSION, None)
-    if ours is not None and not ours.is_worker:
+    fleet_session = session.config.stash.get(_SESSION, None)
+    if fleet_session is not None and not fleet_session.is_worker:
         from pytest_cloudbench.model import UsageError
 
         try:
-            ours.check_baseline()
+            fleet_session.check_baseline()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collect_file."""
-    return collector_of(file_path, parent)
+    return find_collector(file_path, parent)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -143,18 +145,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_cloudbench.fleet import items
 
-    option, ids, comes = metafunc.config.option, None, items.used_fixtures(metafunc.definition, __name__)
-    for name in sorted(_PARAMETRIZED.keys() & comes):
+    option, ids, used = metafunc.config.option, None, items.used_fixtures(metafunc.definition, __name__)
+    for name in sorted(_PARAMETRIZED.keys() & used):
         if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
         if name in _ON_PROVIDERS:
             mark = metafunc.definition.get_closest_marker("cloudbench_provider")
-            chosen = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
+            specs = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
-            chosen = option.cloudbench_client or DEFAULT_CLIENTS
-        if option.cloudbench_versus and name == "provider" and "experiment" in comes:
-            ids = [f"{each}-vs-{option.cloudbench_versus}" for each in dict.fromkeys(chosen)]
-        metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
+            specs = option.cloudbench_client or DEFAULT_CLIENTS
+        if option.cloudbench_versus and name == "provider" and "experiment" in used:
+            ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in dict.fromkeys(specs)]
+        metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -163,53 +165,55 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "fleet" in getattr(item, "fixturenames", ()):
             from pytest_cloudbench.fleet.items import used_fixtures
 
-            comes = used_fixtures(item, __name__)
-            if "fleet" in comes:
-                is_versus = item.config.option.cloudbench_versus and "experiment" in comes
-                item.stash[_WHERE] = "leader" if "lab" in comes else "in turns" if is_versus else "everywhere"
-                _watch_items(item.config)
+            used = used_fixtures(item, __name__)
+            if "fleet" in used:
+                is_versus = item.config.option.cloudbench_versus and "experiment" in used
+                item.stash[_RUN_MODE] = "leader" if "lab" in used else "in turns" if is_versus else "everywhere"
+                _register_item_hooks(item.config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
     if hasattr(session.config, "workerinput"):
-        fleet = [item.nodeid for item in session.items if _WHERE in item.stash]
-        if fleet:  # then, and only then, stock benchmarks are switched on and run alone
-            fleet += [item.nodeid for item in session.items if _runs_alone(item)]
-            ours = _session(session.config)
-            ours.fleet_run = True
-            ours.agent.tell("collected", fleet)
+        item_ids = [item.nodeid for item in session.items if _RUN_MODE in item.stash]
+        if item_ids:  # only beside fleet items are stock benchmarks switched on, and run on one agent
+            item_ids += [item.nodeid for item in session.items if _runs_alone(item)]
+            fleet_session = _fleet_session(session.config)
+            fleet_session.fleet_run = True
+            fleet_session.agent.tell("collected", item_ids)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
-    _before_loop(session)
-    done = yield
-    ours = session.config.stash.get(_SESSION, None)
-    if ours is not None and not ours.is_worker and not session.config.pluginmanager.has_plugin("dsession"):
-        ours.repeat(session)
-    return done
+    _prepare_loop(session)
+    result = yield
+    fleet_session = session.config.stash.get(_SESSION, None)
+    has_workers = session.config.pluginmanager.has_plugin("dsession")
+    if fleet_session is not None and not fleet_session.is_worker and not has_workers:
+        fleet_session.repeat(session)
+    return result
 
 
-def _before_loop(session: pytest.Session) -> None:
+def _prepare_loop(session: pytest.Session) -> None:
     config, option = session.config, session.config.option
     if "pytest_cloudbench.support.redact" in sys.modules:
-        _watch_items(config)
-    if not (option.cloudbench_fail or _is_gated(option)) or option.collectonly or getattr(option, "setuponly", False):
+        _register_item_hooks(config)
+    is_judged = option.cloudbench_fail or _is_gate_requested(option)
+    if not is_judged or option.collectonly or getattr(option, "setuponly", False):
         return
     if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
         from pytest_cloudbench.fleet.items import used_fixtures
 
-        measuring = sum(not _MEASURING.isdisjoint(used_fixtures(item, __name__)) for item in session.items)
-        _session(config).agent.tell("selected", measuring)
+        measuring_count = sum(not _MEASURING.isdisjoint(used_fixtures(item, __name__)) for item in session.items)
+        _fleet_session(config).agent.tell("selected", measuring_count)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
-    _clean("clean_report", report)  # in the controller: with what all agents know
+    _remove_secrets("clean_report", report)  # again in the controller, which knows the secrets of all agents
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -223,16 +227,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     session = config.stash.get(_SESSION, None)
     if session is not None and not session.is_worker:
         session.summarize(terminalreporter)
-        for line in taken_lines(config._parser) if session.serves else ():
+        for line in describe_taken_names(config._parser) if session.serves else ():
             terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark saves, which is a wrapper too
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionfinish."""
-    ours = session.config.stash.get(_SESSION, None)
-    if ours is not None:
-        ours.finish(session)
+    fleet_session = session.config.stash.get(_SESSION, None)
+    if fleet_session is not None:
+        fleet_session.finish(session)
     if "pytest_cloudbench.results.benchmarks" in sys.modules:
         from pytest_cloudbench.results.benchmarks import compare_now
 
@@ -247,89 +251,89 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-# -- items: hooks that a session without ours does not pay for ------------------------------------------
+# -- items: hooks that are registered only in sessions that need them -------------------------------------
 
 
 class _ItemHooks:
-    """Registered with the first test that uses one of our fixtures, or a module that may handle a secret."""
+    """Hooks around items, registered with the first test that uses our fixtures or a module that handles secrets."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
-        where = item.stash.get(_WHERE, None)
-        session = _session(item.config) if where else item.config.stash.get(_SESSION, None)
-        if session is None or not (where or (session.fleet_run and _runs_alone(item))):
+        mode = item.stash.get(_RUN_MODE, None)
+        session = _fleet_session(item.config) if mode else item.config.stash.get(_SESSION, None)
+        if session is None or not (mode or (session.fleet_run and _runs_alone(item))):
             return None
         from pytest_cloudbench.fleet import protocol
 
-        if where == "in turns":
+        if mode == "in turns":
             from pytest_cloudbench.load.versus.turns import run_in_turns
 
             protocol.run_everywhere(item, nextitem, session.agent, run_in_turns)
             return True
         run = {"everywhere": protocol.run_everywhere, "leader": protocol.run_on_leader, None: protocol.run_benchmark}
-        run[where](item, nextitem, session.agent)
+        run[mode](item, nextitem, session.agent)
         return True
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # other plugins see what it raises as the test's own error
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_call."""
-        return (yield from _gated(item))
+        return (yield from _run_and_judge(item))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # for runs in fixtures, after the test
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
-        return (yield from _gated(item))
+        return (yield from _run_and_judge(item))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others, which may add secrets to the report
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
         report = yield
-        if call.excinfo is not None and _WHERE in item.stash:
+        if call.excinfo is not None and _RUN_MODE in item.stash:
             from pytest_cloudbench.load.gate.verdicts import plain_report
 
             plain_report(report, call.excinfo.value)
-        _clean("clean_report", report)
+        _remove_secrets("clean_report", report)
         return report
 
-    # What people see besides the reports that this process makes; the first to see it take secrets out.
+    # The other texts that people see. These hooks come first, so that no other plugin reads a secret in them.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collectreport."""
-        _clean("clean_report", report)
+        _remove_secrets("clean_report", report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: Any) -> None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_warning_recorded."""
         if isinstance(warning_message.message, Warning):
-            _clean("clean_error", warning_message.message)
+            _remove_secrets("clean_error", warning_message.message)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: Any) -> None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_internalerror."""
-        _clean("clean_shown", excrepr)
+        _remove_secrets("clean_shown", excrepr)
 
 
-def _clean(how: str, shown: object) -> None:
-    """Remove secrets from what people are about to see, if this process has handled any."""
+def _remove_secrets(function: str, target: object) -> None:
+    """Remove secrets from an object that people are about to see, if this process has handled any."""
     if redact := sys.modules.get("pytest_cloudbench.support.redact"):
-        getattr(redact, how)(shown)
+        getattr(redact, function)(target)
 
 
-def _end_secrets_with(config: pytest.Config) -> None:
-    """Forget at the end of this session which secrets it has learned: the same process may run another one."""
+def _forget_secrets_at_end(config: pytest.Config) -> None:
+    """Forget the secrets of this session when it ends. The same process may run another session."""
     redact = sys.modules.get("pytest_cloudbench.support.redact")
-    before = redact.begin_scope() if redact else None
+    outer_scope = redact.begin_scope() if redact else None
 
     def forget() -> None:
         if redact := sys.modules.get("pytest_cloudbench.support.redact"):
-            redact.end_scope(before or redact.SecretScope())
+            redact.end_scope(outer_scope or redact.SecretScope())
 
     config.add_cleanup(forget)
 
 
-def _watch_items(config: pytest.Config) -> None:
+def _register_item_hooks(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(_ITEM_HOOKS):
         config.pluginmanager.register(_ItemHooks(), _ITEM_HOOKS)
 
@@ -339,30 +343,30 @@ def _watch_items(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Called before any worker starts."""
+    """Called by pytest-xdist before any worker starts."""
     from pytest_cloudbench.load import policy
 
     policy.lean_workers(config, specs)
-    if policy.adopted(config) or is_any_given(config, config._parser):
-        _serve(config)  # watch the workers from the start: all of them may be stopped before any one collects
+    if policy.adopted(config) or is_any_option_given(config, config._parser):
+        _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     """https://pytest-xdist.readthedocs.io/en/stable/how-to.html: before a worker starts."""
-    _session(node.config).add_node(node)
+    _fleet_session(node.config).add_node(node)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """A worker has ended, as planned or not."""
-    _session(node.config).lose_node(node.gateway.id)
+    """Called by pytest-xdist when a worker has ended, as planned or not."""
+    _fleet_session(node.config).lose_node(node.gateway.id)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
-    """Fleet items need their own scheduler. Without such items, xdist's choice is kept."""
-    _session(node.config).take_over(node, ids)
+    """Schedule fleet items, which need their own scheduler. Without such items, xdist's choice is kept."""
+    _fleet_session(node.config).take_over(node, ids)
 
 
 # -- fixtures -----------------------------------------------------------------------------------------
@@ -371,7 +375,7 @@ def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]
 @pytest.fixture(scope="session")
 def fleet(request: pytest.FixtureRequest) -> Agent:
     """This process's place in the fleet: ``index``, ``count``, ``once(name, work)``, ``gather(name, payload)``."""
-    agent: Agent = _session(request.config).agent
+    agent: Agent = _fleet_session(request.config).agent
     return agent
 
 
@@ -380,37 +384,37 @@ def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider
     """The storage service under test: ``--provider``, one parameter for each."""
     from pytest_cloudbench.providers import find_provider
 
-    spec, other = _chosen(request), request.config.option.cloudbench_versus
-    if other:
+    spec, second_spec = _spec_of(request), request.config.option.cloudbench_versus
+    if second_spec:
         from pytest_cloudbench.load.versus import turns
 
-        sides = {"A": spec, "B": other}
+        sides = {"A": spec, "B": second_spec}
         yield from turns.provided(request.config, lambda side: find_provider(sides[side], fleet.ask))
         return
-    found = find_provider(spec, fleet.ask)
+    new_provider = find_provider(spec, fleet.ask)
     if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
-        cassette.one_at_a_time(found.driver)
-    yield found
-    found.close()
+        cassette.one_at_a_time(new_provider.driver)
+    yield new_provider
+    new_provider.close()
 
 
 @pytest.fixture(scope="session")
 def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
     """Folders of the test's own on the service under test, for tests that measure nothing: ``sandbox.folder()``.
 
-    Each such test runs once, in any process: ``--provider``, one parameter for each.
+    Each such test runs once per ``--provider``, in any process.
     """
     from pytest_cloudbench.load.sandbox import Sandbox
     from pytest_cloudbench.providers import find_provider
 
-    session, workers = _session(request.config), getattr(request.config, "workerinput", {}).get("workercount", 1)
-    found = find_provider(_chosen(request), session.agent.ask)
+    session, workers = _fleet_session(request.config), getattr(request.config, "workerinput", {}).get("workercount", 1)
+    provider = find_provider(_spec_of(request), session.agent.ask)
     try:
-        made = Sandbox(found, session.agent, session.facts, workers)
-        yield made
-        made.close()
+        new_sandbox = Sandbox(provider, session.agent, session.facts, workers)
+        yield new_sandbox
+        new_sandbox.close()
     finally:
-        found.close()
+        provider.close()
 
 
 @pytest.fixture
@@ -419,7 +423,7 @@ def payloads(request: pytest.FixtureRequest) -> Payloads:
     from pytest_cloudbench.load.item import facts_of
     from pytest_cloudbench.workload.payload import Payloads
 
-    return Payloads(f"{facts_of(request.node, _session(request.config).facts).seed}/{request.node.nodeid}")
+    return Payloads(f"{facts_of(request.node, _fleet_session(request.config).facts).seed}/{request.node.nodeid}")
 
 
 @pytest.fixture
@@ -427,9 +431,9 @@ def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider)
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
     from pytest_cloudbench.load.item import experiment_of
 
-    made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
-    yield made
-    made.close()
+    new_experiment: Experiment = experiment_of(request.node, fleet, provider, _fleet_session(request.config).facts)
+    yield new_experiment
+    new_experiment.close()
 
 
 @pytest.fixture(scope="module")
@@ -442,26 +446,27 @@ def _client(request: pytest.FixtureRequest) -> str:
 def lab(
     request: pytest.FixtureRequest, fleet: Agent, _client: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[LabItem]:  # fmt: skip
-    """A sync client, its network and captures: ``--client``, one parameter for each; see ``sync.item.LabItem``."""
+    """A sync client, its network and captures, for each ``--client``. See ``sync.item.LabItem``."""
     from functools import partial
 
     from pytest_cloudbench.fleet.items import used_fixtures
     from pytest_cloudbench.lab.sync.item import LabItem
 
-    spec = _client or _chosen(request)
+    spec = _client or _spec_of(request)
     if "experiment" in used_fixtures(request.node, __name__):
         pytest.fail("lab measures a client on one agent, experiment a provider on all: make two tests", pytrace=False)
     if request.config.option.cloudbench_versus:
-        told = "--cloudbench-versus compares providers; to compare sync clients, name both: --client A --client B"
-        pytest.fail(told, pytrace=False)
+        message = "--cloudbench-versus compares providers; to compare sync clients, name both: --client A --client B"
+        pytest.fail(message, pytrace=False)
     new_folder = partial(tmp_path_factory.mktemp, "lab")
-    made = request.node.stash[_LAB] = LabItem(request.node, spec, fleet, _session(request.config).facts, new_folder)
-    yield made
-    made.close()
+    facts = _fleet_session(request.config).facts
+    lab_item = request.node.stash[_LAB] = LabItem(request.node, spec, fleet, facts, new_folder)
+    yield lab_item
+    lab_item.close()
 
 
-def _gated(item: pytest.Item) -> Generator[None]:
-    """Run a phase of an item, and fail it if its results broke a gate. Does nothing if nothing is measured."""
+def _run_and_judge(item: pytest.Item) -> Generator[None]:
+    """Run a phase of an item, and fail it if its results broke a gate. Does nothing else if nothing is measured."""
     if item.config.stash.get(_SESSION, None) is None:
         return (yield)
     from contextlib import nullcontext
@@ -472,52 +477,52 @@ def _gated(item: pytest.Item) -> Generator[None]:
         return (yield)
 
 
-def _chosen(request: pytest.FixtureRequest) -> str:
-    """The command line's choice for this fixture. Only a test that names the fixture among its arguments has one."""
+def _spec_of(request: pytest.FixtureRequest) -> str:
+    """Return the spec that the command line gives this fixture. Fails a test that does not name it as an argument."""
     if not hasattr(request, "param"):
         pytest.fail(
             f"the fixture {request.fixturename!r} was asked for at run time (request.getfixturevalue): name it among "
             "the test's arguments, or in usefixtures",
             pytrace=False,
         )
-    chosen: str = request.param
-    return chosen
+    spec: str = request.param
+    return spec
 
 
 def _runs_alone(item: pytest.Item) -> bool:
-    if "benchmark" not in getattr(item, "fixturenames", ()) or _WHERE in item.stash:
+    if "benchmark" not in getattr(item, "fixturenames", ()) or _RUN_MODE in item.stash:
         return False
     from pytest_cloudbench.fleet.items import uses_stock_benchmark
 
     return uses_stock_benchmark(item)
 
 
-def _is_asked_for(config: pytest.Config) -> bool:
-    """Returns whether the command line gives an option that only this plugin has."""
+def _has_plugin_option(config: pytest.Config) -> bool:
+    """Return whether the command line gives an option that only this plugin has."""
     option = config.option
-    given = (
+    values = (
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
-        option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gated(option),
+        option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gate_requested(option),
     )  # fmt: skip
-    return any(given) or is_versus_given(option)
+    return any(values) or is_versus_given(option)
 
 
-def _is_gated(option: Any) -> bool:
-    """Returns whether the regression gate was asked for."""
+def _is_gate_requested(option: Any) -> bool:
+    """Return whether the regression gate was asked for."""
     return bool(option.cloudbench_gate or option.cloudbench_gate_strict)
 
 
-def _serve(config: pytest.Config) -> None:
+def _start_serving(config: pytest.Config) -> None:
     from pytest_cloudbench.model import UsageError
 
     try:
-        _session(config).serve()
+        _fleet_session(config).serve()
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def _serving(session: ControllerSession) -> Serving:
-    """Returns the object that answers the agents of a controller's session. Raises UsageError for bad input."""
+def _make_serving(session: ControllerSession) -> Serving:
+    """Return the object that answers the agents of a controller's session. Raises UsageError for bad input."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.load.conductor.serving import Serving
 
@@ -526,9 +531,9 @@ def _serving(session: ControllerSession) -> Serving:
         from pytest_cloudbench.load.cassette.cassette import check_options, header, open_cassette
 
         check_options(option)
-        known = header(option)
-        if known:  # names of folders and files, and what is in them, are those of the recording
-            session.facts = session.facts.replace(run_id=known["run_id"], seed=known["seed"])
+        recorded = header(option)
+        if recorded:  # the run id and seed decide names and content of files, which must be those of the recording
+            session.facts = session.facts.replace(run_id=recorded["run_id"], seed=recorded["seed"])
         cassette = open_cassette(option, session.facts)
         session.config.stash[_CASSETTE] = cassette
     if is_versus_given(option):
@@ -540,12 +545,12 @@ def _serving(session: ControllerSession) -> Serving:
     return Serving(session.config, session.facts, session, cassette)
 
 
-def _session(config: pytest.Config) -> Any:
-    """This process's part of the fleet, made when it is first needed."""
+def _fleet_session(config: pytest.Config) -> Any:
+    """Return this process's part of the fleet, and create it at the first call."""
     session = config.stash.get(_SESSION, None)
     if session is None:
         from pytest_cloudbench.fleet.worker import open_session
 
-        session = config.stash[_SESSION] = open_session(config, _serving, at_once=_is_asked_for(config))
-        _watch_items(config)
+        session = config.stash[_SESSION] = open_session(config, _make_serving, at_once=_has_plugin_option(config))
+        _register_item_hooks(config)
     return session

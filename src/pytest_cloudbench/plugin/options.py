@@ -1,10 +1,10 @@
-"""The command-line options of the plugin: their names, help, valid values, and who owns a short name.
+"""The command-line options of the plugin: names, help, valid values and short names.
 
-What may live here: what is registered with pytest's option parser, and how a suite's ``conftest.py`` declares options
-of its own (``add_suite_options``). Every option is registered under a name that is surely ours
-(``--cloudbench-provider``). Frequently typed ones also have a short name (``--provider``), which pytest's parser never
-sees: if nobody else has an option of that name, the arguments are rewritten before they are parsed. So no option of
-another plugin or of a ``conftest.py`` can clash with ours, whenever it is added.
+This module also has ``add_suite_options``, with which the ``conftest.py`` of a suite declares its own options. Every
+option is registered under a name that begins with ``--cloudbench-``, such as ``--cloudbench-provider``. Frequently
+typed ones also have a short name (``--provider``), which pytest's parser never sees: if no other plugin has an option
+of that name, the arguments are rewritten before they are parsed. So no option of another plugin or of a ``conftest.py``
+can clash with ours, whenever it is added.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pytest
 
 DEFAULT_PROVIDER = "emulated:dropbox"
 DEFAULT_CLIENTS = ("syncthing", "reference")
-_OURS = "--cloudbench-"
-_KEY_GIVEN = re.compile(r"(-o|--override-ini=)?cloudbench_\w+=")
+_PREFIX = "--cloudbench-"
+_KEY_ARGUMENT = re.compile(r"(-o|--override-ini=)?cloudbench_\w+=")
 
 
 class Option(NamedTuple):
@@ -43,8 +43,8 @@ class Option(NamedTuple):
 
     @property
     def long(self) -> str:
-        """The name that pytest's parser knows."""
-        return self.name if self.name.startswith(_OURS) else _OURS + self.name.removeprefix("--")
+        """The long name, which is the one that pytest's parser knows."""
+        return self.name if self.name.startswith(_PREFIX) else _PREFIX + self.name.removeprefix("--")
 
 
 _OPTIONS: Mapping[str, tuple[Option, ...]] = {
@@ -121,7 +121,7 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
         }),
     ),
 }  # fmt: skip
-"""What a user types, by what it is about: at most sixteen."""
+"""Options that a user types, by group. There are at most sixteen."""
 
 _SETTINGS: tuple[Option, ...] = (
     Option("cloudbench_keep_captures", {
@@ -178,16 +178,16 @@ _SETTINGS: tuple[Option, ...] = (
         "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
     }),
 )  # fmt: skip
-"""What is rarely changed: keys of pytest's configuration file, and with ``-o KEY=VALUE`` of one run."""
+"""Rarely changed options: keys of pytest's configuration file, or ``-o KEY=VALUE`` on the command line of one run."""
 
-_SHORT: WeakKeyDictionary[pytest.Parser, dict[str, str]] = WeakKeyDictionary()
+_SHORT_NAMES: WeakKeyDictionary[pytest.Parser, dict[str, str]] = WeakKeyDictionary()
 """Maps the short names of a session's options to the names that its parser knows."""
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the plugin's options under names that begin with this plugin's, and the keys of configuration files."""
     for group, options in _OPTIONS.items():
-        _add(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", options)
+        _add_group(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", options)
     for setting in _SETTINGS:
         parser.addini(setting.name, _ini_help(setting), type=_ini_type(setting), default=None)
 
@@ -196,8 +196,8 @@ def _ini_help(setting: Option) -> str:
     settings = setting.settings
     text = str(settings["help"]).replace("%(default)s", f"{settings.get('default')}").replace("%%", "%")
     metavar = settings.get("metavar", "")
-    shown = metavar if isinstance(metavar, str) else " ".join(metavar)
-    return f"{shown}: {text}" if shown else text
+    placeholder = metavar if isinstance(metavar, str) else " ".join(metavar)
+    return f"{placeholder}: {text}" if placeholder else text
 
 
 def _ini_type(setting: Option) -> Literal["args", "bool", "string"]:
@@ -208,24 +208,24 @@ def _ini_type(setting: Option) -> Literal["args", "bool", "string"]:
 
 
 def read_settings(config: pytest.Config) -> None:
-    """Put the keys of the configuration file among the options, where the rest of the package looks for them.
+    """Copy the keys of the configuration file to ``config.option``, where the rest of the package looks for them.
 
-    Raises pytest.UsageError. A worker has them from its controller already.
+    Raises pytest.UsageError. A worker already has the values from its controller.
     """
     for setting in _SETTINGS:
         if not hasattr(config.option, setting.name):
             setattr(config.option, setting.name, _parse_setting(setting, config.getini(setting.name)))
 
 
-def _parse_setting(setting: Option, given: Any) -> Any:
-    """Return the value of a key, or its default if it is not given."""
+def _parse_setting(setting: Option, value: Any) -> Any:
+    """Return the value of a key, or its default if the configuration file does not have it."""
     default = setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
-    if given in (None, "", []):
+    if value in (None, "", []):
         return default
     count = setting.settings.get("nargs")
-    if count is not None and len(given) != count:
-        raise pytest.UsageError(f"{setting.name} {' '.join(given)}: expected {' '.join(setting.settings['metavar'])}")
-    return given if setting.accepts is None else _checked(setting, setting.accepts)(given)
+    if count is not None and len(value) != count:
+        raise pytest.UsageError(f"{setting.name} {' '.join(value)}: expected {' '.join(setting.settings['metavar'])}")
+    return value if setting.accepts is None else _number_parser(setting, setting.accepts)(value)
 
 
 def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Option]) -> None:
@@ -233,25 +233,25 @@ def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Optio
 
     pytest loads that file before it reads its arguments only if the command line names the suite's folder.
     """
-    _add(parser, f"cloudbench {suite}", f"cloud storage experiments: {suite}", options)
+    _add_group(parser, f"cloudbench {suite}", f"cloud storage experiments: {suite}", options)
 
 
-def _add(parser: pytest.Parser, group: str, title: str, options: Iterable[Option]) -> None:
-    known, added = _SHORT.setdefault(parser, {}), parser.getgroup(group, title)
+def _add_group(parser: pytest.Parser, group: str, title: str, options: Iterable[Option]) -> None:
+    short_names, option_group = _SHORT_NAMES.setdefault(parser, {}), parser.getgroup(group, title)
     for option in options:
         settings = dict(option.settings)
         if option.long != option.name:
-            known[option.name] = option.long
+            short_names[option.name] = option.long
             settings["help"] += f"; short: {option.name}, unless another plugin has it"
         if option.accepts is not None:
-            settings["type"] = _checked(option, option.accepts)
-        added.addoption(option.long, **settings)
+            settings["type"] = _number_parser(option, option.accepts)
+        option_group.addoption(option.long, **settings)
 
 
-def _checked(option: Option, accepts: Callable[[Any], bool]) -> Callable[[str], Any]:
-    """Returns a function that parses a number. It raises pytest.UsageError for an invalid one."""
+def _number_parser(option: Option, accepts: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Return a function that parses a number and raises pytest.UsageError for an invalid one."""
 
-    def read(text: str) -> Any:
+    def parse_number(text: str) -> Any:
         try:
             value = option.settings["type"](text)
         except ValueError:
@@ -260,92 +260,92 @@ def _checked(option: Option, accepts: Callable[[Any], bool]) -> Callable[[str], 
             raise pytest.UsageError(f"{option.name} {text}: expected {option.expected}")
         return value
 
-    return read
+    return parse_number
 
 
 def find_suites(config: pytest.Config) -> None:
     """Have pytest load the ``conftest.py`` files of suites named by ``--pyargs``, as it does for suites in a folder."""
-    _load_from(config, config.known_args_namespace.file_or_dir)
+    _set_test_paths(config, config.known_args_namespace.file_or_dir)
 
 
-def _load_from(config: pytest.Config, named: Sequence[str]) -> bool:
-    """Set where pytest looks for the first conftest files. Returns whether that changed."""
+def _set_test_paths(config: pytest.Config, paths: Sequence[str]) -> bool:
+    """Set the paths where pytest looks for the first conftest files. Return whether they changed."""
     if config.known_args_namespace.pyargs:
         from pytest_cloudbench.load.policy import suite_folder
 
-        named = [str(suite_folder(name) or name) for name in named]
-    is_news: bool = config.known_args_namespace.file_or_dir != named
-    config.known_args_namespace.file_or_dir = named
-    return is_news
+        paths = [str(suite_folder(path) or path) for path in paths]
+    has_changed: bool = config.known_args_namespace.file_or_dir != paths
+    config.known_args_namespace.file_or_dir = paths
+    return has_changed
 
 
 def accept_short_names(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Rewrite the short names in ``args`` that nobody else uses, once the first conftest files are loaded.
 
-    Until now pytest took such a name's value for a file to test. If that decided where it looked for conftest files, it
-    looks again; one of them may turn out to own the name, or to declare the options of a suite.
+    Until now pytest took the value of a short name for a path to test. If that decided where it looked for conftest
+    files, it looks again. A conftest file that it finds then may own the name, or declare the options of a suite.
     """
-    if not any(_name(arg) in _SHORT[parser] or arg.startswith("@") for arg in args):
+    if not any(_option_name(arg) in _SHORT_NAMES[parser] or arg.startswith("@") for arg in args):
         return
-    given = list(_read(args, parser))
+    original_args = list(_expand_argument_files(args, parser))
     for _ in range(2):
-        args[:] = _rewritten(given, parser)
-        if args == given:
+        args[:] = _replace_short_names(original_args, parser)
+        if args == original_args:
             return
         files = parser.parse_known_args(args, namespace=copy.copy(config.option)).file_or_dir
-        if not _load_from(config, files):
+        if not _set_test_paths(config, files):
             return
         config.pytest_load_initial_conftests(early_config=config)
 
 
-def is_any_given(config: pytest.Config, parser: pytest.Parser) -> bool:
-    """Returns whether the command line gives one of our options, or one of a suite's."""
-    ours = _SHORT[parser].keys() - _taken_names(parser)
-    args = _read(list(map(str, config.invocation_params.args)), parser)
-    return any(arg.startswith(_OURS) or _name(arg) in ours or _KEY_GIVEN.match(arg) for arg in args)
+def is_any_option_given(config: pytest.Config, parser: pytest.Parser) -> bool:
+    """Return whether the command line gives one of our options, or one of a suite's."""
+    short_names = _SHORT_NAMES[parser].keys() - _taken_names(parser)
+    args = _expand_argument_files(list(map(str, config.invocation_params.args)), parser)
+    return any(arg.startswith(_PREFIX) or _option_name(arg) in short_names or _KEY_ARGUMENT.match(arg) for arg in args)
 
 
 def is_versus_given(option: Any) -> bool:
-    """Returns whether the command line says anything of a comparison of two sides."""
+    """Return whether the command line gives any option of a comparison of two sides."""
     return bool(option.cloudbench_versus or option.cloudbench_versus_metric or option.cloudbench_versus_setup)
 
 
-def taken_lines(parser: pytest.Parser) -> list[str]:
-    """Lines for a user whose other plugins own some of our short names; empty if none does."""
-    taken = sorted(_taken_names(parser))
-    if not taken:
+def describe_taken_names(parser: pytest.Parser) -> list[str]:
+    """Return the lines that tell a user which short names other plugins own, and what to type instead."""
+    taken_names = sorted(_taken_names(parser))
+    if not taken_names:
         return []
-    longs = ", ".join(_SHORT[parser][name] for name in taken)
-    return [f"cloudbench: another plugin or a conftest.py owns {', '.join(taken)}; use {longs}"]
+    long_names = ", ".join(_SHORT_NAMES[parser][name] for name in taken_names)
+    return [f"cloudbench: another plugin or a conftest.py owns {', '.join(taken_names)}; use {long_names}"]
 
 
 def _taken_names(parser: pytest.Parser) -> frozenset[str]:
-    """The short names that are taken by options of other plugins or of conftest files."""
+    """Return the short names that other plugins or conftest files use for options of their own."""
     groups = {id(group): group for group in (*parser._groups, parser._anonymous)}.values()
     names = frozenset(name for group in groups for option in group.options for name in option.names())
-    return names & _SHORT[parser].keys()
+    return names & _SHORT_NAMES[parser].keys()
 
 
-def _name(arg: str) -> str:
+def _option_name(arg: str) -> str:
     return arg.partition("=")[0]
 
 
-def _rewritten(args: Sequence[str], parser: pytest.Parser) -> list[str]:
-    """The arguments with short names replaced by long ones, up to a ``--``, after which there are only files."""
+def _replace_short_names(args: Sequence[str], parser: pytest.Parser) -> list[str]:
+    """Replace short names by long ones, up to a ``--``, after which there are only paths."""
     end = args.index("--") if "--" in args else len(args)
-    taken = _taken_names(parser)
-    longs = {short: long for short, long in _SHORT[parser].items() if short not in taken}
+    taken_names = _taken_names(parser)
+    long_names = {short: long for short, long in _SHORT_NAMES[parser].items() if short not in taken_names}
     return [
-        longs[_name(arg)] + arg[len(_name(arg)) :] if at < end and _name(arg) in longs else arg
-        for at, arg in enumerate(args)
+        long_names[name] + arg[len(name) :] if index < end and (name := _option_name(arg)) in long_names else arg
+        for index, arg in enumerate(args)
     ]
 
 
-def _read(args: Sequence[str], parser: pytest.Parser) -> Iterator[str]:
-    """Yields the arguments. A file of arguments (``@file``) is expanded if it holds one of our short names."""
+def _expand_argument_files(args: Sequence[str], parser: pytest.Parser) -> Iterator[str]:
+    """Yield the arguments. A file of arguments (``@file``) is expanded if it holds one of our short names."""
     for arg in args:
-        found = [arg]
+        expanded = [arg]
         if arg.startswith("@") and Path(arg[1:]).is_file():
             lines = Path(arg[1:]).read_text(errors="replace").splitlines()
-            found = lines if any(_name(line) in _SHORT[parser] for line in lines) else found
-        yield from found
+            expanded = lines if any(_option_name(line) in _SHORT_NAMES[parser] for line in lines) else expanded
+        yield from expanded

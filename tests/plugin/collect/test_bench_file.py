@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ConfigError
-from pytest_cloudbench.plugin.collect import only_config_files
+from pytest_cloudbench.plugin.collect import has_only_config_files
 from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import METRICS, OPERATIONS
 from pytest_cloudbench.results.oplog import read_parquet
@@ -94,7 +94,7 @@ def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab,
     assert [keys(table) for table in tables] == [grid(5, 2)] * 5
 
 
-def test_where_nothing_is_uploaded_that_is_done_before_and_once(lab: Lab) -> None:
+def test_files_are_uploaded_once_and_unmeasured_if_upload_is_no_operation(lab: Lab) -> None:
     write(lab, {**POOL, "operations": ["stat", "share", "delete"]}, {**SENSORS, "operations": ["download", "delete"]})
     run = lab.run(FILE, *IDEAL)
     assert run.counts() == {"passed": 2}, run.text
@@ -103,7 +103,7 @@ def test_where_nothing_is_uploaded_that_is_done_before_and_once(lab: Lab) -> Non
     assert [(info["ok"], info["errors"]) for info in found.values()] == [(6, {})] * 3 + [(10, {})] * 2
 
 
-def test_what_a_provider_does_not_offer_is_said_before_anything_is_measured(lab: Lab) -> None:
+def test_an_operation_that_is_not_offered_fails_before_anything_is_measured(lab: Lab) -> None:
     run = write(lab, {**POOL, "operations": ["upload", "share"]}).run(FILE, *FOLDER)
     assert run.counts() == {"failed": 1}
     assert run.lines_with(
@@ -171,7 +171,7 @@ def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
 
 
 @pytest.mark.slow
-def test_names_are_the_same_however_it_is_started(lab: Lab) -> None:
+def test_test_names_do_not_depend_on_how_pytest_is_started(lab: Lab) -> None:
     write(lab, POOL, SENSORS, name=f"inner/{FILE}")
     (lab.folder / "pytest.ini").write_text(
         "[pytest]\npython_functions = check_*\ncollect_imported_tests = false\n"
@@ -187,7 +187,7 @@ def test_names_are_the_same_however_it_is_started(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_the_files_provider_is_used_unless_the_command_line_says_it(lab: Lab) -> None:
+def test_the_provider_option_overrides_the_files_provider(lab: Lab) -> None:
     write(lab, {**POOL, "provider": ["folder:one", "emulated:ideal"]}, {**POOL, "name": "any"})
     run = lab.run(FILE)
     assert run.counts() == {"passed": 3}, run.text
@@ -267,7 +267,7 @@ def test_a_trace_that_ships_is_replayed(lab: Lab) -> None:
 
 
 @SPREAD
-def test_all_that_is_broken_is_one_report_after_all_is_measured(lab: Lab, spread: Spread) -> None:
+def test_broken_expectations_are_one_report_after_all_is_measured(lab: Lab, spread: Spread) -> None:
     claims = [
         {"metric": "ok_rate", "at_most": 0.5, "operation": "upload", "source": "our contract"},
         {"metric": "loss_rate", "at_most": 0.5},
@@ -290,7 +290,7 @@ def test_all_that_is_broken_is_one_report_after_all_is_measured(lab: Lab, spread
     assert "Traceback" not in run.text
 
 
-def test_what_cannot_be_judged_is_inconclusive_and_says_where(lab: Lab) -> None:
+def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab) -> None:
     claims = [{"metric": "ok_rate", "at_least": 0.5}]
     write(lab, {**POOL, "expect": claims}, {**SENSORS, "operations": ["upload", "download"], "expect": claims})
     line = [number for number, text in enumerate((lab.folder / FILE).read_text().splitlines(), 1) if "[[" in text][1]
@@ -303,7 +303,7 @@ def test_what_cannot_be_judged_is_inconclusive_and_says_where(lab: Lab) -> None:
     assert strict.counts() == {"passed": 1, "failed": 1}, "a gate that cannot be judged fails"
 
 
-def test_claims_hold_where_they_are_limited_to(lab: Lab) -> None:
+def test_expectations_apply_only_where_they_are_limited_to(lab: Lab) -> None:
     def limited(provider: str, where: dict[str, int]) -> dict[str, Any]:
         return {"metric": "ok_rate", "at_most": 0.5, "provider": provider, "where": where}
 
@@ -347,13 +347,13 @@ def test_named_files_are_stored_and_compared_without_further_options(lab: Lab) -
      (["a.bench.toml", "test_b.py"], False), (["bench.toml"], False), (["old.conf"], True), (["setup.cfg"], False),
      (["old.conf::x", "setup.cfg"], False)],
 )  # fmt: skip
-def test_only_bench_files(args: list[str], is_so: bool, tmp_path: Path) -> None:
+def test_has_only_config_files(args: list[str], is_so: bool, tmp_path: Path) -> None:
     (tmp_path / "old.conf").write_text("[test]\n[driver]\n")
     (tmp_path / "setup.cfg").write_text("[metadata]\n")
-    assert only_config_files(args, tmp_path) == is_so
+    assert has_only_config_files(args, tmp_path) == is_so
 
 
-def test_a_session_without_such_files_imports_nothing_of_it() -> None:
+def test_a_session_without_bench_files_imports_no_collector() -> None:
     code = (
         "import sys, pytest_cloudbench.plugin as plugin, pathlib\n"
         "print([plugin.pytest_collect_file(pathlib.Path(name), None) for name in ('bench.toml', 'test_x.py')])\n"
@@ -402,7 +402,7 @@ WRONG: dict[str, tuple[str | bytes, str, str]] = {
 
 
 @SPREAD
-def test_what_is_wrong_is_one_line_per_file_and_the_others_are_collected(lab: Lab, spread: Spread) -> None:
+def test_a_wrong_file_is_one_line_and_the_others_are_collected(lab: Lab, spread: Spread) -> None:
     for name, (text, trace, _) in WRONG.items():
         folder = lab.folder / name
         folder.mkdir()
@@ -420,18 +420,18 @@ def test_what_is_wrong_is_one_line_per_file_and_the_others_are_collected(lab: La
     assert not re.findall(r"^E  ", run.text, re.M)
 
 
-def test_a_provider_of_the_command_line_makes_the_files_own_irrelevant(lab: Lab) -> None:
+def test_the_files_provider_is_not_checked_if_the_command_line_has_one(lab: Lab) -> None:
     run = write(lab, {**POOL, "provider": "emulated:nope"}).run(FILE, *FOLDER)
     assert run.counts() == {"passed": 1}, run.text
 
 
-def test_a_row_that_is_not_used_need_not_be_replayed(lab: Lab) -> None:
+def test_unused_rows_of_a_trace_are_not_checked(lab: Lab) -> None:
     (lab.folder / "t.csv").write_text(HEAD + "0,0,put,5\n1,0,delete,0\n")
     run = write(lab, {**TRACED, "sensors": 1, "ops_per_sensor": 1}).run(FILE, *FOLDER)
     assert run.counts() == {"passed": 1}, run.text
 
 
-def test_credentials_are_missed_by_the_tests_that_need_them(lab: Lab) -> None:
+def test_missing_credentials_fail_only_the_tests_that_need_them(lab: Lab) -> None:
     write(lab, {**POOL, "provider": "dropbox"}, {**POOL, "name": "other", "provider": "folder:objects"})
     run = lab.run(FILE, env={"XDG_CONFIG_HOME": str(lab.folder), "HOME": str(lab.folder)})
     assert run.counts() == {"passed": 1, "failed": 1}, run.text
@@ -483,7 +483,7 @@ def is_read(experiment: Mapping[str, Any]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "spread"), [(1, ()), (2, ("-n", "2"))], ids=["alone", "two"])
-def test_files_at_random_run_or_are_refused(lab: Lab, seed: int, spread: Spread) -> None:
+def test_random_files_run_or_are_refused(lab: Lab, seed: int, spread: Spread) -> None:
     for name, text in FILES.items():
         (lab.folder / name).write_text(text)
     chance = Random(seed)

@@ -181,7 +181,7 @@ def test_the_example_of_the_document_runs(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_download_is_of_a_folder_that_is_filled_first(lab: Lab) -> None:
+def test_a_download_fills_its_folder_first(lab: Lab) -> None:
     put(lab, plain(FILES["A.2"]["file"]))
     run = lab.run(*IDEAL, "-n", "3", "-ocloudbench_benchcloud_fill=7:3000")
     assert run.counts() == {"passed": 1}, run.text
@@ -340,7 +340,7 @@ CAPTURE = (
 )  # fmt: skip
 
 
-def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
+def test_an_impossible_capture_is_a_note_and_the_test_runs(lab: Lab) -> None:
     """Settings come from the file itself or from the option, as BenchCloud took them."""
     put(lab, changed(*SMALL, *CAPTURE), "own.conf")
     put(lab, changed(*SMALL), "bare.conf")

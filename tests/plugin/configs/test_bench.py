@@ -31,8 +31,8 @@ from pytest_cloudbench.plugin.configs.bench_keys import (
     MIXED,
     OPERATIONS,
     PAYLOADS,
-    fits,
-    schema_of,
+    matches_schema,
+    param_schema,
 )
 from pytest_cloudbench.plugin.configs.bench_keys import GRID as GRID_KEYS
 from pytest_cloudbench.workload.arrival import NAMES, FixedInterval, ThinkTime, Threads, arrival
@@ -88,7 +88,7 @@ def test_an_experiment_with_sensors() -> None:
     assert case.payload.make("a").content(0, 0).read(0, 9) != case.payload.make("b").content(0, 0).read(0, 9)
 
 
-def test_what_may_be_left_out() -> None:
+def test_defaults_of_optional_keys() -> None:
     read = one(changed(BASE, ("operations", GONE), ("expect", GONE)))
     assert (read.description, read.providers, read.repeat, read.expectations) == ("", (), 1, ())
     assert read.operations == (Verb.PUT,)
@@ -141,11 +141,11 @@ def test_the_texts_of_named_files_are_kept() -> None:
 
 
 @pytest.mark.parametrize("experiment", VALID, ids=lambda each: f"{each['payload']}-{each.get('arrival')}")
-def test_what_is_right_is_read(experiment: dict[str, Any]) -> None:
+def test_valid_experiments_are_read(experiment: dict[str, Any]) -> None:
     assert one(experiment).cases
 
 
-def test_generators_and_arrivals_are_all_among_what_is_tested() -> None:
+def test_valid_experiments_cover_all_generators_and_arrivals() -> None:
     assert {payload["generator"] for payload in documents.PAYLOADS} == {*GENERATORS, "mixed"}
     assert {payload.get("distribution") for payload in documents.PAYLOADS} - {None} == set(SIZES)
     assert {each["process"] for each in documents.ARRIVALS} | {"trace"} == set(ARRIVALS)
@@ -164,7 +164,7 @@ def test_the_example_is_read() -> None:
 def test_the_example_of_the_document_is_read() -> None:
     [read] = parse(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[0]).experiments
     assert [case.id for case in read.cases] == ["sensors:10", "sensors:20"]
-    assert [len(read.claims(case, Verb.PUT, ["folder:x"], TODAY)) for case in read.cases] == [2, 1]
+    assert [len(read.expectations_for(case, Verb.PUT, ["folder:x"], TODAY)) for case in read.cases] == [2, 1]
 
 
 def test_the_grid_of_the_document_is_read() -> None:
@@ -202,7 +202,7 @@ def _is_needed(param: Param) -> bool:
     return False
 
 
-def test_the_message_in_the_document_is_what_is_said() -> None:
+def test_the_message_in_the_document_is_the_real_one() -> None:
     error = refused(document(changed(BASE, ("payload.size_bytes", "5 KiB"))))
     assert str(error).replace("x.bench", "experiment.bench") in DOCUMENT
 
@@ -210,7 +210,7 @@ def test_the_message_in_the_document_is_what_is_said() -> None:
 # --- what is expected ---
 
 
-def test_claims_go_to_what_they_are_limited_to() -> None:
+def test_expectations_are_selected_by_operation_provider_and_grid() -> None:
     expect = [
         {"metric": "loss_rate", "at_most": 0.1},
         {"metric": "ok_rate", "at_least": 0.9, "operation": "download", "source": "our contract"},
@@ -221,14 +221,14 @@ def test_claims_go_to_what_they_are_limited_to() -> None:
     few, many = read.cases[0], read.cases[-1]
 
     def metrics(case: BenchCase, operation: Verb, providers: list[str]) -> list[str]:
-        return [claim.metric for claim in read.claims(case, operation, providers, TODAY)]
+        return [claim.metric for claim in read.expectations_for(case, operation, providers, TODAY)]
 
     assert metrics(few, Verb.PUT, ["folder:x"]) == ["loss_rate"]
     assert metrics(few, Verb.GET, ["folder:x"]) == ["ok_rate"], "files are lost by uploads"
     assert metrics(few, Verb.PUT, ["spec", "emulated:one"]) == ["loss_rate", "elapsed"]
     assert metrics(many, Verb.PUT, ["folder:x"]) == ["loss_rate", "throughput"]
-    [loss] = read.claims(few, Verb.PUT, ["folder:x"], TODAY)
-    [ok] = read.claims(few, Verb.GET, ["folder:x"], TODAY)
+    [loss] = read.expectations_for(few, Verb.PUT, ["folder:x"], TODAY)
+    [ok] = read.expectations_for(few, Verb.GET, ["folder:x"], TODAY)
     assert (loss.provider, loss.source, ok.source) == ("folder:x", "x.bench.toml", "our contract")
     assert judge_expectation(loss, {"loss_rate": 0.2}, []).status == "broken"
     assert judge_expectation(loss, {"loss_rate": 0.1}, []).status == "met"
@@ -237,10 +237,10 @@ def test_claims_go_to_what_they_are_limited_to() -> None:
 def test_a_trace_is_judged_as_a_whole() -> None:
     claims = [{"metric": "loss_rate", "at_most": 0.1}, {"metric": "ok_rate", "at_least": 0.9, "provider": "other"}]
     read = one({**TRACE, "expect": claims})
-    assert [claim.metric for claim in read.claims(read.cases[0], None, ["folder:x"], TODAY)] == ["loss_rate"]
+    assert [claim.metric for claim in read.expectations_for(read.cases[0], None, ["folder:x"], TODAY)] == ["loss_rate"]
 
 
-def test_claims_are_about_what_their_metric_is_about() -> None:
+def test_expectations_apply_to_the_operations_of_their_metric() -> None:
     names = ["loss_rate", "throughput", "first_byte_p50", "ok_rate"]
     claims = [{"metric": name, "at_most": 1} for name in names]
     read = one({**BASE, "operations": ["upload", "download", "list"], "expect": claims})
@@ -394,7 +394,7 @@ def test_an_error_names_key_and_what_was_expected(
         (document(BASE, changed(THREADS, ("files", 0))), "experiment[1].files", "from 1 to"),
     ],
 )
-def test_a_file_that_is_wrong_as_a_whole(text: str, key: str, words: str) -> None:
+def test_a_file_with_a_wrong_structure_is_refused(text: str, key: str, words: str) -> None:
     error = refused(text)
     assert error.key == key
     assert words in error.expected
@@ -461,7 +461,9 @@ def try_changed(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> d
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VALID), CHANGES)
-def test_what_is_nearly_right_is_read_or_refused(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> None:
+def test_slightly_changed_experiments_are_read_or_refused(
+    experiment: dict[str, Any], changes: list[tuple[str, Any]]
+) -> None:
     with contextlib.suppress(ConfigError):
         for case in parse(document(try_changed(experiment, changes))).experiments[0].cases:
             assert case.payload.make("s").content(0, 0).size_bytes >= 0
@@ -500,7 +502,7 @@ def test_the_schema_of_an_arrivals_key_accepts_what_the_process_accepts(process:
             made = arrival(process, {**params, name: value})
         except ConfigError:
             continue
-        assert fits(value, key.schema), (name, made)
+        assert matches_schema(value, key.schema), (name, made)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +511,7 @@ def test_the_schema_of_an_arrivals_key_accepts_what_the_process_accepts(process:
 def test_the_schema_of_a_generators_parameter_accepts_what_it_accepts(value: Any) -> None:
     for params in (*PAYLOADS.values(), *MIXED.values()):
         for name, param in params.items():
-            assert fits(value, schema_of(param)) == param.accepts(value), (name, value)
+            assert matches_schema(value, param_schema(param)) == param.accepts(value), (name, value)
             assert name in ABOUT
 
 

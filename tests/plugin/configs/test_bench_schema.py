@@ -87,7 +87,7 @@ def test_the_schema_offers_every_key_with_a_description() -> None:
         assert all(len(key["description"]) > 5 for key in table.values())
 
 
-def test_the_example_and_all_that_is_right_is_accepted() -> None:
+def test_the_schema_accepts_the_example_and_all_valid_experiments() -> None:
     assert accepts(EXAMPLE.read_text("utf-8"))
     for experiment in VALID:
         text = document(experiment)

@@ -101,7 +101,7 @@ def test_all_nine_listings_are_there_and_one_is_the_readiness_experiment() -> No
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_listing_means_what_it_meant(name: str, layout: Callable[[File], str]) -> None:
+def test_a_listing_is_parsed_as_in_the_thesis(name: str, layout: Callable[[File], str]) -> None:
     text = layout(FILES[name]["file"])
     assert is_benchcloud(text)
     test = parse(text)
@@ -122,7 +122,7 @@ def test_a_listing_means_what_it_meant(name: str, layout: Callable[[File], str])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_benchcloud_means_what_it_meant(name: str) -> None:
+def test_an_example_of_benchcloud_is_parsed_as_recorded(name: str) -> None:
     example = EXAMPLES[name]
     file = {section: dict(keys) for section, keys in EXAMPLES_DATA["base"][example["kind"]].items()}
     for section, keys in example.get("change", {}).items():
@@ -195,7 +195,7 @@ def params(**given: Any) -> Change:
         (params(remote_dir="/c", remote_filename="/a/b"), "remote_filename", None),
     ],
 )
-def test_what_a_key_means(change: Change, field: str, value: Any) -> None:
+def test_a_key_sets_its_field(change: Change, field: str, value: Any) -> None:
     assert getattr(parse(changed(change)), field) == value
 
 
@@ -262,7 +262,7 @@ def test_an_overwritten_file_is_one_file() -> None:
         (params(remote_dir="/c"), "operator.operation_method_params: remote_dir: /c is below this run's own folder"),
     ],
 )
-def test_what_no_longer_holds_is_said(change: Change, note: str) -> None:
+def test_what_no_longer_applies_is_noted(change: Change, note: str) -> None:
     notes = parse(changed(change)).notes
     assert [each for each in notes if each.startswith(note)], notes
 
@@ -453,7 +453,7 @@ def test_a_capture_file_without_its_section_is_refused() -> None:
         ("", False),
     ],
 )
-def test_a_file_is_told_by_two_sections(text: str, answer: bool) -> None:
+def test_is_benchcloud_needs_both_sections(text: str, answer: bool) -> None:
     assert is_benchcloud(text) is answer
 
 
@@ -480,7 +480,7 @@ def read_or_refused(text: str) -> None:
 
 @given(st.text(max_size=80))
 @settings(deadline=None, max_examples=100)
-def test_any_text_is_a_test_or_one_line(text: str) -> None:
+def test_any_text_is_parsed_or_refused_in_one_line(text: str) -> None:
     is_benchcloud(text)
     read_or_refused(text)
     read_or_refused(f"[test]\n{text}\n[driver]\n")
@@ -503,13 +503,13 @@ def test_any_text_is_a_test_or_one_line(text: str) -> None:
     ),
 )
 @settings(deadline=None, max_examples=400)
-def test_any_value_of_any_key_is_taken_or_one_line(name: str, where: tuple[str, str], value: str) -> None:
+def test_any_value_of_any_key_is_parsed_or_refused_in_one_line(name: str, where: tuple[str, str], value: str) -> None:
     read_or_refused(changed((*where, value.replace("%", "%%") if "{" in value else value), listing=name))
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 1000), st.integers(0, 40), st.text(max_size=5))
 @settings(deadline=None, max_examples=200)
-def test_a_damaged_file_is_taken_or_one_line(name: str, start: int, length: int, put: str) -> None:
+def test_a_damaged_file_is_parsed_or_refused_in_one_line(name: str, start: int, length: int, put: str) -> None:
     text = plain(FILES[name]["file"])
     read_or_refused(text[:start] + put + text[start + length :])
 

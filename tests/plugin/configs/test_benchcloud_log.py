@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, log_line, log_text, statistics
+from pytest_cloudbench.plugin.configs.benchcloud_log import (
+    LoggedOperation,
+    LoggedRun,
+    format_statistics,
+    log_line,
+    log_text,
+)
 
 ZONE = timezone(timedelta(hours=2))
 START_MS = 1_396_001_000_123
@@ -41,17 +47,17 @@ def messages(text: str) -> list[str]:
     return [match[2] for match in map(LINE.fullmatch, text.splitlines()) if match]
 
 
-def test_a_line_is_stamped_twice() -> None:
+def test_a_line_has_a_timestamp_and_a_local_time() -> None:
     assert log_line(START_MS, "x", ZONE) == "[1396001000123] 28 Mar 2014 12:03:20 | x"
     assert log_line(999, "x", UTC) == "[999] 01 Jan 1970 00:00:00 | x"
 
 
 def test_the_tables_are_drawn_as_the_library_of_that_time_drew_them() -> None:
     given = [operation(100, 123_456_789), operation(1, 12_345), operation(0, 5), operation(10, 99)]
-    assert statistics(given) == TABLES
+    assert format_statistics(given) == TABLES
 
 
-def test_an_upload_is_told_step_by_step() -> None:
+def test_an_upload_is_logged_step_by_step() -> None:
     first = LoggedOperation(
         0, "b-x.jpg", START_MS + 20, START_MS + 140, "", (START_MS + 3, START_MS + 12), START_MS + 5140
     )
@@ -90,7 +96,7 @@ def test_an_upload_is_told_step_by_step() -> None:
     )
 
 
-def test_a_download_is_told_in_two_lines() -> None:
+def test_a_download_is_logged_in_two_lines() -> None:
     run = LoggedRun("d", "download", START_MS, START_MS + 9, [LoggedOperation(0, "/a/é", START_MS + 1, START_MS + 8)])
     assert messages(log_text(run, ZONE))[1:3] == ["Start downloading file #0: /a/é", "Operation #0 finished. (7ms)"]
 
@@ -107,7 +113,7 @@ def test_a_failure_is_neither_finished_nor_part_of_the_average() -> None:
 
 @pytest.mark.parametrize("operations", [[], [operation(0, 7, "not_found")]])
 def test_without_a_success_there_is_no_time(operations: list[LoggedOperation]) -> None:
-    assert statistics(operations).endswith("|  -  |  -  |    -    |\n+-----+-----+---------+")
+    assert format_statistics(operations).endswith("|  -  |  -  |    -    |\n+-----+-----+---------+")
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), max_size=12), st.text(max_size=20))
@@ -119,9 +125,9 @@ def test_every_operation_has_its_row_and_its_line(took: list[tuple[int, bool]], 
     text = log_text(LoggedRun(name, "upload", START_MS, START_MS + 10**9, operations), ZONE)
     told = [message for message in messages(text) if " finished. (" in message or " failed: server. (" in message]
     assert len(told) == len(took)
-    rows = [line for line in statistics(operations).splitlines() if line.startswith("|")]
+    rows = [line for line in format_statistics(operations).splitlines() if line.startswith("|")]
     assert len(rows) == len(took) + 3
-    tables = statistics(operations).splitlines()
+    tables = format_statistics(operations).splitlines()
     assert len({len(line) for line in tables[: len(took) + 4]}) == 1, "the borders are in line"
     stamped = [int(match[1]) for match in map(LINE.fullmatch, text.split("\n")) if match]
     assert stamped == sorted(stamped)

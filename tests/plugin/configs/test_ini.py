@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ConfigError
-from pytest_cloudbench.plugin.configs.ini import Ini, parse_ini, shown
+from pytest_cloudbench.plugin.configs.ini import Ini, parse_ini, quote_value
 
 MANY = settings(deadline=None, max_examples=300)
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "python2_ini.jsonl").read_text("utf-8").splitlines()]
@@ -37,7 +37,7 @@ def values(ini: Ini) -> dict[str, dict[str, str | None]]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["about"].replace(" ", "-"))
-def test_a_text_means_what_python_2_made_of_it(recorded: dict[str, Any]) -> None:
+def test_texts_are_parsed_as_by_python_2(recorded: dict[str, Any]) -> None:
     if recorded["sections"] is None:
         with pytest.raises(ConfigError, match=r"^old\.conf: line \d+: expected "):
             parse_ini(recorded["text"], "old.conf")
@@ -45,23 +45,23 @@ def test_a_text_means_what_python_2_made_of_it(recorded: dict[str, Any]) -> None
         assert values(parse_ini(recorded["text"], "old.conf")) == recorded["sections"]
 
 
-def test_the_recorded_texts_tell_refused_from_taken() -> None:
+def test_the_recorded_texts_contain_refused_ones() -> None:
     assert len(RECORDED) > 40
     assert sum(recorded["sections"] is None for recorded in RECORDED) >= 5
 
 
 @pytest.mark.parametrize("text", ["True", "true", "YES", "on", "1"])
-def test_words_that_are_true(text: str) -> None:
+def test_true_booleans(text: str) -> None:
     assert parse_ini(f"[s]\nk = {text}\n", "f").boolean("s", "k") is True
 
 
 @pytest.mark.parametrize("text", ["False", "no", "OFF", "0"])
-def test_words_that_are_false(text: str) -> None:
+def test_false_booleans(text: str) -> None:
     assert parse_ini(f"[s]\nk = {text}\n", "f").boolean("s", "k") is False
 
 
 @pytest.mark.parametrize("text", ["", "2", "t", "y", "None", "yes no", "tru"])
-def test_words_that_are_neither(text: str) -> None:
+def test_invalid_booleans(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_ini(f"[s]\nk = {text}\n", "f").boolean("s", "k")
     assert str(caught.value) == f"f: s.k: expected True or False, found {text!r}"
@@ -69,19 +69,19 @@ def test_words_that_are_neither(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("007", 7), ("+5", 5), ("-3", -3), ("9" * 18, 10**18 - 1)])
 def test_whole_numbers(text: str, value: int) -> None:
-    assert parse_ini(f"[s]\nk = {text}\n", "f").whole("s", "k") == value
+    assert parse_ini(f"[s]\nk = {text}\n", "f").whole_number("s", "k") == value
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "1_000", "1e3", "0x10", "10L", "- 3", "\u0663", "9" * 19, "9" * 5000])
-def test_what_is_no_whole_number(text: str) -> None:
+def test_invalid_whole_numbers(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^f: s\.k: expected a whole number, 1 or more, found '"):
-        parse_ini(f"[s]\nk = {text}\n", "f").whole("s", "k", 1)
+        parse_ini(f"[s]\nk = {text}\n", "f").whole_number("s", "k", 1)
 
 
-def test_a_whole_number_may_have_a_least() -> None:
-    assert parse_ini("[s]\nk = 1", "f").whole("s", "k", 1) == 1
+def test_a_whole_number_may_have_a_minimum() -> None:
+    assert parse_ini("[s]\nk = 1", "f").whole_number("s", "k", 1) == 1
     with pytest.raises(ConfigError, match=r"expected a whole number, 2 or more, found '1'$"):
-        parse_ini("[s]\nk = 1", "f").whole("s", "k", 2)
+        parse_ini("[s]\nk = 1", "f").whole_number("s", "k", 2)
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1", 1.0), ("0.9", 0.9), (".5", 0.5), ("5e-1", 0.5)])
@@ -90,7 +90,7 @@ def test_shares(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "90%%", "\u0660", "1.01", "-0.1", "nan", "inf", "0.1_1", "half"])
-def test_what_is_no_share(text: str) -> None:
+def test_invalid_shares(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^f: s\.k: expected a number from 0 to 1, found '"):
         parse_ini(f"[s]\nk = {text}\n", "f").share("s", "k")
 
@@ -131,9 +131,9 @@ def test_a_byte_order_mark_is_not_part_of_the_text() -> None:
 
 
 def test_a_long_value_is_cut_off_for_a_message() -> None:
-    assert shown("x" * 60) == repr("x" * 60)
-    assert shown("x" * 61) == repr("x" * 57 + "...")
-    assert shown("a\nb") == r"'a\nb'"
+    assert quote_value("x" * 60) == repr("x" * 60)
+    assert quote_value("x" * 61) == repr("x" * 57 + "...")
+    assert quote_value("a\nb") == r"'a\nb'"
 
 
 @given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map("".join)))

@@ -1,7 +1,7 @@
-"""Experiments without Python: which additional files pytest collects, and with which collector.
+"""Collect configuration files as tests: decide which additional files pytest collects, and with which collector.
 
-What may live here: choosing by a file's name and a first look at its content. A session without such files
-pays only for comparing names.
+The choice depends on a file's name and a first look at its content. A session without such files pays only for
+comparing names.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-_BENCH_ENDING = ".bench.toml"
-_INI_ENDINGS = frozenset({".ini", ".conf", ".cfg"})
-_INI_MOST_BYTES = 1 << 20
+_BENCH_SUFFIX = ".bench.toml"
+_INI_SUFFIXES = frozenset({".ini", ".conf", ".cfg"})
+_MAX_INI_BYTES = 1 << 20
 
 
-def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """The collector of this file, or None if it is not ours.
+def find_collector(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Return the collector of a file, or None if the plugin does not collect it.
 
-    Ours are files named on the command line, and files in folders that match ``cloudbench_files``.
+    It collects files named on the command line, and files in collected folders that match ``cloudbench_files``.
     """
-    if not _may_be_ours(path):
+    if not _has_config_suffix(path):
         return None
     globs = parent.config.getini("cloudbench_files")
     if not (parent.session.isinitpath(path) or any(fnmatchcase(path.name, glob) for glob in globs)):
         return None
-    if path.name.endswith(_BENCH_ENDING):
+    if path.name.endswith(_BENCH_SUFFIX):
         from pytest_cloudbench.plugin.collect.bench_file import BenchFileModule
 
         return BenchFileModule.from_parent(parent, path=path)
@@ -40,34 +40,34 @@ def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | Non
     return None
 
 
-def only_config_files(args: Sequence[str], folder: Path) -> bool:
-    """Whether a command line given in ``folder`` names such files and nothing else."""
+def has_only_config_files(args: Sequence[str], folder: Path) -> bool:
+    """Return whether the arguments of a command line given in ``folder`` name configuration files and nothing else."""
     paths = [folder / arg.partition("::")[0] for arg in args]
     return bool(paths) and all(
-        path.name.endswith(_BENCH_ENDING) or (_may_be_ours(path) and _is_benchcloud(path)) for path in paths
+        path.name.endswith(_BENCH_SUFFIX) or (_has_config_suffix(path) and _is_benchcloud(path)) for path in paths
     )
 
 
-def _may_be_ours(path: Path) -> bool:
-    """Decided by name alone, because it is called for every file."""
-    return path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS
+def _has_config_suffix(path: Path) -> bool:
+    """Return whether a file may be ours. Looks only at the name, because it is called for every file."""
+    return path.name.endswith(_BENCH_SUFFIX) or path.suffix.lower() in _INI_SUFFIXES
 
 
 def _is_benchcloud(path: Path) -> bool:
-    if not _has(path, b"[test]", b"[driver]"):
+    if not _contains_all(path, b"[test]", b"[driver]"):
         return False
-    from pytest_cloudbench.plugin.collect.benchcloud_file import read_text
+    from pytest_cloudbench.plugin.collect.benchcloud_file import read_legacy_text
     from pytest_cloudbench.plugin.configs.benchcloud import is_benchcloud
 
-    return is_benchcloud(read_text(path))
+    return is_benchcloud(read_legacy_text(path))
 
 
-def _has(path: Path, *words: bytes) -> bool:
-    """Whether the file contains all these words. An unreadable or oversized file contains none."""
+def _contains_all(path: Path, *words: bytes) -> bool:
+    """Return whether the file contains all these words. An unreadable or oversized file contains none."""
     from pytest_cloudbench.support import opening
 
     try:
-        data = opening.read_file(path, _INI_MOST_BYTES)
+        data = opening.read_file(path, _MAX_INI_BYTES)
     except OSError:
         return False
     return all(word in data for word in words)

@@ -1,7 +1,7 @@
-"""``*.bench.toml`` as tests: what a file says, done with the ``experiment`` fixture.
+"""Collect ``*.bench.toml`` files as tests that run the ``experiment`` fixture.
 
-What may live here: a file into test functions, the checks that need other files or the registries, and the steps of
-one test. The keys are read by ``plugin.configs.bench``.
+This module turns a file into test functions, makes the checks that need other files or the registries, and has the
+steps of one test. ``plugin.configs.bench`` reads the keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from pytest_cloudbench.data import read_trace
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
-from pytest_cloudbench.plugin.collect.module import ConfigModule, text_of
+from pytest_cloudbench.plugin.collect.module import ConfigModule, read_utf8
 from pytest_cloudbench.plugin.configs.bench import BenchCase, BenchExperiment, parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import OPERATIONS
 from pytest_cloudbench.workload.trace import Replay
@@ -28,69 +28,69 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.workload.payload import Payloads
 
-_WORDS: Mapping[Verb, str] = {verb: word for word, verb in OPERATIONS.items()}
-_TRACE = "trace"
-"""The label of the one entry that a trace makes."""
+_OPERATION_NAMES: Mapping[Verb, str] = {verb: word for word, verb in OPERATIONS.items()}
+_TRACE_LABEL = "trace"
+"""The label of the single entry of a replayed trace."""
 
-_LONGEST_WAIT_S = 86400.0
-"""A longer wait for the first operation is a mistake; a trace with calendar times says so with ``from_first``."""
+_MAX_WAIT_S = 86400.0
+"""A longer wait for the first operation is taken for a mistake: a trace with calendar times needs ``from_first``."""
 
-_BEGIN = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
+_EXPERIMENT_HEADER = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
 
 
 class BenchFileModule(ConfigModule):
     """One test for each experiment of a ``*.bench.toml`` file, or for each combination of its grid."""
 
-    def tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
-        """Read the file. Raises ConfigError naming file, key and what was expected."""
-        text = text_of(path)
-        found = parse_bench(text, path.name, partial(read_trace, folder=path.parent))
-        made = {}
-        for at, bench in enumerate(found.experiments):
-            place = f"experiment[{at}]"
-            if not self.config.option.cloudbench_provider:  # they win
+    def make_tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
+        """Read the file and return its tests. Raises ConfigError naming file, key and what was expected."""
+        text = read_utf8(path)
+        bench_file = parse_bench(text, path.name, partial(read_trace, folder=path.parent))
+        tests = {}
+        for index, bench in enumerate(bench_file.experiments):
+            key = f"experiment[{index}]"
+            if not self.config.option.cloudbench_provider:  # which overrides the file's
                 for spec in bench.providers:
-                    _check_provider(spec, found.source, f"{place}.provider")
+                    _check_provider(spec, bench_file.source, f"{key}.provider")
             for number, claim in enumerate(bench.expectations):
-                if claim.provider is not None:  # one that is not there would never be judged
-                    _check_provider(claim.provider, found.source, f"{place}.expect[{number}].provider")
-            _check_traces(bench, found.source, place)
-            test = _test(bench, found.source, place)
+                if claim.provider is not None:  # a claim about an unknown provider would silently never be judged
+                    _check_provider(claim.provider, bench_file.source, f"{key}.expect[{number}].provider")
+            _check_traces(bench, bench_file.source, key)
+            test = _make_test(bench, bench_file.source, key)
             test.__doc__ = bench.description
             if bench.providers:
                 test = pytest.mark.cloudbench_provider(*bench.providers)(test)
-            made[bench.name] = test
-        for test, line in zip(made.values(), _lines(text, len(made)), strict=False):
+            tests[bench.name] = test
+        for test, line in zip(tests.values(), _experiment_lines(text, len(tests)), strict=False):
             vars(test)["line"] = line
-        return made
+        return tests
 
 
 # --- from file to test ---
 
 
-def _test(bench: BenchExperiment, source: str, place: str) -> Callable[..., None]:
-    def one(experiment: Experiment, payloads: Payloads, case: BenchCase) -> None:
-        _check_operations(experiment, bench, source, place)
+def _make_test(bench: BenchExperiment, source: str, key: str) -> Callable[..., None]:
+    def run_case(experiment: Experiment, payloads: Payloads, case: BenchCase) -> None:
+        _check_operations(experiment, bench, source, key)
         _measure(experiment, bench, case, payloads.seed)
 
-    def alone(experiment: Experiment, payloads: Payloads) -> None:
-        one(experiment, payloads, bench.cases[0])
+    def run_single_case(experiment: Experiment, payloads: Payloads) -> None:
+        run_case(experiment, payloads, bench.cases[0])
 
     if not bench.cases[0].id:  # no grid
-        return alone
+        return run_single_case
     cases = [pytest.param(case, id=case.id) for case in bench.cases]
-    test: Callable[..., None] = pytest.mark.parametrize("case", cases)(one)
+    test: Callable[..., None] = pytest.mark.parametrize("case", cases)(run_case)
     return test
 
 
-def _lines(text: str, experiments: int) -> list[int]:
-    """Line numbers of the experiments, from 0; empty if uncertain (a multi-line text may contain such a line)."""
-    begins = [number for number, line in enumerate(text.splitlines()) if _BEGIN.match(line)]
-    return begins if len(begins) == experiments else []
+def _experiment_lines(text: str, experiment_count: int) -> list[int]:
+    """Return the line numbers of the experiments, from 0, or none if another text may look like such a line."""
+    line_numbers = [number for number, line in enumerate(text.splitlines()) if _EXPERIMENT_HEADER.match(line)]
+    return line_numbers if len(line_numbers) == experiment_count else []
 
 
 def _check_provider(text: str, source: str, key: str) -> None:
-    """Whether there is such a provider. Credentials are looked for when it is used: other tests may not need them."""
+    """Raise ConfigError unless the provider exists. Credentials are checked later, by the tests that need them."""
     from pytest_cloudbench import providers
 
     try:
@@ -99,8 +99,8 @@ def _check_provider(text: str, source: str, key: str) -> None:
         raise ConfigError(source, key, str(error)) from None
 
 
-def _check_traces(bench: BenchExperiment, source: str, place: str) -> None:
-    """Whether all rows that will be used can be replayed, and soon."""
+def _check_traces(bench: BenchExperiment, source: str, key: str) -> None:
+    """Raise ConfigError unless all rows of traces that will be used can be replayed, and start soon."""
     from pytest_cloudbench.load.engine.operations import traced_work
 
     for case in bench.cases:
@@ -110,31 +110,34 @@ def _check_traces(bench: BenchExperiment, source: str, place: str) -> None:
         try:
             traced_work(load.arrival, range(load.sensors), load.ops_per_sensor)
         except UsageError as error:
-            raise ConfigError(source, f"{place}.arrival.file", str(error)) from None
+            raise ConfigError(source, f"{key}.arrival.file", str(error)) from None
         begin_s = load.arrival.trace.begin_s / load.arrival.scale
-        if begin_s > _LONGEST_WAIT_S and not load.arrival.from_first:  # most likely seconds since 1970
+        if begin_s > _MAX_WAIT_S and not load.arrival.from_first:  # most likely seconds since 1970
             expected = f"expected true: the first operation would be due after {begin_s / 86400:.0f} days"
-            raise ConfigError(source, f"{place}.arrival.from_first", expected)
+            raise ConfigError(source, f"{key}.arrival.from_first", expected)
 
 
-def _check_operations(experiment: Experiment, bench: BenchExperiment, source: str, place: str) -> None:
-    """Whether the provider offers every operation, before anything is measured."""
+def _check_operations(experiment: Experiment, bench: BenchExperiment, source: str, key: str) -> None:
+    """Raise ConfigError before anything is measured if the provider does not offer an operation."""
     offered = experiment.provider.driver.capabilities.verbs
-    for verb in bench.operations:
-        if verb not in offered:
-            able = ", ".join(word for word, each in OPERATIONS.items() if each in offered)
-            expected = f"expected what {experiment.provider.spec} offers ({able}), found {_WORDS[verb]!r}"
-            raise ConfigError(source, f"{place}.operations", expected)
+    for operation in bench.operations:
+        if operation not in offered:
+            names = ", ".join(name for name, verb in OPERATIONS.items() if verb in offered)
+            expected = (
+                f"expected what {experiment.provider.spec} offers ({names}), found {_OPERATION_NAMES[operation]!r}"
+            )
+            raise ConfigError(source, f"{key}.operations", expected)
 
 
 # --- one test ---
 
 
 def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, seed: str) -> None:
-    """Measure everything first, then judge it."""
+    """Measure all operations in all rounds, then judge the results."""
     provider, facts = experiment.provider, experiment.facts
-    names = [provider.spec, *([f"emulated:{provider.profile}"] if provider.profile else [])]
-    today = datetime.datetime.strptime(facts.run_id[:8], "%Y%m%d").date()  # the run's, the same for every agent
+    provider_names = [provider.spec, *([f"emulated:{provider.profile}"] if provider.profile else [])]
+    # From the run id, so that all agents agree.
+    run_date = datetime.datetime.strptime(facts.run_id[:8], "%Y%m%d").date()
     load = replace(
         case.load, payload=case.payload.make(seed), keep=len(bench.operations) > 1, warm_up_s=bench.warm_up_s,
         until=bench.until, may_drift=bench.may_drift,
@@ -142,19 +145,21 @@ def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, se
     experiment.params = dict(case.params)
     results: list[tuple[str, Result]] = []
     for number in range(1, bench.repeat + 1):
-        again, files = f"-{number}" if number > 1 else "", None
+        suffix, files = f"-{number}" if number > 1 else "", None
         for verb in bench.operations or [None]:
-            label = (_TRACE if verb is None else _WORDS[verb]) + again
-            entry = EntryOptions(label, expect=bench.claims(case, verb, names, today), gate=bench.gate)
+            label = (_TRACE_LABEL if verb is None else _OPERATION_NAMES[verb]) + suffix
+            entry = EntryOptions(
+                label, expect=bench.expectations_for(case, verb, provider_names, run_date), gate=bench.gate
+            )
             result = experiment.run(replace(load, operation=verb or Verb.PUT, on=files), entry)
             files = files or result.files
             results.append((label, result))
-        experiment.close()  # the next round begins as this one did
-    _check(results)
+        experiment.close()  # removes the files, so that the next round starts empty
+    _check_results(results)
 
 
-def _check(results: Sequence[tuple[str, Result]]) -> None:
-    """Report everything that is broken, otherwise everything that cannot be judged."""
+def _check_results(results: Sequence[tuple[str, Result]]) -> None:
+    """Raise one error for all broken expectations, or else one for all that cannot be judged."""
     from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown
 
     broken: list[str] = []

@@ -1,6 +1,6 @@
-"""``[capture]`` of BenchCloud's files: packets are captured while a test runs, or a note says why they are not.
+"""Capture packets while a test of a BenchCloud file with ``[capture]`` runs, or note why nothing is captured.
 
-What may live here: the leader's capture around one experiment. Capturing itself is ``pytest_cloudbench.net.capture``.
+This is the leader's capture around one experiment. ``pytest_cloudbench.net.capture`` captures.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.capture import Capture
 
 
-class Capturing:
-    """A capture that the leading agent makes; all agents call both methods.
+class ExperimentCapture:
+    """A capture that the leading agent makes. All agents call both methods.
 
-    ``fills``: files are uploaded before what is measured.
+    ``fills``: the experiment uploads files before the operations that it measures.
     """
 
     def __init__(self, settings: CaptureSettings, experiment: Experiment, *, fills: bool) -> None:
@@ -27,15 +27,17 @@ class Capturing:
         self._capture: Capture | None = None
 
     def start(self) -> list[str]:
-        """Begin. Returns notes, the same on every agent: what differs from the settings, or why nothing is captured."""
-        notes: list[str] = self._experiment.agent.once("capture:start", self._started)
+        """Start capturing. Return notes on what differs from the settings, or why nothing is captured: the same on
+        every agent.
+        """
+        notes: list[str] = self._experiment.agent.once("capture:start", self._start_on_leader)
         return notes
 
     def stop(self) -> str:
-        """End, and say what was captured in one line; empty where nothing was."""
-        return str(self._experiment.agent.once("capture:stop", self._stopped))
+        """Stop capturing. Return one line about what was captured, empty if nothing was."""
+        return str(self._experiment.agent.once("capture:stop", self._stop_on_leader))
 
-    def _started(self) -> list[str]:
+    def _start_on_leader(self) -> list[str]:
         from pytest_cloudbench.net.capture import Capture
 
         settings, agent = self._settings, self._experiment.agent
@@ -60,9 +62,9 @@ class Capturing:
             notes.append(f"capture.device: an emulated provider is on the loopback, not on {settings.device}")
         return notes
 
-    def _stopped(self) -> str:
+    def _stop_on_leader(self) -> str:
         if self._capture is None:
             return ""
-        found = self._capture.stop()
-        state = "complete" if found.is_valid else f"not to be measured from: {'; '.join(found.reasons)}"
-        return f"captured {found.packets} packets on {found.interface} in {found.path.name}, {state}"
+        result = self._capture.stop()
+        state = "complete" if result.is_valid else f"not to be measured from: {'; '.join(result.reasons)}"
+        return f"captured {result.packets} packets on {result.interface} in {result.path.name}, {state}"

@@ -1,7 +1,7 @@
-"""BenchCloud's own INI files as tests (thesis 2014, 4.1 and appendix A): each file is one test, named after it.
+"""Collect BenchCloud's own INI files (thesis 2014, 4.1 and appendix A): each file is one test, named after the file.
 
-What may live here: how a file becomes one experiment, when that experiment fails, and BenchCloud's log and tables
-of the results. What sections and keys mean is ``configs/benchcloud``.
+This module turns a file into one experiment, decides when that fails, and writes BenchCloud's log and tables of the
+results. ``configs.benchcloud`` knows what sections and keys mean.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from pytest_cloudbench.load.experiment import Experiment, Result
 from pytest_cloudbench.load.gate.verdicts import ExpectationBroken
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
-from pytest_cloudbench.plugin.collect.benchcloud_capture import Capturing
+from pytest_cloudbench.plugin.collect.benchcloud_capture import ExperimentCapture
 from pytest_cloudbench.plugin.collect.module import ConfigModule
 from pytest_cloudbench.plugin.configs.benchcloud import BenchCloudTest, CaptureSettings, parse_benchcloud, parse_capture
 from pytest_cloudbench.plugin.configs.benchcloud_classes import parse_classes
-from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, log_text, statistics
+from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, format_statistics, log_text
 from pytest_cloudbench.support import opening
 from pytest_cloudbench.workload.arrival import Threads
 from pytest_cloudbench.workload.payload import Generator, Payloads, generator
 
-_MOST_ROWS = 100
-"""Of the table of operations on the terminal; a log has them all."""
+_MAX_ROWS = 100
+"""Rows of the table of operations on the terminal. The log has the rows of all operations."""
 
-_UNMET = ("failed", "corrupt", "lost")
-"""Outcomes that fail a test. A throttled operation is a result: expectations and gates judge how many may be."""
+_FAILED_OUTCOMES = ("failed", "corrupt", "lost")
+"""Outcomes that fail a test. Throttled operations do not: expectations and gates judge how many are allowed."""
+
+_MAX_FILE_BYTES = 256 * opening.MIB  # files that are named as captures are read as text, too
 
 
-_MOST_BYTES = 256 * opening.MIB  # BenchCloud's captures are texts, too
-
-
-def read_text(path: Path) -> str:
-    """The text of a file from 2014, whose encoding is not declared."""
-    data = opening.read_file(path, _MOST_BYTES)
+def read_legacy_text(path: Path) -> str:
+    """Return the text of a file from 2014, whose encoding is not declared: UTF-8 if it is valid, else Latin-1."""
+    data = opening.read_file(path, _MAX_FILE_BYTES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -50,47 +49,47 @@ def read_text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StartSleeps(Threads):
-    """Threads that begin after a random number of *whole* seconds, both ends included, as BenchCloud's did."""
+    """Threads that start after a random number of *whole* seconds, both bounds included, as in BenchCloud."""
 
     def first_s(self, seed: str, thread: int) -> float:
-        """When a thread begins, in seconds from the start."""
-        least_s, most_s = int(self.first_delay_min_s), int(self.first_delay_max_s)
-        return float(least_s + int(Random(f"{seed}/first/{thread}").random() * (most_s - least_s + 1)))
+        """Return when a thread starts, in seconds from the start of the run."""
+        min_s, max_s = int(self.first_delay_min_s), int(self.first_delay_max_s)
+        return float(min_s + int(Random(f"{seed}/first/{thread}").random() * (max_s - min_s + 1)))
 
 
 class BenchCloudModule(ConfigModule):
-    """One file of BenchCloud: a test with the file's name, because that is what tables of tests show."""
+    """The collector of one BenchCloud file. Its test has the file's name, which tables of tests show."""
 
-    def tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
-        """One test. Raises ConfigError for a file that means nothing, naming its key."""
+    def make_tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
+        """Return the file's one test. Raises ConfigError for an invalid file, naming the key."""
         option, name = self.config.option, _test_name(path)
-        text = read_text(path)
-        shipped = resources.files("pytest_cloudbench.data") / "benchcloud.toml"
-        classes = parse_classes(shipped.read_text("utf-8"), shipped.name)
-        found = {
+        text = read_legacy_text(path)
+        classes_file = resources.files("pytest_cloudbench.data") / "benchcloud.toml"
+        classes = parse_classes(classes_file.read_text("utf-8"), classes_file.name)
+        tests_by_spec = {
             spec: parse_benchcloud(text, path.name, classes, spec) for spec in option.cloudbench_provider or [None]
         }
-        any_test = next(iter(found.values()))
-        if None in found and any_test.local:
-            return {name: _refusing(any_test)}
-        fill = _fill(option.cloudbench_benchcloud_fill)
-        captured = _capture_of(option.cloudbench_benchcloud_capture)
+        any_test = next(iter(tests_by_spec.values()))
+        if None in tests_by_spec and any_test.local:
+            return {name: _make_refusing_test(any_test)}
+        fill = _parse_fill(option.cloudbench_benchcloud_fill)
+        capture_settings = _read_capture_settings(option.cloudbench_benchcloud_capture)
 
         def benchcloud(experiment: Experiment, payloads: Payloads) -> None:
-            test = found[experiment.provider.spec if option.cloudbench_provider else None]
-            _Running(test, experiment, payloads.seed, fill, captured, bool(option.cloudbench_provider)).run()
+            test = tests_by_spec[experiment.provider.spec if option.cloudbench_provider else None]
+            _TestRun(test, experiment, payloads.seed, fill, capture_settings, bool(option.cloudbench_provider)).run()
 
         return {name: benchcloud}
 
 
 def _test_name(path: Path) -> str:
-    """The file's name, unless pytest reserves that name in a module."""
+    """Return the file's name as the name of its test, changed if pytest reserves that name in a module."""
     name = re.sub(r"[^\w.-]+", "_", path.stem)
     return f"benchcloud_{name}" if name.lower().startswith(("pytest", "setup", "teardown", "_")) else name
 
 
-def _refusing(test: BenchCloudTest) -> Callable[..., None]:
-    def benchcloud(fleet: Any) -> None:  # the fixture, so that it fails in one line
+def _make_refusing_test(test: BenchCloudTest) -> Callable[..., None]:
+    def benchcloud(fleet: Any) -> None:  # takes the fixture, so that the fleet reports the failure in one line
         raise ConfigError(
             test.source,
             "driver.class",
@@ -101,78 +100,79 @@ def _refusing(test: BenchCloudTest) -> Callable[..., None]:
     return benchcloud
 
 
-def _fill(text: str) -> tuple[int, int]:
+def _parse_fill(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9][0-9]{0,8}):([0-9]{1,15})", text, re.ASCII)
     if match is None:
         raise UsageError(f"cloudbench_benchcloud_fill {text}: expected FILES:BYTES, such as 50:102400")
     return int(match[1]), int(match[2])
 
 
-def _capture_of(name: str | None) -> CaptureSettings | None:
+def _read_capture_settings(name: str | None) -> CaptureSettings | None:
     if name is None:
         return None
     try:
-        return parse_capture(read_text(Path(name)), name)
+        return parse_capture(read_legacy_text(Path(name)), name)
     except OSError as error:
         raise UsageError(f"cloudbench_benchcloud_capture {name}: cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(slots=True)
-class _Running:
-    """One test while it runs, on every agent.
+class _TestRun:
+    """The run of one test, on every agent.
 
     Attributes:
-        fill: of a download: how many files are in the folder, and of how many bytes.
-        captured: what ``cloudbench_benchcloud_capture`` says; a file's own section comes first.
-        is_given: whether ``--provider`` says where it runs.
+        fill: for a download: how many files are in the folder, and how many bytes each has.
+        default_capture: the settings of ``cloudbench_benchcloud_capture``, used by a file without ``[capture]``.
+        has_provider: whether ``--provider`` is on the command line.
     """
 
     test: BenchCloudTest
     experiment: Experiment
     seed: str
     fill: tuple[int, int]
-    captured: CaptureSettings | None
-    is_given: bool
+    default_capture: CaptureSettings | None
+    has_provider: bool
 
     def run(self) -> None:
         test, experiment = self.test, self.experiment
-        payload, files, names = self._load()
-        settings = test.capture or self.captured
-        capturing = Capturing(settings, experiment, fills=test.kind == "download") if settings else None
-        notes = [*test.notes, *self._notes(), *(capturing.start() if capturing else ())]
-        arrival = self._arrival()
+        payload, files, names = self._payload_and_names()
+        settings = test.capture or self.default_capture
+        capture = ExperimentCapture(settings, experiment, fills=test.kind == "download") if settings else None
+        notes = [*test.notes, *self._collect_notes(), *(capture.start() if capture else ())]
+        arrival = self._make_arrival()
         try:
             result = experiment.run(
                 payload, arrival=arrival, files=files, operation=Verb.PUT if test.kind == "upload" else Verb.GET,
                 detail=True, names=names, notes=notes, extra={"source": test.source, "description": test.description},
             )  # fmt: skip
         finally:
-            said = capturing.stop() if capturing else ""
-        logged = self._logged(result, arrival, names)
-        content = log_text(logged, _local_zone()) if test.log_name else ""
-        shown = _shown(test, experiment.provider.spec, logged, has_log=bool(content))
-        failures = f"failed: {_kinds(result)}" if result["ok"] < result["ops"] else ""
-        experiment.report("\n".join(filter(None, [shown, failures, said])), (content and test.log_name) or "", content)
-        _check(test, result)
+            capture_summary = capture.stop() if capture else ""
+        log = self._build_log(result, arrival, names)
+        content = log_text(log, _local_zone()) if test.log_name else ""
+        tables = _format_tables(test, experiment.provider.spec, log, has_log=bool(content))
+        failures = f"failed: {_count_failure_kinds(result)}" if result["ok"] < result["ops"] else ""
+        text = "\n".join(filter(None, [tables, failures, capture_summary]))
+        experiment.report(text, (content and test.log_name) or "", content)
+        _check_result(test, result)
 
-    def _notes(self) -> list[str]:
-        """Notes besides the parser's, about decisions made here."""
+    def _collect_notes(self) -> list[str]:
+        """Return notes about decisions made here, in addition to the parser's."""
         spec, test, scale = self.experiment.provider.spec, self.test, self.experiment.facts.time_scale
         notes = []
-        if not self.is_given:
-            if f":{test.scheme}" not in spec:  # never silently elsewhere
+        if not self.has_provider:
+            if f":{test.scheme}" not in spec:  # a real service is never replaced silently
                 raise ConfigError(test.source, "driver.class", f"expected --provider {test.scheme}")
             notes.append(f"driver.class: runs against {spec}; --provider {test.scheme} is the real service")
         if test.kind == "download":
             files, size_bytes = self.fill
-            filled = f"filled with {files} files of {size_bytes:,} random bytes"
-            notes.append(f"test.remote_dir: {filled}; cloudbench_benchcloud_fill takes other numbers")
+            fill_text = f"filled with {files} files of {size_bytes:,} random bytes"
+            notes.append(f"test.remote_dir: {fill_text}; cloudbench_benchcloud_fill takes other numbers")
         if scale != 1.0 and (test.sleep_s or test.random_start_sleep_s):
             notes.append(f"--time-scale {scale:g}: every sleep is {scale:g} times shorter than the file says")
         return notes
 
-    def _load(self) -> tuple[Generator, int, FileNames]:
-        """What files hold, how many there are, and what they are called."""
+    def _payload_and_names(self) -> tuple[Generator, int, FileNames]:
+        """Return the generator of the files' content, the number of files, and their names."""
         test = self.test
         names = FileNames(test.suffix, test.prefix, self.seed, folder=test.folder)
         if test.kind == "download" or test.generator is None or test.times is None:
@@ -182,78 +182,81 @@ class _Running:
             names = FileNames(test.suffix, test.prefix, self.seed, test.path("").rpartition("/")[2], test.folder)
         return generator(test.generator, test.generator_params, self.seed), test.times, names
 
-    def _arrival(self) -> Threads:
-        least_s, most_s = self.test.random_start_sleep_s or (0, 0)
-        return StartSleeps(self.test.threads, self.test.sleep_s, most_s, least_s)
+    def _make_arrival(self) -> Threads:
+        min_s, max_s = self.test.random_start_sleep_s or (0, 0)
+        return StartSleeps(self.test.threads, self.test.sleep_s, max_s, min_s)
 
-    def _logged(self, result: Result, arrival: Threads, names: FileNames) -> LoggedRun:
-        """What was measured, as BenchCloud's log tells it: in wall-clock time."""
+    def _build_log(self, result: Result, arrival: Threads, names: FileNames) -> LoggedRun:
+        """Return the measured operations in the form of BenchCloud's log, with wall-clock times."""
         test, scale = self.test, self.experiment.facts.time_scale
-        began_ms, ops = int(result["start_wall_ms"]), result.ops
+        run_start_ms, ops = int(result["start_wall_ms"]), result.ops
         rows = list(zip(ops["sensor"], ops["start_s"], ops["service_s"], ops["outcome"], ops["kind"], strict=True))
-        ends_ms = [began_ms + round((start_s + service_s) * 1e3) for _, start_s, service_s, _, _ in rows]
-        end_ms = max(ends_ms, default=began_ms)
+        ends_ms = [run_start_ms + round((start_s + service_s) * 1e3) for _, start_s, service_s, _, _ in rows]
+        run_end_ms = max(ends_ms, default=run_start_ms)
         operations = []
-        for (number, start_s, _, outcome, kind), ended_ms in zip(rows, ends_ms, strict=True):
-            woke_ms = ended_ms + round(test.sleep_s * 1e3 / scale)
+        for (number, start_s, _, outcome, kind), op_end_ms in zip(rows, ends_ms, strict=True):
+            woke_ms = op_end_ms + round(test.sleep_s * 1e3 / scale)
             operations.append(
                 LoggedOperation(
                     seq=number,
                     name=names.new(number, 0),
-                    start_ms=began_ms + round(start_s * 1e3),
-                    end_ms=ended_ms,
+                    start_ms=run_start_ms + round(start_s * 1e3),
+                    end_ms=op_end_ms,
                     failure="" if outcome == "ok" else str(kind or outcome),
-                    woke_ms=woke_ms if woke_ms <= end_ms else None,
+                    woke_ms=woke_ms if woke_ms <= run_end_ms else None,
                 )
             )
         seed, sleeps_s = self.experiment.facts.seed, []
         if test.random_start_sleep_s is not None:
             sleeps_s = [int(arrival.first_s(seed, thread)) for thread in range(test.threads)]
-        return LoggedRun(test.description, test.kind, began_ms, end_ms, operations, test.sleep_s, sleeps_s)
+        return LoggedRun(test.description, test.kind, run_start_ms, run_end_ms, operations, test.sleep_s, sleeps_s)
 
 
 def _local_zone() -> tzinfo:
     zone = datetime.now().astimezone().tzinfo
-    assert zone is not None  # of an aware time
+    assert zone is not None  # astimezone() returns an aware time
     return zone
 
 
-def _shown(test: BenchCloudTest, spec: str, run: LoggedRun, *, has_log: bool) -> str:
-    """BenchCloud's tables, for the terminal."""
-    head = [f"{test.source}  {spec}: {test.description}"]
-    tables = statistics(run.operations)
-    if has_log and len(run.operations) > _MOST_ROWS:
-        head.append(f"the times of all {len(run.operations)} operations are in the log")
+def _format_tables(test: BenchCloudTest, spec: str, run: LoggedRun, *, has_log: bool) -> str:
+    """Return BenchCloud's tables for the terminal."""
+    lines = [f"{test.source}  {spec}: {test.description}"]
+    tables = format_statistics(run.operations)
+    if has_log and len(run.operations) > _MAX_ROWS:
+        lines.append(f"the times of all {len(run.operations)} operations are in the log")
         tables = "\n".join(tables.splitlines()[-5:])
-    return "\n".join([*head, tables, f"Time spent for all operations: {run.end_ms - run.start_ms}ms"])
+    return "\n".join([*lines, tables, f"Time spent for all operations: {run.end_ms - run.start_ms}ms"])
 
 
-def _check(test: BenchCloudTest, result: Result) -> None:
-    """A failed operation is a failure, and so is a run in which nothing has succeeded. Then what is expected."""
-    wrong = _unmet(result)
+def _check_result(test: BenchCloudTest, result: Result) -> None:
+    """Raise ExpectationBroken if operations failed or none succeeded. Then check the expectations."""
+    failures = _describe_failures(result)
     if not result["ok"]:
-        wrong.append(f"none of {result['ops']} operations succeeded: {_kinds(result) or 'none was tried'}")
-    if wrong:
-        broken = [line for status, line in result.judgements if status == "broken"]
-        raise ExpectationBroken("\n".join([*(f"{test.source}: {line}" for line in wrong), *broken]))
+        failures.append(
+            f"none of {result['ops']} operations succeeded: {_count_failure_kinds(result) or 'none was tried'}"
+        )
+    if failures:
+        broken_lines = [line for status, line in result.judgements if status == "broken"]
+        raise ExpectationBroken("\n".join([*(f"{test.source}: {line}" for line in failures), *broken_lines]))
     result.check()
 
 
-def _unmet(result: Result) -> list[str]:
+def _describe_failures(result: Result) -> list[str]:
+    """Return one line that counts the failed operations and names the first, or no line."""
     ops = result.ops
     failures = [
         (number, str(kind or outcome))
         for number, outcome, kind in zip(ops["sensor"], ops["outcome"], ops["kind"], strict=True)
-        if outcome in _UNMET
+        if outcome in _FAILED_OUTCOMES
     ]
     if not failures:
         return []
-    number, why = min(failures)
-    return [f"{len(failures)} of {len(ops['sensor'])} operations failed, the first one is #{number}: {why}"]
+    number, first_reason = min(failures)
+    return [f"{len(failures)} of {len(ops['sensor'])} operations failed, the first one is #{number}: {first_reason}"]
 
 
-def _kinds(result: Result) -> str:
-    """Why operations did not succeed, and how many of each kind."""
+def _count_failure_kinds(result: Result) -> str:
+    """Return why operations did not succeed and how often, such as ``throttled 3, timeout 1``."""
     ops = result.ops
-    whys = Counter(str(kind or outcome) for outcome, kind in zip(ops["outcome"], ops["kind"], strict=True))
-    return ", ".join(f"{why} {count}" for why, count in sorted(whys.items()) if why != "ok")
+    reasons = Counter(str(kind or outcome) for outcome, kind in zip(ops["outcome"], ops["kind"], strict=True))
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()) if reason != "ok")

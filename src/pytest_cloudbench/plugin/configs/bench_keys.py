@@ -1,7 +1,7 @@
 """The keys of ``*.bench.toml`` files as tables, for the parser and for the JSON Schema that editors use.
 
-What may live here: what each key holds and what it is for. ``bench`` reads files by these tables, and
-``tools/make_bench_schema.py`` writes ``bench.schema.json`` from them, so the two cannot disagree.
+The tables say what each key holds and what it is for. ``bench`` reads files by them, and ``tools/make_bench_schema.py``
+writes ``bench.schema.json`` from them, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _Schema: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key holds.
+    """The type of a key's value, and what the key is for.
 
     Attributes:
         expected: what a value must be, for messages ("expected ...").
-        schema: the same as JSON Schema; the parser uses it through ``fits``.
+        schema: the same as JSON Schema, which the parser checks with ``matches_schema``.
         about: what the key is for, shown by editors.
-        is_required: whether it must be there, whatever else is.
+        is_required: whether the key must be there, regardless of other keys.
     """
 
     expected: str
@@ -43,36 +43,36 @@ _TYPES: Mapping[str, tuple[type[Any], ...]] = {
 }  # fmt: skip
 
 
-def fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a TOML value is what a schema of these tables says: the words of JSON Schema that occur in them."""
+def matches_schema(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Return whether a TOML value matches a schema. Supports the keywords of JSON Schema that these tables use."""
     if "anyOf" in schema:
-        return any(fits(value, each) for each in schema["anyOf"])
+        return any(matches_schema(value, option) for option in schema["anyOf"])
     if "const" in schema:
         return value is schema["const"]
     if "enum" in schema:
         return isinstance(value, str) and value in schema["enum"]
     kind = schema["type"]
-    of_kind: bool = isinstance(value, _TYPES[kind])  # apart, so that the value keeps its type
-    if not of_kind or (isinstance(value, bool) and kind != "boolean"):
+    is_of_kind: bool = isinstance(value, _TYPES[kind])  # on its own line, so that mypy does not narrow the value's type
+    if not is_of_kind or (isinstance(value, bool) and kind != "boolean"):
         return False
     if kind == "array":
-        alike = all(fits(each, schema["items"]) for each in value)
-        repeats = schema.get("uniqueItems") and any(each in value[:place] for place, each in enumerate(value))
-        return alike and not repeats and len(value) >= schema.get("minItems", 0)
+        all_match = all(matches_schema(item, schema["items"]) for item in value)
+        has_duplicates = schema.get("uniqueItems") and any(item in value[:index] for index, item in enumerate(value))
+        return all_match and not has_duplicates and len(value) >= schema.get("minItems", 0)
     if kind == "string":
         return len(value) >= schema.get("minLength", 0) and bool(re.fullmatch(schema.get("pattern", "(?s:.*)"), value))
     if kind in {"integer", "number"}:
-        above = value >= schema.get("minimum", value) and value > schema.get("exclusiveMinimum", value - 1)
-        return bool(above and value <= schema.get("maximum", value))
+        is_in_range = value >= schema.get("minimum", value) and value > schema.get("exclusiveMinimum", value - 1)
+        return bool(is_in_range and value <= schema.get("maximum", value))
     return True
 
 
-def _whole(most: int, about: str) -> Key:
-    return Key(f"a whole number from 1 to {most}", {"type": "integer", "minimum": 1, "maximum": most}, about)
+def _whole_number(maximum: int, about: str) -> Key:
+    return Key(f"a whole number from 1 to {maximum}", {"type": "integer", "minimum": 1, "maximum": maximum}, about)
 
 
-def _seconds(about: str, *, is_required: bool = False, above: bool = False) -> Key:
-    if above:
+def _seconds(about: str, *, is_required: bool = False, is_positive: bool = False) -> Key:
+    if is_positive:
         return Key("seconds, above 0", {"type": "number", "exclusiveMinimum": 0}, about, is_required)
     return Key("seconds, 0 or more", {"type": "number", "minimum": 0}, about, is_required)
 
@@ -117,11 +117,13 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
         "What is measured, one after the other: upload comes first, delete last. All but upload work on files that "
         "were uploaded before; where upload is not in the list, that is done but not measured. Default: upload.",
     ),
-    "repeat": _whole(1000, "How often the whole is measured, each time with new files. Default: 1."),
-    "sensors": _whole(1_000_000, "Independent sources, each with its own clock (see arrival)."),
-    "ops_per_sensor": _whole(1_000_000, "Files of each sensor."),
-    "threads": _whole(1000, "In place of sensors: number of threads; each takes the next file as soon as it is free."),
-    "files": _whole(10_000_000, "With threads: files of all threads together."),
+    "repeat": _whole_number(1000, "How often the whole is measured, each time with new files. Default: 1."),
+    "sensors": _whole_number(1_000_000, "Independent sources, each with its own clock (see arrival)."),
+    "ops_per_sensor": _whole_number(1_000_000, "Files of each sensor."),
+    "threads": _whole_number(
+        1000, "In place of sensors: number of threads; each takes the next file as soon as it is free."
+    ),
+    "files": _whole_number(10_000_000, "With threads: files of all threads together."),
     "pause_s": _seconds("With threads: seconds that a thread waits after each file. Default: 0."),
     "warm_up_s": _seconds(
         "Operations that are due in the first seconds are recorded, and left out of all metrics. Default: 0."
@@ -150,7 +152,7 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
 
 SENSOR_KEYS = ("sensors", "ops_per_sensor", "arrival")
 THREAD_KEYS = ("threads", "files", "pause_s")
-"""Keys of the two kinds of load; an experiment has keys of one kind."""
+"""Keys of the two kinds of load, sensors and threads. An experiment has keys of one kind only."""
 
 GRID = ("sensors", "ops_per_sensor", "threads", "files", "pause_s")
 """Keys of an experiment that a grid can vary, besides those of payload and arrival."""
@@ -158,7 +160,7 @@ GRID = ("sensors", "ops_per_sensor", "threads", "files", "pause_s")
 METRICS: Mapping[str, metrics.Metric] = MappingProxyType(
     {name: metric for name, metric in metrics.BUILT_IN.items() if metric.of is not None}
 )
-"""What can be expected: the metrics of one run. Conclusions from several runs are drawn in Python."""
+"""Metrics that a bench file can name: those of one run. Conclusions from several runs are drawn in Python."""
 
 _BOUND: _Schema = {"type": "number", "minimum": 0}
 EXPECT: Mapping[str, Key] = MappingProxyType(
@@ -218,13 +220,13 @@ ONLY_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         if metric.about
     }
 )
-"""Metrics that are about some operations only; the others are about each."""
+"""Metrics that apply to some operations only, with these operations. The others apply to all."""
 
 
 # --- arrival: names and keys of arrival.arrival, which checks the values ---
 
 _EVERY = _seconds("Seconds between two operations of a sensor.", is_required=True)
-_MEAN = _seconds("Mean seconds between two operations of a sensor.", is_required=True, above=True)
+_MEAN = _seconds("Mean seconds between two operations of a sensor.", is_required=True, is_positive=True)
 _FIRST = _seconds("Each sensor starts at a random time up to this; 0 starts all together. Default: 0.")
 _WEIGHTS = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1e9}, "minItems": 1}
 
@@ -249,14 +251,14 @@ ARRIVALS: Mapping[str, Mapping[str, Key]] = MappingProxyType({
         "first_delay_max_s": _FIRST,
     },
     "bursts": {
-        "interval_s": _seconds("Mean seconds between operations within a burst.", is_required=True, above=True),
-        "on_s": _seconds("Mean seconds that a burst lasts.", is_required=True, above=True),
+        "interval_s": _seconds("Mean seconds between operations within a burst.", is_required=True, is_positive=True),
+        "on_s": _seconds("Mean seconds that a burst lasts.", is_required=True, is_positive=True),
         "off_s": _seconds("Mean seconds between two bursts.", is_required=True),
     },
     "diurnal": {
         "interval_s": _MEAN,
         "curve": Key("a list of numbers", _WEIGHTS, "Relative load at equal steps of the period. Default: a day."),
-        "period_s": _seconds("Seconds that the curve takes. Default: 86400.", above=True),
+        "period_s": _seconds("Seconds that the curve takes. Default: 86400.", is_positive=True),
         "start_s": _seconds("Where in the period the experiment starts. Default: 0."),
     },
     "trace": {
@@ -302,11 +304,11 @@ ABOUT: Mapping[str, str] = MappingProxyType(
         "file": "A text file beside this one: a size in bytes per line and, if wanted, its weight.",
     }
 )
-"""What the parameters of generators are for, by name."""
+"""What each parameter of a generator is for, by name."""
 
 
-def schema_of(param: Param) -> dict[str, Any]:
-    """The JSON Schema of a generator's parameter, derived from its own check, so the two cannot differ."""
+def param_schema(param: Param) -> dict[str, Any]:
+    """Return the JSON Schema of a generator's parameter, derived from its own check, so that the two cannot differ."""
     accepts = param.accepts
     if param.expected.startswith("one of "):
         return {"enum": [name for name in param.expected.removeprefix("one of ").split(", ") if accepts(name)]}

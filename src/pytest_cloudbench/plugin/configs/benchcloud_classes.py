@@ -1,6 +1,6 @@
-"""What stands here for each class of BenchCloud that its files name: ``data/benchcloud.toml`` as frozen values.
+"""Parse ``data/benchcloud.toml``: what stands for each class of BenchCloud that its files name.
 
-What may live here: the reading of that table, whose text the caller passes in.
+The caller passes the text.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_cloudbench.model import ConfigError
-from pytest_cloudbench.plugin.configs.ini import shown
+from pytest_cloudbench.plugin.configs.ini import quote_value
 
 
 @dataclass(frozen=True, slots=True)
 class DriverClass:
-    """What stands for a driver class: a scheme; None if a provider overrides it. ``local``: remote paths are this
-    machine's.
+    """The replacement of a driver class.
+
+    ``scheme`` is that of the provider, None if ``--provider`` overrides it. ``local`` says that remote paths are paths
+    of this machine.
     """
 
     scheme: str | None = None
@@ -27,7 +29,7 @@ class DriverClass:
 
 @dataclass(frozen=True, slots=True)
 class OperatorClass:
-    """Methods of an operator class that run here, each to its verb, and those that do not."""
+    """The methods of an operator class that can run here, each with its verb, and the names of those that cannot."""
 
     methods: Mapping[str, str]
     missing: tuple[str, ...] = ()
@@ -35,9 +37,9 @@ class OperatorClass:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorClass:
-    """What stands for a file generator: a name and parameters of the payload registry.
+    """The replacement of a file generator: a name and parameters of the payload registry.
 
-    ``keys``: more keys of ``[file_generator]``, each to the parameter (a share) that it sets.
+    ``keys``: more keys of ``[file_generator]``, each with the parameter (a share) that it sets.
     """
 
     generator: str
@@ -48,7 +50,7 @@ class GeneratorClass:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """BenchCloud's classes by the paths that its files name them by."""
+    """BenchCloud's classes by the import paths that its files use."""
 
     drivers: Mapping[str, DriverClass]
     operators: Mapping[str, OperatorClass]
@@ -56,47 +58,51 @@ class Classes:
 
 
 def parse_classes(text: str, source: str) -> Classes:
-    """Read ``data/benchcloud.toml``. Raises ConfigError naming file, key and what was expected; nothing else."""
+    """Read ``data/benchcloud.toml``. Raises only ConfigError, which names file, key and what was expected."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(source, "", f"is not valid TOML: {error}") from error
-    made: dict[str, dict[str, Any]] = {}
+    classes: dict[str, dict[str, Any]] = {}
     for kind, build in (("drivers", _driver_class), ("operators", _operator_class), ("generators", _generator_class)):
         tables = document.get(kind)
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             raise ConfigError(source, kind, "expected one table per class")
-        made[kind] = {}
+        classes[kind] = {}
         for path, table in tables.items():
             try:
-                made[kind][path] = build(table)
+                classes[kind][path] = build(table)
             except (TypeError, ValueError) as error:
-                raise ConfigError(source, f"{kind}.{shown(path, 100)}", shown(str(error), 200)) from error
-    return Classes(**made)
+                raise ConfigError(source, f"{kind}.{quote_value(path, 100)}", quote_value(str(error), 200)) from error
+    return Classes(**classes)
 
 
 def _driver_class(table: Mapping[str, Any]) -> DriverClass:
-    made = DriverClass(**table)
-    if not made.scheme or not isinstance(made.local, bool):
+    parsed = DriverClass(**table)
+    if not parsed.scheme or not isinstance(parsed.local, bool):
         raise ValueError("expected a scheme; local is true or false")
-    _check_texts(made.scheme, made.note)
-    return made
+    _check_texts(parsed.scheme, parsed.note)
+    return parsed
 
 
 def _operator_class(table: Mapping[str, Any]) -> OperatorClass:
-    made = OperatorClass(dict(table.get("methods", {})), tuple(table.get("missing", ())))
+    parsed = OperatorClass(dict(table.get("methods", {})), tuple(table.get("missing", ())))
     if table.keys() - {"methods", "missing"}:
         raise ValueError("expected methods and missing only")
-    _check_texts(*made.methods.values(), *made.missing)
-    return made
+    _check_texts(*parsed.methods.values(), *parsed.missing)
+    return parsed
 
 
 def _generator_class(table: Mapping[str, Any]) -> GeneratorClass:
-    made = GeneratorClass(**table)
-    if not isinstance(made.params, dict) or not isinstance(made.keys, dict) or not isinstance(made.least_bytes, int):
+    parsed = GeneratorClass(**table)
+    if (
+        not isinstance(parsed.params, dict)
+        or not isinstance(parsed.keys, dict)
+        or not isinstance(parsed.least_bytes, int)
+    ):
         raise ValueError("expected tables params and keys, and a whole number least_bytes")
-    _check_texts(made.generator, *made.keys.values())
-    return made
+    _check_texts(parsed.generator, *parsed.keys.values())
+    return parsed
 
 
 def _check_texts(*values: object) -> None:

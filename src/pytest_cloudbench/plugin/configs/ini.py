@@ -1,11 +1,9 @@
-r"""INI text as Python 2's SafeConfigParser took it, which is what BenchCloud's files were written for.
+r"""Parse INI text as Python 2's SafeConfigParser did, for which BenchCloud's files were written.
 
-What may live here: the dialect's syntax, its interpolation and its types. What sections and keys mean is another
-module's.
-
-It differs from today's ``configparser``: keys and sections may occur again (the last value wins, sections are merged),
-``rem`` begins a comment, ``;`` after a space cuts off the rest of a value's first line, an indented comment is part of
-the value above it, and lines end at ``\n`` only.
+This module knows the dialect's syntax, interpolation and types, but no section and no key. The dialect differs from
+today's ``configparser``: keys and sections may occur again (the last value wins, sections are merged), ``rem`` begins a
+comment, ``;`` after a space cuts off the rest of a value's first line, an indented comment is part of the value above
+it, and lines end at ``\n`` only.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _BOOLEANS = {"1": True, "yes": True, "true": True, "on": True, "0": False, "no": False, "false": False, "off": False}
 _DEFAULTS = "DEFAULT"
 _MAX_DEPTH = 10
-_MAX_WORK = 1_000_000
-"""Characters read to expand one value. Ten levels can multiply to more than any memory."""
+_MAX_CHARACTERS = 1_000_000
+"""Characters read to expand one value. References ten levels deep can multiply to more than any memory."""
 
 
-def shown(value: str, most: int = 60) -> str:
-    """A value for one line of an error or a note: quoted, and cut off when it is long."""
-    return repr(value if len(value) <= most else value[: most - 3] + "...")
+def quote_value(value: str, max_length: int = 60) -> str:
+    """Return a value for one line of a message: quoted, and cut off if it is long."""
+    return repr(value if len(value) <= max_length else value[: max_length - 3] + "...")
 
 
 @dataclass(frozen=True, slots=True)
 class Ini:
-    """Sections and keys, both in the order of the file. Values are raw: ``%`` is expanded by the methods.
+    """Sections and keys in the order of the file. Values are raw, and the methods expand ``%``.
 
     Every method raises ConfigError with the source, ``section.key`` and what was expected, and nothing else.
 
@@ -53,38 +51,38 @@ class Ini:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, section: str, key: str) -> bool:
-        """Whether the section is there, and has the key or inherits it from ``[DEFAULT]``."""
+        """Return whether the section exists, and has the key or inherits it from ``[DEFAULT]``."""
         return section in self.sections and (key in self.sections[section] or key in self.defaults)
 
     def text(self, section: str, key: str, expected: str = "a value") -> str:
-        """The value with ``%(name)s`` and ``%%`` expanded. A long value keeps its line breaks."""
+        """Return the value with ``%(name)s`` and ``%%`` expanded. A long value keeps its line breaks."""
         if not self.has(section, key):
             raise ConfigError(self.source, f"{section}.{key}", f"is missing; expected {expected}")
         names = {**self.defaults, "__name__": section, **self.sections[section]}
-        return _Expansion(self.source, f"{section}.{key}", names).of(names[key])
+        return _Expansion(self.source, f"{section}.{key}", names).expand(names[key])
 
     def line(self, section: str, key: str, expected: str = "a text") -> str:
-        """The value as one line: a line break and the spaces around it become one space."""
+        """Return the value as one line. A line break and the spaces around it become one space."""
         return " ".join(part for part in self.text(section, key, expected).split("\n") if part)
 
     def boolean(self, section: str, key: str) -> bool:
-        """1, yes, true, on; 0, no, false, off; in upper or lower case."""
+        """Return the boolean for 1, yes, true, on, 0, no, false or off, in upper or lower case."""
         expected = "True or False"
         text = self.text(section, key, expected)
         if text.lower() not in _BOOLEANS:
-            raise self.wrong(section, key, expected)
+            raise self.wrong_value(section, key, expected)
         return _BOOLEANS[text.lower()]
 
-    def whole(self, section: str, key: str, least: int | None = None) -> int:
-        """A whole number of at most 18 digits, ``least`` or more."""
-        expected = "a whole number" + ("" if least is None else f", {least} or more")
+    def whole_number(self, section: str, key: str, minimum: int | None = None) -> int:
+        """Return a whole number of at most 18 digits, not below ``minimum``."""
+        expected = "a whole number" + ("" if minimum is None else f", {minimum} or more")
         text = self.text(section, key, expected).strip(_SPACE)
-        if _WHOLE.fullmatch(text) is None or (least is not None and int(text) < least):
-            raise self.wrong(section, key, expected)
+        if _WHOLE.fullmatch(text) is None or (minimum is not None and int(text) < minimum):
+            raise self.wrong_value(section, key, expected)
         return int(text)
 
     def share(self, section: str, key: str) -> float:
-        """A number from 0 to 1."""
+        """Return a number from 0 to 1."""
         expected = "a number from 0 to 1"
         text = self.text(section, key, expected)
         try:
@@ -92,55 +90,57 @@ class Ini:
         except ValueError:
             value = -1.0
         if not isfinite(value) or not 0 <= value <= 1:
-            raise self.wrong(section, key, expected)
+            raise self.wrong_value(section, key, expected)
         return value
 
-    def wrong(self, section: str, key: str, expected: str) -> ConfigError:
-        """The error that names the key, what it must hold and what it holds."""
+    def wrong_value(self, section: str, key: str, expected: str) -> ConfigError:
+        """Return the error that names the key, the value that was expected and the value found."""
         value = {**self.defaults, **self.sections.get(section, {})}.get(key, "")
-        return ConfigError(self.source, f"{section}.{key}", f"expected {expected}, found {shown(value)}")
+        return ConfigError(self.source, f"{section}.{key}", f"expected {expected}, found {quote_value(value)}")
 
 
 @dataclass(slots=True)
 class _Expansion:
-    """``%(name)s`` and ``%%`` in one value, at most ten levels deep."""
+    """The expansion of ``%(name)s`` and ``%%`` in one value, at most ten levels deep."""
 
     source: str
-    place: str
+    key: str
     names: Mapping[str, str]
-    work: int = 0
+    characters: int = 0
 
-    def of(self, value: str, depth: int = 1) -> str:
+    def expand(self, value: str, depth: int = 1) -> str:
         if depth > _MAX_DEPTH and "%" in value:
-            raise self.refused(f"references go more than {_MAX_DEPTH} deep, or in a circle")
-        self.work += len(value)  # a reference is longer than nothing, so this bounds their number too
-        if self.work > _MAX_WORK:
-            raise self.refused(f"is longer than {_MAX_WORK} characters with what it refers to")
-        parts, rest = [], value
-        while rest:
-            plain, percent, _ = rest.partition("%")
+            raise self.error(f"references go more than {_MAX_DEPTH} deep, or in a circle")
+        self.characters += len(value)  # no reference is empty, so this bounds the number of references too
+        if self.characters > _MAX_CHARACTERS:
+            raise self.error(f"is longer than {_MAX_CHARACTERS} characters with what it refers to")
+        parts, remainder = [], value
+        while remainder:
+            plain, percent, _ = remainder.partition("%")
             parts.append(plain)
-            rest = rest[len(plain) :]
-            if rest.startswith("%%"):
+            remainder = remainder[len(plain) :]
+            if remainder.startswith("%%"):
                 parts.append("%")
-                rest = rest[2:]
+                remainder = remainder[2:]
             elif percent:
-                match = _REFERENCE.match(rest)
+                match = _REFERENCE.match(remainder)
                 if match is None:
-                    raise self.refused(f"expected %% or %(name)s, found {shown(rest, 20)}; %% is a percent sign")
+                    raise self.error(
+                        f"expected %% or %(name)s, found {quote_value(remainder, 20)}; %% is a percent sign"
+                    )
                 name = match[1].translate(_LOWER)
                 if name not in self.names:
-                    raise self.refused(f"refers to {shown(name)}, which is not a key of its section")
-                parts.append(self.of(self.names[name], depth + 1))
-                rest = rest[match.end() :]
+                    raise self.error(f"refers to {quote_value(name)}, which is not a key of its section")
+                parts.append(self.expand(self.names[name], depth + 1))
+                remainder = remainder[match.end() :]
         return "".join(parts)
 
-    def refused(self, why: str) -> ConfigError:
-        return ConfigError(self.source, self.place, why)
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(self.source, self.key, problem)
 
 
 def parse_ini(text: str, source: str) -> Ini:
-    """Read INI text. Raises ConfigError that names the line; nothing else."""
+    """Read INI text. Raises only ConfigError, which names the line."""
     defaults: dict[str, list[str]] = {}
     sections: dict[str, dict[str, list[str]]] = {}
     section: dict[str, list[str]] | None = None
@@ -155,29 +155,29 @@ def parse_ini(text: str, source: str) -> Ini:
             section = defaults if name == _DEFAULTS else sections.setdefault(name, {})
             key = ""
         elif section is None:
-            raise ConfigError(source, f"line {number}", f"expected a [section] first, found {shown(line)}")
+            raise ConfigError(source, f"line {number}", f"expected a [section] first, found {quote_value(line)}")
         elif option := _OPTION.match(line):
             key = option["key"].rstrip(_SPACE).translate(_LOWER)
-            section[key] = [_first_line(option["value"])]
+            section[key] = [_strip_comment(option["value"])]
         else:
             expected = "[section], key = value, or, after spaces, more of the value above"
-            raise ConfigError(source, f"line {number}", f"expected {expected}; found {shown(line)}")
-    return Ini(source, {name: _joined(keys) for name, keys in sections.items()}, _joined(defaults))
+            raise ConfigError(source, f"line {number}", f"expected {expected}; found {quote_value(line)}")
+    return Ini(source, {name: _join_lines(keys) for name, keys in sections.items()}, _join_lines(defaults))
 
 
 def _is_comment(line: str) -> bool:
-    """``#`` or ``;`` in the first column, or the word ``rem`` there: also ``rem = 1``."""
+    """Return whether a line begins with ``#``, ``;`` or the word ``rem``, even in ``rem = 1``."""
     return line[0] in "#;" or (line[0] in "rR" and re.split(f"[{_SPACE}]", line, maxsplit=1)[0].lower() == "rem")
 
 
-def _first_line(value: str) -> str:
-    """Without a comment: the first ``;`` begins one if a space is before it. ``""`` is an empty value."""
-    place = value.find(";")
-    if place >= 0 and value[place - 1] in _SPACE:  # in the first place, as then, it is the last character that counts
-        value = value[:place]
+def _strip_comment(value: str) -> str:
+    """Return a value's first line without its comment. The first ``;`` begins one if a space is before it."""
+    position = value.find(";")
+    if position >= 0 and value[position - 1] in _SPACE:  # at position 0 Python 2 looked at the last character, too
+        value = value[:position]
     value = value.strip(_SPACE)
-    return "" if value == '""' else value
+    return "" if value == '""' else value  # ``""`` is an empty value
 
 
-def _joined(keys: Mapping[str, list[str]]) -> dict[str, str]:
+def _join_lines(keys: Mapping[str, list[str]]) -> dict[str, str]:
     return {key: "\n".join(lines) for key, lines in keys.items()}

@@ -176,10 +176,9 @@ if TYPE_CHECKING:
     from pytest_cloudbench.plugin.options import Option, add_suite_options
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.providers import provided as open_provider
-    from pytest_cloudbench.raid.coding.availability import at_least as chance_of_at_least
+    from pytest_cloudbench.raid.coding.availability import chance_of_at_least
     from pytest_cloudbench.raid.coding.placement import Throughput as ThroughputPlacement
-    from pytest_cloudbench.raid.coding.placement import cost_of as placement_cost
-    from pytest_cloudbench.raid.coding.placement import least_time_s as least_placement_time_s
+    from pytest_cloudbench.raid.coding.placement import least_placement_time_s, placement_cost
     from pytest_cloudbench.raid.coding.policies import Equal as EqualPlacement
     from pytest_cloudbench.raid.coding.policies import Placement, Split
     from pytest_cloudbench.raid.costs import Costs as RaidCosts
@@ -323,10 +322,8 @@ _NAMES = {
     "pytest_cloudbench.savingbox.batching.batcher": "BatchRules BatchedChange=Change",
     "pytest_cloudbench.savingbox.batching.forecast": "Forecast forecast_batching",
     # arrays of providers
-    "pytest_cloudbench.raid.coding.availability": "chance_of_at_least=at_least",
-    "pytest_cloudbench.raid.coding.placement": (
-        "ThroughputPlacement=Throughput least_placement_time_s=least_time_s placement_cost=cost_of"
-    ),
+    "pytest_cloudbench.raid.coding.availability": "chance_of_at_least",
+    "pytest_cloudbench.raid.coding.placement": ("ThroughputPlacement=Throughput least_placement_time_s placement_cost"),
     "pytest_cloudbench.raid.coding.policies": "EqualPlacement=Equal Placement Split",
     "pytest_cloudbench.raid.costs": "RaidCosts=Costs",
     "pytest_cloudbench.raid.driver": "RaidDriver",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
-from pytest_cloudbench.raid.coding.policies import Fixed, Split
+from pytest_cloudbench.raid.coding.policies import FixedHedge, Split
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.raid.metadata import Lacking
@@ -71,7 +71,7 @@ def test_any_k_children_give_every_object_and_k_less_one_fail_loudly(lab: Make) 
 
 def test_children_that_answer_500_are_replaced_by_others_and_counted(lab: Make) -> None:
     made = lab(2, 1)
-    with made.opened(hedge=Fixed(None)) as driver:
+    with made.opened(hedge=FixedHedge(None)) as driver:
         driver.put("/a", Literal(CONTENT))
         made.children[0].fails = {"get": ErrorKind.SERVER}
         assert content_of(driver) == CONTENT
@@ -105,7 +105,7 @@ def test_without_a_child_beyond_k_a_read_waits(lab: Make) -> None:
 # --- damage is located ---
 
 
-class First(Fixed):
+class First(FixedHedge):
     """Asks one child before the others."""
 
     first = 0

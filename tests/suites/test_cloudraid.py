@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.raid import config
-from pytest_cloudbench.raid.coding.availability import at_least
+from pytest_cloudbench.raid.coding.availability import chance_of_at_least
 from pytest_cloudbench.report.quantities import format_chosen_size
 from suites.cloudraid import CLOUDBENCH_SUITE
 from suites.cloudraid.measures import (
@@ -128,7 +128,7 @@ def test_trouble_is_met_and_read_around(found: Ended) -> None:
 
 def test_availability_is_as_predicted_for_children_that_fail_by_themselves(found: Ended) -> None:
     info = conclusion(found, "", "availability")
-    assert info["predicted_share"] == pytest.approx(at_least(2, [0.15] * 3))
+    assert info["predicted_share"] == pytest.approx(chance_of_at_least(2, [0.15] * 3))
     # One of 20 intervals misses the truth; with this run's seed it does not, or the two differ by little.
     assert info["as_predicted"] == "yes" or abs(info["availability"] - info["predicted_share"]) < 0.06
 

@@ -35,7 +35,7 @@ from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.hedging import HedgingRule
 from pytest_cloudbench.raid.coding.placement import Throughput
 from pytest_cloudbench.raid.coding.policies import Equal, Hedge, Placement, Rates
-from pytest_cloudbench.raid.coding.reed_solomon import codec
+from pytest_cloudbench.raid.coding.reed_solomon import find_codec
 from pytest_cloudbench.raid.config import ArrayFile
 from pytest_cloudbench.raid.costs import Ledger
 from pytest_cloudbench.raid.metadata import Metadata, ObjectRow
@@ -252,7 +252,7 @@ class RaidDriver:
         """Return the library that computes the code, and the libraries of the children, with their versions."""
         file = self.array.file
         found = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
-        return {**found, "reed-solomon": codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
+        return {**found, "reed-solomon": find_codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
 
     @property
     def ledger(self) -> Ledger:

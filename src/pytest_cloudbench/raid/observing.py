@@ -34,7 +34,7 @@ class Observer:
     @property
     def has_observed(self) -> bool:
         """Whether any successful transfer was recorded."""
-        return any(rate is not None for table in (self.writes, self.reads) for rate in table.known())
+        return any(rate is not None for table in (self.writes, self.reads) for rate in table.observed_rates())
 
     # --- rates ----------------------------------------------------------------------------------------
 
@@ -44,18 +44,18 @@ class Observer:
         with self._lock:
             (self.reads if is_read else self.writes).observe(child, size_bytes, taken_s, _now_s())
             if is_read:
-                self.hedging.answered(child, size_bytes, taken_s, _now_s())
+                self.hedging.note_answer(child, size_bytes, taken_s, _now_s())
 
-    def failed(self, child: int, *, is_read: bool) -> None:
+    def note_failure(self, child: int, *, is_read: bool) -> None:
         """A child failed to write or return a package."""
         if is_read:
             with self._lock:
-                self.hedging.failed(child, _now_s())
+                self.hedging.note_failure(child, _now_s())
 
     def write_rates(self) -> Sequence[float | None]:
         """Return each child's write rate in bytes per second; None where nothing was observed."""
         with self._lock:
-            return self.writes.known()
+            return self.writes.observed_rates()
 
     # --- reads ----------------------------------------------------------------------------------------
 
@@ -70,15 +70,15 @@ class Observer:
         with self._lock:
             return round(self.hedging.late_after_s(child, size_bytes) * 1e9)
 
-    def asked_beside(self) -> None:
+    def note_extra_request(self) -> None:
         """A read asked one more child because another was late."""
         with self._lock:
-            self.hedging.asked_beside()
+            self.hedging.note_extra_request()
 
-    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
+    def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
         """A read waited this long for a late child and no longer needs its answer."""
         with self._lock:
-            self.hedging.given_up(child, size_bytes, waited_ns / 1e9, _now_s())
+            self.hedging.note_unanswered(child, size_bytes, waited_ns / 1e9, _now_s())
 
     # --- state for later processes --------------------------------------------------------------------
 

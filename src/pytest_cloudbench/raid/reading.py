@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.manifest import CodedSegment, Manifest
-from pytest_cloudbench.raid.coding.reed_solomon import Buffer, codec
+from pytest_cloudbench.raid.coding.reed_solomon import Buffer, find_codec
 from pytest_cloudbench.raid.coding.sealing import CHUNK_BYTES, TAG_BYTES, NotGenuine, Stream, chunk_count
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.metadata import Lacking
@@ -75,7 +75,9 @@ def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package
     split = segment.split
     made = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
     if made:
-        codec(split.data, split.parity).rebuild(shares, {number: memoryview(each) for number, each in made.items()})
+        find_codec(split.data, split.parity).rebuild(
+            shares, {number: memoryview(each) for number, each in made.items()}
+        )
     whole = {**shares, **made}
     return Package(whole[number] for number in range(split.data))
 
@@ -143,7 +145,7 @@ class Fetch:
             transfer.is_given_up = True
             if child not in self._due_ns:
                 size_bytes = self._segment.split.counts[child] * self._segment.share_bytes
-                self._array.hedge.given_up(child, size_bytes, clock.now_ns() - self._since_ns[child])
+                self._array.hedge.note_unanswered(child, size_bytes, clock.now_ns() - self._since_ns[child])
         self._asked.clear()
 
     def release(self) -> None:
@@ -177,7 +179,7 @@ class Fetch:
                 if first is not None and self._due_ns[first] <= clock.now_ns():
                     del self._due_ns[first]
                     self._costs.hedged += 1
-                    self._array.hedge.asked_beside()
+                    self._array.hedge.note_extra_request()
                     return None
 
     def _take(self, answer: Ended) -> None:

@@ -138,11 +138,11 @@ class Children:
 
         The package of the last segment, which also holds the manifest, has a different first letter.
         """
-        return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
+        return f"{'m' if is_last else 'd'}{self._master.hide_name(version, child, segment)}"
 
     def marker_name(self, child: int) -> str:
         """Return the name of what a child keeps about the last deletion."""
-        return f"e{self._master.name(b'deleted', child)}"
+        return f"e{self._master.hide_name(b'deleted', child)}"
 
     def path_of(self, name: str) -> str:
         """Return where a package is on a child."""
@@ -270,7 +270,7 @@ class Children:
                 if error is None:
                     self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
                 elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer
-                    self.rates.failed(child, is_read=is_read)
+                    self.rates.note_failure(child, is_read=is_read)
             done(Ended(child, data, error, duration_ns, count() - before if count else None))
 
         self._lanes[child].run(task, size_bytes)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from pytest_cloudbench.model import CloudError
 from pytest_cloudbench.raid.array import Array
-from pytest_cloudbench.raid.coding.reed_solomon import codec
+from pytest_cloudbench.raid.coding.reed_solomon import find_codec
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.metadata import Discarded, Lacking
 from pytest_cloudbench.raid.reading import Fetch
@@ -41,7 +41,7 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
     made = {number: bytearray(segment.share_bytes) for number in wanted}
     with costs.timed("code_ns"):
         into = {number: memoryview(each) for number, each in made.items()}
-        codec(segment.split.data, segment.split.parity).rebuild(shares, into)
+        find_codec(segment.split.data, segment.split.parity).rebuild(shares, into)
     fetch.release()
     answers: SimpleQueue[Ended] = SimpleQueue()
     for child, name, content in packages_of(array, manifest, package.segment, made, [package.child], row.segments):

@@ -17,7 +17,7 @@ from pytest_cloudbench.model import Content
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.manifest import VERSION_BYTES, CodedSegment, Manifest
 from pytest_cloudbench.raid.coding.policies import Split
-from pytest_cloudbench.raid.coding.reed_solomon import Buffer, codec, parts, share_bytes
+from pytest_cloudbench.raid.coding.reed_solomon import Buffer, find_codec, share_bytes, split_evenly
 from pytest_cloudbench.raid.coding.sealing import (
     CHUNK_BYTES,
     KEY_BYTES,
@@ -123,9 +123,9 @@ class _Writer:
         buffer = self._array.children.buffers.take(share * (split.data + split.parity))
         whole, view = memoryview(buffer)[: share * split.data], memoryview(buffer)
         self._seal(stream, content, begin, size_bytes, whole)
-        shares = parts(view, split.data + split.parity)
+        shares = split_evenly(view, split.data + split.parity)
         with self._costs.timed("code_ns"):
-            codec(split.data, split.parity).encode(whole, shares[split.data :])
+            find_codec(split.data, split.parity).encode(whole, shares[split.data :])
         with self._costs.timed("hash_ns"):
             digests = tuple(sha256(each).digest() for each in shares)
         return CodedSegment(size_bytes, split, digests), buffer
@@ -146,7 +146,7 @@ class _Writer:
     def _launch(self, manifest: Manifest, number: int, buffer: bytearray) -> None:
         """Send a segment's packages. ``manifest`` has the segments so far; the last package includes it."""
         split = manifest.segments[number].split
-        shares = dict(enumerate(parts(buffer, split.data + split.parity)))
+        shares = dict(enumerate(split_evenly(buffer, split.data + split.parity)))
         flight = _Flight(number, split, buffer)
         self._flights.append(flight)
         waits = self._array.file.losses is None

@@ -23,39 +23,39 @@ def names(wish: Wish, offers: tuple[Offer, ...] = OFFERS) -> set[str]:
     return {offers[child].name for child in choose(offers, wish).children}
 
 
-def test_cheapest_and_fastest() -> None:
+def test_cheapest_and_fastest_sets_are_chosen() -> None:
     assert names(WISH) == {"cheap", "slow"}
     assert names(replace(WISH, aim="time")) == {"fast", "quick"}
-    found = choose(OFFERS, replace(WISH, aim="time"))
-    assert (found.failures, found.time_s, found.price, found.overhead) == (1, 1.0, 20.0, 2.0)
+    choice = choose(OFFERS, replace(WISH, aim="time"))
+    assert (choice.failures, choice.time_s, choice.price, choice.overhead) == (1, 1.0, 20.0, 2.0)
 
 
-def test_throughput_uses_the_slow_ones_too() -> None:
-    found = choose(OFFERS, replace(WISH, aim="time", split="throughput"))
-    assert found.children == (0, 1, 2, 3, 4)
-    assert found.time_s == pytest.approx(10 * MB / (12.1 * MB))
+def test_throughput_split_uses_slow_children_too() -> None:
+    choice = choose(OFFERS, replace(WISH, aim="time", split="throughput"))
+    assert choice.children == (0, 1, 2, 3, 4)
+    assert choice.time_s == pytest.approx(10 * MB / (12.1 * MB))
 
 
-def test_a_bound_on_time_costs_money() -> None:
-    found = choose(OFFERS, replace(WISH, time_at_most_s=5.0))
-    assert found.time_s <= 5.0 < choose(OFFERS, WISH).time_s
-    assert found.price > choose(OFFERS, WISH).price
+def test_a_bound_on_time_raises_the_price() -> None:
+    choice = choose(OFFERS, replace(WISH, time_at_most_s=5.0))
+    assert choice.time_s <= 5.0 < choose(OFFERS, WISH).time_s
+    assert choice.price > choose(OFFERS, WISH).price
 
 
-def test_most_available_survives_most() -> None:
-    found = choose(OFFERS, replace(WISH, aim="availability"))
-    assert (len(found.children), found.failures) == (5, 4), "a copy with everyone"
-    assert found.unavailability == pytest.approx(0.01 * 0.01 * 0.01 * 0.02 * 1e-4)
+def test_aim_availability_chooses_a_copy_on_every_child() -> None:
+    choice = choose(OFFERS, replace(WISH, aim="availability"))
+    assert (len(choice.children), choice.failures) == (5, 4), "a copy with everyone"
+    assert choice.unavailability == pytest.approx(0.01 * 0.01 * 0.01 * 0.02 * 1e-4)
 
 
-def test_one_operator_never_holds_more_than_may_be_lost() -> None:
+def test_children_of_one_operator_never_exceed_the_failures() -> None:
     same = tuple(replace(offer, operator="one") if offer.name in {"cheap", "slow"} else offer for offer in OFFERS)
     assert names(WISH, same) != {"cheap", "slow"}
-    found = choose(same, WISH)
-    assert sum(same[child].operator == "one" for child in found.children) <= found.failures
+    choice = choose(same, WISH)
+    assert sum(same[child].operator == "one" for child in choice.children) <= choice.failures
 
 
-def test_no_set_is_an_answer_too() -> None:
+def test_missed_bounds_are_named() -> None:
     with pytest.raises(ValueError, match=r"the least time is 1 s, above 0.5 s"):
         choose(OFFERS, replace(WISH, time_at_most_s=0.5))
     with pytest.raises(ValueError, match="each can be met alone"):

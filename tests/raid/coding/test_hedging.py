@@ -21,13 +21,13 @@ Answer = Callable[[int], float | None]
 """A child's number to the seconds it takes now; None: it fails, at once."""
 
 
-def read(shared: Hedging, needed: int, answer: Answer, at_s: float, children: int = 6) -> float:
-    """One read in virtual time, as the driver does it. Returns how long it took; infinite if too few answered."""
-    left = deque(shared.order(range(children), needed, SIZE_BYTES, at_s))
+def simulate_read(shared: Hedging, needed: int, answer: Answer, at_s: float, children: int = 6) -> float:
+    """Simulate one read in virtual time, as the driver does it. Returns its duration, infinite if too few answered."""
+    candidates = deque(shared.order(range(children), needed, SIZE_BYTES, at_s))
     began_s, since_s, late_s, ends = at_s, dict[int, float](), dict[int, float](), list[tuple[float, int, bool]]()
 
     def ask() -> None:
-        child = left.popleft()
+        child = candidates.popleft()
         taken_s = answer(child)
         since_s[child], late_s[child] = at_s, at_s + shared.late_after_s(child, SIZE_BYTES)
         heapq.heappush(ends, (at_s if taken_s is None else at_s + taken_s, child, taken_s is not FAILS))
@@ -38,34 +38,34 @@ def read(shared: Hedging, needed: int, answer: Answer, at_s: float, children: in
     while answered < needed:
         if not ends:
             return inf
-        due_s = min((due for child, due in late_s.items() if left), default=inf)
+        due_s = min((due for child, due in late_s.items() if candidates), default=inf)
         if ends[0][0] <= due_s:
             at_s, child, is_answer = heapq.heappop(ends)
             late_s.pop(child, None)
             if is_answer:
                 answered += 1
-                shared.answered(child, SIZE_BYTES, at_s - since_s.pop(child), at_s)
+                shared.note_answer(child, SIZE_BYTES, at_s - since_s.pop(child), at_s)
             else:
                 del since_s[child]
-                shared.failed(child, at_s)
-                if left:
+                shared.note_failure(child, at_s)
+                if candidates:
                     ask()
         else:
             at_s = due_s
             late_s.pop(min(late_s, key=lambda child: late_s[child]))
-            shared.asked_beside()
+            shared.note_extra_request()
             ask()
     for child, then_s in since_s.items():
         if child not in late_s:
-            shared.given_up(child, SIZE_BYTES, at_s - then_s, at_s)
+            shared.note_unanswered(child, SIZE_BYTES, at_s - then_s, at_s)
     return at_s - began_s
 
 
-def reads(
+def simulate_reads(
     rule: HedgingRule | None, answer: Answer, *, needed: int = 4, count: int = 2000
 ) -> tuple[list[float], Hedging]:
     shared = Hedging(6, rule)
-    return sorted(read(shared, needed, answer, number * 1.5) for number in range(count)), shared
+    return sorted(simulate_read(shared, needed, answer, number * 1.5) for number in range(count)), shared
 
 
 def with_tail(seed: int, share: float) -> Answer:
@@ -82,46 +82,46 @@ def is_bounded(shared: Hedging) -> bool:
     return shared.extra <= shared.rule.burst + shared.rule.budget * shared.requests
 
 
-def test_a_tail_falls_and_extra_requests_are_bounded() -> None:
-    plain, never = reads(HedgingRule(percentile=1.0), with_tail(1, 0.02))
-    hedged, shared = reads(None, with_tail(1, 0.02))
+def test_hedging_cuts_the_tail_with_bounded_extra_requests() -> None:
+    plain, never = simulate_reads(HedgingRule(percentile=1.0), with_tail(1, 0.02))
+    hedged, shared = simulate_reads(None, with_tail(1, 0.02))
     assert (p99(plain), never.extra) == (1.0, 0)
     assert p99(hedged) < 0.05
     assert is_bounded(shared)
     assert hedged[len(hedged) // 2] == pytest.approx(plain[len(plain) // 2], rel=0.05), "the median stays"
 
 
-def test_a_tail_that_all_children_share_does_not_fall() -> None:
+def test_a_tail_of_all_children_at_once_stays() -> None:
     chance = Random(2)
     is_slow = {"now": False}
     shared, took = Hedging(6), []
     for number in range(1000):
         is_slow["now"] = chance.random() < 0.05
-        took.append(read(shared, 4, lambda child: 1.0 if is_slow["now"] else 0.01, number * 10.0))
+        took.append(simulate_read(shared, 4, lambda child: 1.0 if is_slow["now"] else 0.01, number * 10.0))
     assert p99(sorted(took)) >= 1.0
     assert is_bounded(shared)
 
 
-def test_children_that_are_all_alike_are_not_asked_twice() -> None:
-    _, shared = reads(None, lambda child: 0.02, count=300)
+def test_equally_quick_children_get_no_extra_requests() -> None:
+    _, shared = simulate_reads(None, lambda child: 0.02, count=300)
     assert shared.extra == 0
 
 
-def test_the_budget_holds_when_everything_becomes_slow() -> None:
+def test_the_budget_bounds_requests_when_all_children_become_slow() -> None:
     times = iter(range(10**9))
     rule = HedgingRule(budget=0.05, burst=2)
-    _, shared = reads(rule, lambda child: 0.01 if next(times) < 400 else 0.5, count=300)
+    _, shared = simulate_reads(rule, lambda child: 0.01 if next(times) < 400 else 0.5, count=300)
     assert shared.extra > 0
     assert is_bounded(shared)
 
 
 def test_a_slow_child_is_soon_asked_last() -> None:
-    took, shared = reads(None, lambda child: 1.0 if child == 0 else 0.01, count=100)
+    took, shared = simulate_reads(None, lambda child: 1.0 if child == 0 else 0.01, count=100)
     assert took[int(0.8 * len(took))] == pytest.approx(0.01)
     assert shared.order(range(6), 4, SIZE_BYTES, 150.0)[-1] == 0
 
 
-def test_children_that_become_slow_are_soon_asked_last_and_again_when_it_is_long_ago() -> None:
+def test_children_that_become_slow_are_asked_last_for_a_minute() -> None:
     shared, slow = Hedging(6), set[int]()
     at_s = 0.0
 
@@ -129,50 +129,50 @@ def test_children_that_become_slow_are_soon_asked_last_and_again_when_it_is_long
         return 0.25 if child in slow else 0.01
 
     for _ in range(20):
-        read(shared, 4, answer, at_s := at_s + 0.1)
+        simulate_read(shared, 4, answer, at_s := at_s + 0.1)
     slow = {0, 1}
-    took = [read(shared, 4, answer, at_s := at_s + 0.3) for _ in range(16)]
+    took = [simulate_read(shared, 4, answer, at_s := at_s + 0.3) for _ in range(16)]
     assert sorted(took)[8] < 0.02, "most reads do not wait for the slow ones"
     assert shared.order(range(6), 4, SIZE_BYTES, at_s)[-2:] == [0, 1]
     slow.clear()
     assert shared.order(range(6), 4, SIZE_BYTES, at_s + 61)[:2] == [0, 1]
 
 
-def test_a_child_that_hangs_costs_a_patience_once_and_is_left_alone() -> None:
+def test_a_hanging_child_delays_one_read_by_the_patience() -> None:
     shared = Hedging(6, HedgingRule(patience_s=5.0, budget=0.0, burst=0.0))
 
     def answer(child: int) -> float:
         return 1e9 if child == 0 else 0.01
 
-    first, *others = [read(shared, 4, answer, at_s) for at_s in (0.0, 5.1, 5.2, 5.3)]
+    first, *others = [simulate_read(shared, 4, answer, at_s) for at_s in (0.0, 5.1, 5.2, 5.3)]
     assert first == pytest.approx(5.01)
     assert others == pytest.approx([0.01] * 3)
 
 
-def test_a_child_that_failed_is_asked_again_later() -> None:
-    shared, broken, asked = Hedging(3), {0}, list[int]()
+def test_a_failed_child_is_asked_again_later() -> None:
+    shared, broken, requests = Hedging(3), {0}, list[int]()
 
     def answer(child: int) -> float | None:
-        asked.append(child)
+        requests.append(child)
         return FAILS if child in broken else 0.01
 
-    assert read(shared, 2, answer, 0.0, 3) == pytest.approx(0.01)
-    assert asked == [0, 1, 2]
-    asked.clear()
-    read(shared, 2, answer, 0.1, 3)
-    assert asked == [1, 2]
+    assert simulate_read(shared, 2, answer, 0.0, 3) == pytest.approx(0.01)
+    assert requests == [0, 1, 2]
+    requests.clear()
+    simulate_read(shared, 2, answer, 0.1, 3)
+    assert requests == [1, 2]
     broken.clear()
-    asked.clear()
-    read(shared, 2, answer, 100.0, 3)
-    assert 0 in asked
+    requests.clear()
+    simulate_read(shared, 2, answer, 100.0, 3)
+    assert 0 in requests
 
 
 @pytest.mark.parametrize("down", range(7))
-def test_reads_end_with_any_k_and_are_lost_with_fewer(down: int) -> None:
-    assert isinf(read(Hedging(6), 4, lambda child: FAILS if child < down else 0.01, 0.0)) == (down > 2)
+def test_reads_succeed_with_any_k_children_and_fail_with_fewer(down: int) -> None:
+    assert isinf(simulate_read(Hedging(6), 4, lambda child: FAILS if child < down else 0.01, 0.0)) == (down > 2)
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_rules_are_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         HedgingRule(percentile=0.0)
 
@@ -187,5 +187,5 @@ def test_every_read_ends_and_extra_requests_are_bounded(
     shared = Hedging(6, HedgingRule(budget=budget, burst=burst))
     answering = [taken for taken in answers if taken is not None]
     for number in range(10):
-        took = read(shared, needed, lambda child: answers[child], number * 30.0)
+        took = simulate_read(shared, needed, lambda child: answers[child], number * 30.0)
         assert isinf(took) == (len(answering) < needed)

@@ -1,4 +1,4 @@
-"""Manifests: what was sealed can be read, but only in its own place; anything that no writer has sealed is refused."""
+"""Manifests: a sealed one opens only in its own place, and one that no writer seals is refused."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MANIFEST = Manifest(
 
 @settings(max_examples=40)
 @given(st.text(), st.integers(0, 3 * MIB), st.integers(1, 2**50))
-def test_it_is_read_as_it_was_sealed(path: str, size: int, generation: int) -> None:
+def test_an_opened_manifest_equals_the_sealed_one(path: str, size: int, generation: int) -> None:
     sizes = [*[MIB] * (max(size - 1, 0) // MIB), size - max(size - 1, 0) // MIB * MIB]
-    segments = tuple(CodedSegment(each, Split(1, (1, 1)), DIGESTS[:2]) for each in sizes)
+    segments = tuple(CodedSegment(size, Split(1, (1, 1)), DIGESTS[:2]) for size in sizes)
     manifest = replace(MANIFEST, path=path, size_bytes=size, generation=generation, segments=segments)
     assert Manifest.open(MASTER, manifest.seal(MASTER, SALT, "here"), "here") == manifest
 
 
-def test_no_copy_opens_in_anothers_place_and_none_shows_the_path() -> None:
+def test_a_copy_opens_only_in_its_place_and_hides_the_path() -> None:
     sealed = MANIFEST.seal(MASTER, SALT, "here")
     assert Manifest.open(MASTER, sealed, "here") == MANIFEST
     assert b"/a/b" not in sealed
@@ -45,8 +45,8 @@ def test_no_copy_opens_in_anothers_place_and_none_shows_the_path() -> None:
             Manifest.open(master, data, place)
 
 
-def changed(**values: Any) -> bytes:
-    """A sealed manifest with other values in its text; None leaves a key out."""
+def sealed_with_changes(**values: Any) -> bytes:
+    """Return a sealed manifest with other values in its text, where None leaves a key out."""
     plain = MASTER.open(MANIFEST.seal(MASTER, SALT, "here"), b"here")
     end = 4 + int.from_bytes(plain[:4], "big")
     text = {name: value for name, value in {**json.loads(plain[4:end]), **values}.items() if value is not None}
@@ -63,12 +63,12 @@ def changed(**values: Any) -> bytes:
         {"segments": [[5, 2, [1, 1, 1]], [MIB, 2, [1, 1, 1]]]}, {"segments": [[MIB + 5, 1, [300]]]},
     ],
 )  # fmt: skip
-def test_what_no_writer_has_sealed_is_refused(values: dict[str, Any]) -> None:
+def test_impossible_manifests_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(NotGenuine, match="a layout other than"):
-        Manifest.open(MASTER, changed(**values), "here")
+        Manifest.open(MASTER, sealed_with_changes(**values), "here")
 
 
-def test_a_split_says_who_holds_what_and_what_may_fail() -> None:
+def test_a_split_tells_holders_and_survivable_failures() -> None:
     split = Split(4, (3, 0, 2, 1))
     assert [list(split.shares_of(child)) for child in range(4)] == [[0, 1, 2], [], [3, 4], [5]]
     assert [split.holder(share) for share in range(6)] == [0, 0, 0, 2, 2, 3]

@@ -43,7 +43,7 @@ def test_a_change_is_followed_within_a_few_half_lives() -> None:
     assert rate.bytes_per_s == pytest.approx(100, rel=0.05)
 
 
-def test_a_transfer_counts_by_its_bytes() -> None:
+def test_transfers_are_weighted_by_bytes() -> None:
     rate = ObservedRate()
     rate.observe(1_000_000, 1.0, 1.0)
     for number in range(1, 11):
@@ -51,23 +51,23 @@ def test_a_transfer_counts_by_its_bytes() -> None:
     assert rate.bytes_per_s == pytest.approx(1_000_100 / 1.1, rel=1e-3)
 
 
-def test_nothing_observed_is_not_zero() -> None:
+def test_no_valid_observation_gives_no_rate() -> None:
     rate = ObservedRate()
     for moved_bytes, taken_s in ((0, 1.0), (1, 0.0), (-1, 1.0), (1, float("nan")), (1, float("inf"))):
         rate.observe(moved_bytes, taken_s, 1.0)
     assert rate.bytes_per_s is None
 
 
-def test_a_child_without_a_rate_is_taken_for_the_median() -> None:
+def test_a_child_without_a_rate_gets_the_median() -> None:
     rates = ChildRates(4)
-    assert list(rates.assumed()) == [1.0] * 4
+    assert list(rates.filled_rates()) == [1.0] * 4
     for child, moved_bytes in ((0, 100), (1, 300), (2, 200)):
         rates.observe(child, moved_bytes, 1.0, 1.0)
-    assert list(rates.known()) == [100, 300, 200, None]
-    assert list(rates.assumed()) == [100, 300, 200, 200]
+    assert list(rates.observed_rates()) == [100, 300, 200, None]
+    assert list(rates.filled_rates()) == [100, 300, 200, 200]
 
 
-def test_a_later_process_goes_on() -> None:
+def test_a_restored_rate_continues() -> None:
     first, later = ObservedRate(), ObservedRate()
     first.observe(1000, 2.0, 5.0)
     later.restore(first.plain())
@@ -79,13 +79,13 @@ def test_a_later_process_goes_on() -> None:
 @pytest.mark.parametrize(
     "plain", [{}, {"at_s": "x", "moved_bytes": 1, "taken_s": 1}, {"at_s": 0, "moved_bytes": -1, "taken_s": 1}]
 )
-def test_a_state_that_is_none_is_ignored(plain: dict[str, object]) -> None:
+def test_an_impossible_state_is_ignored(plain: dict[str, object]) -> None:
     rate = ObservedRate()
     rate.restore(plain)
     assert rate.bytes_per_s is None
 
 
-def test_a_clock_that_is_set_back_forgets_nothing() -> None:
+def test_a_clock_that_is_set_back_discards_nothing() -> None:
     rate = ObservedRate(half_life_s=1.0)
     rate.observe(100, 1.0, 1000.0)
     rate.observe(300, 1.0, 0.0)
@@ -94,6 +94,6 @@ def test_a_clock_that_is_set_back_forgets_nothing() -> None:
     assert 200 <= rate.bytes_per_s <= 900, "neither forgotten nor infinite"
 
 
-def test_no_half_life() -> None:
+def test_a_half_life_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         ObservedRate(0.0)

@@ -14,15 +14,15 @@ from pytest_cloudbench.raid.coding.sealing import TAG_BYTES, MasterKey, NotGenui
 KEY, OTHER, PREFIX, SALT = bytes(range(32)), bytes(32), b"prefix7", b"salt of 16 bytes"
 
 
-def sealed_by(stream: Stream, number: int, is_last: bool, plain: bytes) -> bytes:
+def seal_chunk(stream: Stream, number: int, is_last: bool, plain: bytes) -> bytes:
     into = bytearray(len(plain) + TAG_BYTES)
     stream.seal(number, is_last, plain, memoryview(into))
     return bytes(into)
 
 
-def test_chunks_open_in_their_place_alone() -> None:
+def test_chunks_open_only_in_their_place() -> None:
     stream = Stream(KEY, PREFIX)
-    sealed = [sealed_by(stream, n, n == 2, plain) for n, plain in enumerate([b"first", b"second", b"last"])]
+    sealed = [seal_chunk(stream, n, n == 2, plain) for n, plain in enumerate([b"first", b"second", b"last"])]
     assert [stream.open(n, n == 2, chunk) for n, chunk in enumerate(sealed)] == [b"first", b"second", b"last"]
     wrong: list[Callable[[], bytes]] = [
         lambda: stream.open(1, False, sealed[0]),  # reordered
@@ -41,18 +41,18 @@ def test_chunks_open_in_their_place_alone() -> None:
 @given(st.integers(0, len(b"content") + TAG_BYTES - 1), st.integers(0, 7))
 def test_every_flipped_bit_is_noticed(place: int, bit: int) -> None:
     stream = Stream(KEY, PREFIX)
-    sealed = bytearray(sealed_by(stream, 0, True, b"content"))
+    sealed = bytearray(seal_chunk(stream, 0, True, b"content"))
     sealed[place] ^= 1 << bit
     with pytest.raises(NotGenuine):
         stream.open(0, True, sealed)
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(0, 1), (1, 1), (MIB, 1), (MIB + 1, 2), (16 * MIB, 16)])
-def test_sizes(size: int, chunks: int) -> None:
+def test_sealed_sizes(size: int, chunks: int) -> None:
     assert (chunk_count(size), sealed_bytes(size)) == (chunks, size + 16 * chunks)
 
 
-def test_a_small_secret_opens_with_its_key_and_for_what_it_is_about() -> None:
+def test_a_secret_opens_only_with_its_key_and_context() -> None:
     master = MasterKey(KEY)
     sealed = master.seal(b"secret", SALT, b"place")
     assert master.open(sealed, b"place") == b"secret"
@@ -63,17 +63,17 @@ def test_a_small_secret_opens_with_its_key_and_for_what_it_is_about() -> None:
     assert master.seal(b"secret", b"another salt 16.", b"place")[16:] != sealed[16:]
 
 
-def test_names_say_nothing_and_differ_in_each_part() -> None:
+def test_hidden_names_differ_in_each_part() -> None:
     master = MasterKey(KEY)
-    names = {master.name(b"version", child, segment) for child in range(3) for segment in range(3)}
+    names = {master.hide_name(b"version", child, segment) for child in range(3) for segment in range(3)}
     assert len(names) == 9
     assert all(len(name) == 32 and set(name) <= set("0123456789abcdef") for name in names)
-    assert master.name(b"ab", b"c") != master.name(b"a", b"bc")
-    assert MasterKey(OTHER).name(b"version", 0, 0) not in names
-    assert master.name(b"version", 0, 0) == MasterKey(KEY).name(b"version", 0, 0)
+    assert master.hide_name(b"ab", b"c") != master.hide_name(b"a", b"bc")
+    assert MasterKey(OTHER).hide_name(b"version", 0, 0) not in names
+    assert master.hide_name(b"version", 0, 0) == MasterKey(KEY).hide_name(b"version", 0, 0)
 
 
-def test_a_key_is_not_shown_and_has_its_size() -> None:
+def test_a_key_hides_its_bytes_and_checks_its_size() -> None:
     master = MasterKey(KEY)
     assert KEY.hex() not in repr(master)
     assert master.fingerprint in repr(master)

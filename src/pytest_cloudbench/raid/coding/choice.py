@@ -1,7 +1,7 @@
-"""Which children an object should go to, by price, throughput and availability.
+"""The choice of children for an object, by price, throughput and availability.
 
 What may live here: pure functions of a table of offers. Every set of children and every number of failures to survive
-is examined, so the answer is the best one, and "there is none" is certain.
+is examined, so the answer is the best one, and a refusal means that there is none.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import combinations
 from math import inf
 from typing import Literal
 
-from pytest_cloudbench.raid.coding.availability import fewer_than
-from pytest_cloudbench.raid.coding.placement import bounded_fill
+from pytest_cloudbench.raid.coding.availability import chance_of_fewer_than
+from pytest_cloudbench.raid.coding.placement import compute_bounded_fill
 
 MOST_OFFERS = 12
-"""More offers would make more than 4,000 sets of children, which take too long."""
+"""More offers would make more than 4,000 sets of children, which would take too long to examine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,55 +85,57 @@ class Choice:
 
 
 def choose(offers: Sequence[Offer], wish: Wish) -> Choice:
-    """Return the best set of children within the bounds; of equally good ones, the one with the fewest children.
+    """Return the best set of children within the bounds. Of equally good ones, it is the one with the fewest children.
 
-    Raises ValueError if there is none; the message gives the best value that any set reaches for each missed bound.
+    Raises ValueError if there is none. The message gives the best value that any set reaches for each missed bound.
     """
     if not 0 < len(offers) <= MOST_OFFERS:
         raise ValueError(f"expected 1 to {MOST_OFFERS} children to choose from, got {len(offers)}")
-    found = list(_all(offers, wish))
-    if not found:
+    choices = list(_enumerate_choices(offers, wish))
+    if not choices:
         raise ValueError(
             f"no set of these {len(offers)} children can lose any {wish.failures_at_least} and still be readable"
         )
-    within = [choice for choice in found if _is_within(choice, wish)]
-    if not within:
-        raise ValueError(_nearest(found, wish))
+    allowed = [choice for choice in choices if _is_within(choice, wish)]
+    if not allowed:
+        raise ValueError(_describe_missed_bounds(choices, wish))
     aims = {"price": "price", "time": "time_s", "availability": "unavailability"}
     others = [name for aim, name in aims.items() if aim != wish.aim]
 
-    def key(choice: Choice) -> tuple[object, ...]:
-        best = [float(f"{getattr(choice, name):.9g}") for name in (aims[wish.aim], *others)]
-        return best[0], len(choice.children), *best[1:], choice.children
+    def sort_key(choice: Choice) -> tuple[object, ...]:
+        # Rounded, so that choices that are equal except for rounding errors count as equal.
+        values = [float(f"{getattr(choice, name):.9g}") for name in (aims[wish.aim], *others)]
+        return values[0], len(choice.children), *values[1:], choice.children
 
-    return min(within, key=key)
+    return min(allowed, key=sort_key)
 
 
-def _all(offers: Sequence[Offer], wish: Wish) -> Iterator[Choice]:
+def _enumerate_choices(offers: Sequence[Offer], wish: Wish) -> Iterator[Choice]:
     for count in range(wish.failures_at_least + 1, len(offers) + 1):
         for children in combinations(range(len(offers)), count):
             members = [offers[child] for child in children]
             if any(offer.bytes_per_s <= 0 for offer in members):
                 continue
             operators = Counter(offer.operator for offer in members if offer.operator)
-            crowded = max(operators.values(), default=0)
-            for failures in range(max(wish.failures_at_least, crowded), count):
-                yield _priced(children, members, failures, wish)
+            most_of_one_operator = max(operators.values(), default=0)
+            for failures in range(max(wish.failures_at_least, most_of_one_operator), count):
+                yield _evaluate_choice(children, members, failures, wish)
 
 
-def _priced(children: tuple[int, ...], members: Sequence[Offer], failures: int, wish: Wish) -> Choice:
+def _evaluate_choice(children: tuple[int, ...], members: Sequence[Offer], failures: int, wish: Wish) -> Choice:
     rates = [offer.bytes_per_s for offer in members]
     if wish.split == "equal":
-        fill = [wish.size_bytes / (len(members) - failures)] * len(members)
+        stored_bytes = [wish.size_bytes / (len(members) - failures)] * len(members)
     else:
-        fill = bounded_fill(wish.size_bytes, rates, failures)
+        stored_bytes = compute_bounded_fill(wish.size_bytes, rates, failures)
     return Choice(
         children,
         failures,
-        price=sum(held * offer.price for held, offer in zip(fill, members, strict=True)) / wish.size_bytes,
-        time_s=max(held / rate for held, rate in zip(fill, rates, strict=True)),
-        unavailability=fewer_than(len(members) - failures, [offer.failure for offer in members]),
-        overhead=sum(fill) / wish.size_bytes,
+        price=sum(size_bytes * offer.price for size_bytes, offer in zip(stored_bytes, members, strict=True))
+        / wish.size_bytes,
+        time_s=max(size_bytes / rate for size_bytes, rate in zip(stored_bytes, rates, strict=True)),
+        unavailability=chance_of_fewer_than(len(members) - failures, [offer.failure for offer in members]),
+        overhead=sum(stored_bytes) / wish.size_bytes,
     )
 
 
@@ -145,14 +147,16 @@ def _is_within(choice: Choice, wish: Wish) -> bool:
     )
 
 
-def _nearest(found: Sequence[Choice], wish: Wish) -> str:
-    told = []
+def _describe_missed_bounds(choices: Sequence[Choice], wish: Wish) -> str:
+    reasons = []
     for name, bound, unit in (
         ("price", wish.price_at_most, ""),
         ("time_s", wish.time_at_most_s, " s"),
         ("unavailability", wish.unavailability_at_most, ""),
     ):
-        least = min(getattr(choice, name) for choice in found)
-        if least > bound:
-            told.append(f"the least {name.removesuffix('_s')} is {least:.3g}{unit}, above {bound:.3g}{unit}")
-    return "no set of children meets all bounds: " + ("; ".join(told) or "each can be met alone, but not all together")
+        best = min(getattr(choice, name) for choice in choices)
+        if best > bound:
+            reasons.append(f"the least {name.removesuffix('_s')} is {best:.3g}{unit}, above {bound:.3g}{unit}")
+    return "no set of children meets all bounds: " + (
+        "; ".join(reasons) or "each can be met alone, but not all together"
+    )

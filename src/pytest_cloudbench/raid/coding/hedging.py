@@ -1,13 +1,14 @@
-"""Which children a read asks first, and when it asks one more (J. Dean and L. A. Barroso, "The tail at scale", 2013).
+"""Hedged reads: the order in which a read asks children, and when it asks one more.
 
 What may live here: decisions that depend only on reported events, in the caller's time. The caller has the clock, the
 children and the lock.
 
-A read needs answers from some of the n children, and asks just that many: the usually quickest ones. A child that takes
-longer than most of its own answers (a percentile of them) is *late*: another child is asked, too, and the first answers
-count. These extra requests are paid from a budget, a share of all requests, so that uniformly slow children are not
-asked twice as often. Without budget a child is late only when the caller's patience ends, but then always: a child that
-hangs must not hang reads. Children that failed or were given up recently are asked last for a while.
+A read needs answers from some of the n children, and asks just that many: those that are usually quickest. A child that
+takes longer than most of its own answers (a percentile of them) is *late*: another child is asked as well, and the
+first answers count. These extra requests are paid from a budget, a share of all requests, so that uniformly slow
+children are not asked twice as often. Without budget, a child is late only when the caller's patience ends, but then
+always, because a child that hangs must not hang reads. Children that failed or were given up recently are asked last
+for a while. Source: J. Dean and L. A. Barroso, "The tail at scale", 2013.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-_WINDOW = 128
-_FEW = 8
+_KEPT_ANSWERS = 128
+_LEAST_ANSWERS = 8
 """A percentile of fewer answers than this says nothing."""
 
 _SMALL_BYTES = 1 << 16
 
 _MARGIN = 1.1
-"""A child is late when it takes 10 % longer than its percentile. Without this margin, answers that all take about as
-long would count as late."""
+"""A child is late when it takes 10 % longer than its percentile. Without this margin, a child whose answers all take
+about as long would often count as late."""
 
-_OFTEN = 3
+_MOST_UNANSWERED = 3
 """After this many late requests in a row without an answer, a child counts as failed."""
 
-_LATEST = 8
+_RECENT_ANSWERS = 8
 """The number of answers that tell how quick a child usually is now."""
 
 _LONGEST_PAUSE_S = 60.0
@@ -39,11 +40,11 @@ _LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HedgingRule:
-    """When to ask another child.
+    """The conditions under which a read asks another child.
 
     Attributes:
         patience_s: how long a child may take if its speed is not known, or there is no budget.
-        percentile: a child is late when it takes longer than this share of its latest answers; 1 or more: never.
+        percentile: a child is late when it takes longer than this share of its latest answers. 1 or more: never.
         budget: extra requests per request, over time.
         burst: the most extra requests in a row.
         least_s: no child is late before this time: a tail as short as this is not worth a request.
@@ -60,28 +61,28 @@ class HedgingRule:
             raise ValueError(f"percentile and patience_s must be above 0, budget and burst not negative: {self}")
 
 
-class _Known:
-    """What is known about one child: its latest answers by size, and until when to leave it alone."""
+class _ChildHistory:
+    """The history of one child: its latest answers by size, and until when to leave it alone."""
 
-    __slots__ = ("answers", "failed_in_a_row", "paused_until_s", "seen_s", "unanswered_in_a_row")
+    __slots__ = ("answers", "failed_in_a_row", "latest_at_s", "paused_until_s", "unanswered_in_a_row")
 
     def __init__(self) -> None:
         self.answers: dict[int, deque[float]] = {}
-        self.seen_s: dict[int, float] = {}
+        self.latest_at_s: dict[int, float] = {}
         self.failed_in_a_row = self.unanswered_in_a_row = 0
         self.paused_until_s = -inf
 
-    def took(self, size_bytes: int, taken_s: float, at_s: float) -> None:
-        size_class = _class_of(size_bytes)
-        self.answers.setdefault(size_class, deque(maxlen=_WINDOW)).append(taken_s)
-        self.seen_s[size_class] = at_s
+    def add_answer(self, size_bytes: int, taken_s: float, at_s: float) -> None:
+        size_class = _size_class(size_bytes)
+        self.answers.setdefault(size_class, deque(maxlen=_KEPT_ANSWERS)).append(taken_s)
+        self.latest_at_s[size_class] = at_s
 
     def usual_s(self, size_class: int, at_s: float) -> float:
-        """How long it has taken lately; 0 if that is not known, so that it is asked and measured."""
+        """Return how long it has taken lately, or 0 if that is not known, so that it is asked and measured."""
         answers = self.answers.get(size_class, ())
-        if len(answers) < _LATEST or at_s > self.seen_s[size_class] + _LONGEST_PAUSE_S:
+        if len(answers) < _RECENT_ANSWERS or at_s > self.latest_at_s[size_class] + _LONGEST_PAUSE_S:
             return 0.0
-        return _percentile([*answers][-_LATEST:], 0.5)
+        return _percentile([*answers][-_RECENT_ANSWERS:], 0.5)
 
 
 class Hedging:
@@ -95,11 +96,11 @@ class Hedging:
     def __init__(self, children: int, rule: HedgingRule | None = None) -> None:
         self.rule = rule or HedgingRule()
         self.requests = self.extra = 0
-        self._known = [_Known() for _ in range(children)]
+        self._histories = [_ChildHistory() for _ in range(children)]
         self._tokens = self.rule.burst
 
     def order(self, candidates: Sequence[int], needed: int, size_bytes: int, at_s: float) -> list[int]:
-        """A read begins. Returns the children in the order in which it should ask them.
+        """Begin a read: return the children in the order in which it should ask them.
 
         Args:
             candidates: those that could answer; of equally good ones, those named first are asked first.
@@ -110,68 +111,68 @@ class Hedging:
         self.requests += needed
         self._tokens = min(self.rule.burst, self._tokens + self.rule.budget * needed)
 
-        def key(child: int) -> tuple[float, float]:
-            known = self._known[child]
-            usual_s = known.usual_s(_class_of(size_bytes), at_s)
-            return (known.paused_until_s, usual_s) if known.paused_until_s > at_s else (-inf, _rough(usual_s))
+        def sort_key(child: int) -> tuple[float, float]:
+            history = self._histories[child]
+            usual_s = history.usual_s(_size_class(size_bytes), at_s)
+            return (history.paused_until_s, usual_s) if history.paused_until_s > at_s else (-inf, _round_time(usual_s))
 
-        return sorted(candidates, key=key)
+        return sorted(candidates, key=sort_key)
 
     def late_after_s(self, child: int, size_bytes: int) -> float:
         """Return how long a child may take for an answer of this size before another child is asked, too."""
         rule = self.rule
         if self._tokens < 1 or rule.percentile >= 1:
             return rule.patience_s
-        size_class = _class_of(size_bytes)
-        seen = [*self._known[child].answers.get(size_class, ())]
-        if len(seen) < _FEW:
-            seen = [taken_s for each in self._known for taken_s in each.answers.get(size_class, ())]
-        if len(seen) < _FEW:
+        size_class = _size_class(size_bytes)
+        answers_s = [*self._histories[child].answers.get(size_class, ())]
+        if len(answers_s) < _LEAST_ANSWERS:
+            answers_s = [taken_s for history in self._histories for taken_s in history.answers.get(size_class, ())]
+        if len(answers_s) < _LEAST_ANSWERS:
             return rule.patience_s
-        return min(rule.patience_s, max(rule.least_s, _MARGIN * _percentile(seen, rule.percentile)))
+        return min(rule.patience_s, max(rule.least_s, _MARGIN * _percentile(answers_s, rule.percentile)))
 
-    def asked_beside(self) -> None:
-        """A read asked one more child because another was late."""
+    def note_extra_request(self) -> None:
+        """Note that a read asked one more child because another was late."""
         self.extra += 1
         self._tokens -= 1
 
-    def answered(self, child: int, size_bytes: int, taken_s: float, at_s: float) -> None:
-        """A child has answered."""
-        known = self._known[child]
-        known.took(size_bytes, taken_s, at_s)
-        known.failed_in_a_row = known.unanswered_in_a_row = 0
-        known.paused_until_s = -inf
+    def note_answer(self, child: int, size_bytes: int, taken_s: float, at_s: float) -> None:
+        """Note that a child has answered."""
+        history = self._histories[child]
+        history.add_answer(size_bytes, taken_s, at_s)
+        history.failed_in_a_row = history.unanswered_in_a_row = 0
+        history.paused_until_s = -inf
 
-    def given_up(self, child: int, size_bytes: int, waited_s: float, at_s: float) -> None:
-        """A read waited this long for a late child and no longer needs its answer.
+    def note_unanswered(self, child: int, size_bytes: int, waited_s: float, at_s: float) -> None:
+        """Note that a read waited this long for a late child and no longer needs its answer.
 
-        The answer would have taken longer, nobody knows how much: it is counted as twice as long. A child counts as
+        The answer would have taken longer, by an unknown time, so it is counted as twice as long. A child counts as
         failed after the whole patience, or when it was late several times in a row.
         """
-        known = self._known[child]
-        known.took(size_bytes, 2 * waited_s, at_s)
-        known.unanswered_in_a_row += 1
-        if waited_s >= self.rule.patience_s or known.unanswered_in_a_row >= _OFTEN:
-            self.failed(child, at_s)
+        history = self._histories[child]
+        history.add_answer(size_bytes, 2 * waited_s, at_s)
+        history.unanswered_in_a_row += 1
+        if waited_s >= self.rule.patience_s or history.unanswered_in_a_row >= _MOST_UNANSWERED:
+            self.note_failure(child, at_s)
 
-    def failed(self, child: int, at_s: float) -> None:
-        """A child did not answer: it is asked last for a second, and twice as long each time that it fails again."""
-        known = self._known[child]
-        known.failed_in_a_row += 1
-        known.paused_until_s = at_s + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(known.failed_in_a_row, 16))
+    def note_failure(self, child: int, at_s: float) -> None:
+        """Ask a child that failed last for a second, and for twice as long each time that it fails again."""
+        history = self._histories[child]
+        history.failed_in_a_row += 1
+        history.paused_until_s = at_s + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(history.failed_in_a_row, 16))
 
 
-def _class_of(size_bytes: int) -> int:
-    """Sizes within a factor of four are alike, and all that are so small that waiting takes most of the time."""
+def _size_class(size_bytes: int) -> int:
+    """Return the class of a size: sizes within a factor of four, or all sizes so small that latency dominates."""
     return max(size_bytes, _SMALL_BYTES).bit_length() // 2
 
 
-def _rough(seconds: float) -> float:
-    """A time in steps of a quarter, so that children which are about equal keep the order in which they are named."""
+def _round_time(seconds: float) -> float:
+    """Round a time to a power of 1.25, so that children that are about equal keep the order in which they are named."""
     return round(log(seconds) / log(1.25)) if seconds > 0 else -inf
 
 
 def _percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that this share of the values does not exceed."""
+    """Return the smallest value that this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

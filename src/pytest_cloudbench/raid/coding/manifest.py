@@ -1,8 +1,8 @@
 """Manifests: the sealed description of one object. Each child can hold a copy that reveals nothing to it.
 
 What may live here: the values, and their one layout in bytes. A manifest holds the object's key and the SHA-256 of each
-share, so damage is not only noticed but located. Its generation tells an older version from the newest. Each copy is
-sealed for the place that it is stored in, so no copy opens in another's place, and no two copies have bytes in common.
+share, which locates damage. Its generation tells an older version from the newest. Each copy is sealed for the place
+that it is stored in, so no copy opens in another's place, and no two copies have bytes in common.
 
 The layout, before it is sealed: the length of a JSON text (4 bytes), the text, the digests of all shares in order, and
 zeros up to a multiple of 256 bytes, which hide the length of the path. The text names the layout.
@@ -98,14 +98,14 @@ class Manifest:
             salt: 16 random bytes, new for each copy.
             place: where this copy is stored, such as the name of a package.
         """
-        return master.seal(self._plain(), salt, place.encode())
+        return master.seal(self._to_bytes(), salt, place.encode())
 
     @property
     def sealed_size(self) -> int:
         """The size of each sealed copy."""
-        return len(self._plain()) + SALT_BYTES + TAG_BYTES
+        return len(self._to_bytes()) + SALT_BYTES + TAG_BYTES
 
-    def _plain(self) -> bytes:
+    def _to_bytes(self) -> bytes:
         text = json.dumps(
             {
                 "layout": _LAYOUT,
@@ -115,7 +115,9 @@ class Manifest:
                 "generation": self.generation,
                 "key": self.key.hex(),
                 "prefix": self.prefix.hex(),
-                "segments": [[each.size_bytes, each.split.data, [*each.split.counts]] for each in self.segments],
+                "segments": [
+                    [segment.size_bytes, segment.split.data, [*segment.split.counts]] for segment in self.segments
+                ],
             },
             separators=(",", ":"),
         ).encode("ascii")
@@ -129,32 +131,35 @@ class Manifest:
         plain = master.open(sealed, place.encode())
         end = 4 + int.from_bytes(plain[:4], "big")
         try:
-            return _read(json.loads(plain[4:end]), plain[end:])
+            return _parse_manifest(json.loads(plain[4:end]), plain[end:])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise NotGenuine(f"a manifest of a layout other than {_LAYOUT}: a newer version wrote it") from error
 
 
-def _read(text: Any, rest: bytes) -> Manifest:
-    """Return the manifest. Raises ValueError, TypeError and KeyError for a text that no writer seals."""
+def _parse_manifest(text: Any, digest_bytes: bytes) -> Manifest:
+    """Return the manifest of a parsed text and the bytes that follow it.
+
+    Raises ValueError, TypeError and KeyError for a text that no writer seals.
+    """
     if text.keys() != _KEYS or text["layout"] != _LAYOUT:
         raise ValueError("keys")
     segments, at = [], 0
     for size_bytes, data, counts in text["segments"]:
-        split = Split(_whole(data, 1), tuple(_whole(count, 0) for count in counts))
+        split = Split(_check_int(data, 1), tuple(_check_int(count, 0) for count in counts))
         total = sum(split.counts)
         if not split.data <= total <= MOST_SHARES:
             raise ValueError("shares")
-        digests = [rest[at + number * DIGEST_BYTES :][:DIGEST_BYTES] for number in range(total)]
+        digests = [digest_bytes[at + number * DIGEST_BYTES :][:DIGEST_BYTES] for number in range(total)]
         at += total * DIGEST_BYTES
-        segments.append(CodedSegment(_whole(size_bytes, 0), split, tuple(digests)))
-    size_bytes, path = _whole(text["size"], 0), text["path"]
+        segments.append(CodedSegment(_check_int(size_bytes, 0), split, tuple(digests)))
+    size_bytes, path = _check_int(text["size"], 0), text["path"]
     key, prefix = bytes.fromhex(text["key"]), bytes.fromhex(text["prefix"])
-    fits = at <= len(rest) < at + _PADDING_BYTES and not any(rest[at:])
+    fits = at <= len(digest_bytes) < at + _PADDING_BYTES and not any(digest_bytes[at:])
     if not fits or not isinstance(path, str) or (len(key), len(prefix)) != _KEY_SIZES:
         raise ValueError("sizes")
     _check_sizes(size_bytes, segments)
     version = bytes.fromhex(text["version"])
-    return Manifest(version, _whole(text["generation"], 1), path, size_bytes, key, prefix, tuple(segments))
+    return Manifest(version, _check_int(text["generation"], 1), path, size_bytes, key, prefix, tuple(segments))
 
 
 def _check_sizes(size_bytes: int, segments: Sequence[CodedSegment]) -> None:
@@ -163,7 +168,7 @@ def _check_sizes(size_bytes: int, segments: Sequence[CodedSegment]) -> None:
         raise ValueError("segments")
 
 
-def _whole(value: Any, least: int) -> int:
+def _check_int(value: Any, least: int) -> int:
     if type(value) is not int or value < least:
         raise ValueError("number")
     return value

@@ -1,4 +1,4 @@
-"""How many shares go to each child, so that the transfer ends early and any f children may still fail.
+"""The number of shares for each child, so that the transfer ends early and any f children may still fail.
 
 What may live here: pure functions of rates and sizes, and the placement by observed rates.
 
@@ -19,7 +19,7 @@ for Cloud-RAID's six clouds with f = 1, 20 of 31 shares are within 7 % of it.
 
 The alternative is to combine several plain codes: one code over all children, another over those that take more bytes,
 and so on. It needs only f parity rows, but eight or more segments per object to follow the rates as closely, which
-small objects do not have; and each child then ends early in some segments and late in others. With one code per
+small objects do not have. Each child would then end early in some segments and late in others. With one code per
 segment, all children end together in every segment.
 """
 
@@ -31,16 +31,16 @@ from math import inf, isfinite
 
 from pytest_cloudbench.raid.coding.policies import Equal, Split
 
-_NEAR = 0.03
-"""A code that comes within 3 % of the bound is near enough."""
+_NEAR_BOUND = 0.03
+"""A code is accepted if it comes within 3 % of the bound."""
 
 _MOST_SHARES = 64
 """Shares in one code: with more, encoding costs more than following the rates gains."""
 
-_WORTH = 0.03
-"""A placement stays while it takes at most this much longer than one that comes as near the bound as a code does."""
+_RESPLIT_GAIN = 0.03
+"""A placement stays in use while it takes at most this much longer than the nearest possible one."""
 
-_MOVE = 0.2
+_MOVE_GAIN = 0.2
 """An object that would take a fifth less time is worth moving."""
 
 _LEAST_BYTES = 1 << 18
@@ -50,7 +50,7 @@ _LEAST_BYTES = 1 << 18
 # --- bytes, exactly -----------------------------------------------------------------------------------
 
 
-def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> float:
+def least_placement_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> float:
     """Return the least time to move an object so that any ``failures`` children may fail afterwards.
 
     With no failures to survive, it is the time of Figure 1b, in proportion to the rates.
@@ -63,7 +63,7 @@ def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> fl
     Raises:
         ValueError: impossible rates or failures.
     """
-    return size_bytes / sum(_descending(rates, failures)[failures:])
+    return size_bytes / sum(_check_and_sort_rates(rates, failures)[failures:])
 
 
 def least_overhead(children: int, failures: int) -> float:
@@ -71,7 +71,7 @@ def least_overhead(children: int, failures: int) -> float:
     return children / (children - failures)
 
 
-def bounded_fill(
+def compute_bounded_fill(
     size_bytes: float, rates: Sequence[float], failures: int, overhead_at_most: float = inf
 ) -> list[float]:
     """Return how many bytes each child takes so that the last transfer ends as early as possible, see the module.
@@ -86,29 +86,29 @@ def bounded_fill(
     Raises:
         ValueError: too few children with a rate, or less overhead than equal shares have.
     """
-    ordered = _descending(rates, failures)
+    ordered = _check_and_sort_rates(rates, failures)
     time_s = size_bytes / sum(ordered[failures:])
     most_bytes = ordered[failures] * time_s if failures else inf
     _check_overhead(sum(rate > 0 for rate in ordered), failures, overhead_at_most)
     if failures and (allowed_bytes := size_bytes * (overhead_at_most - 1) / failures) < most_bytes:
-        time_s, most_bytes = _capped_time_s(size_bytes, ordered, failures, allowed_bytes), allowed_bytes
+        time_s, most_bytes = _time_with_cap_s(size_bytes, ordered, failures, allowed_bytes), allowed_bytes
     return [min(rate * time_s, most_bytes) for rate in rates]
 
 
-def _capped_time_s(size_bytes: float, ordered: Sequence[float], failures: int, most_bytes: float) -> float:
-    """The time until the children other than the f fastest hold the object, none more than ``most_bytes``.
+def _time_with_cap_s(size_bytes: float, ordered: Sequence[float], failures: int, most_bytes: float) -> float:
+    """Return the time until the children other than the f fastest hold the object, none more than ``most_bytes``.
 
-    The fastest reach their bound first: with j of them at it, the others take the rest, in proportion to their rates.
-    The j is right if the next child is not at its bound by then.
+    The fastest children reach the bound first. With j of them at the bound, the others take what is left, in proportion
+    to their rates. The j is right if the next child is not at its bound by then.
     """
-    for capped in range(failures + 1, len(ordered)):
+    for capped in range(failures + 1, len(ordered)):  # the j of the docstring
         left_bytes, rate = size_bytes - (capped - failures) * most_bytes, sum(ordered[capped:])
         if rate and ordered[capped] * left_bytes <= most_bytes * rate:
             return max(left_bytes / rate, most_bytes / ordered[capped - 1])
     return most_bytes / min(rate for rate in ordered if rate)
 
 
-def _descending(rates: Sequence[float], failures: int) -> list[float]:
+def _check_and_sort_rates(rates: Sequence[float], failures: int) -> list[float]:
     if not all(isfinite(rate) and rate >= 0 for rate in rates):
         raise ValueError(f"rates must be bytes per second, 0 or more, not {list(rates)}")
     children = sum(rate > 0 for rate in rates)
@@ -118,9 +118,9 @@ def _descending(rates: Sequence[float], failures: int) -> list[float]:
 
 
 def _check_overhead(children: int, failures: int, overhead_at_most: float) -> None:
-    if overhead_at_most < (least := least_overhead(children, failures)) * (1 - 1e-9):
+    if overhead_at_most < (minimum := least_overhead(children, failures)) * (1 - 1e-9):
         raise ValueError(
-            f"{children} children of which any {failures} may fail store at least {least:.4g} bytes per byte, more "
+            f"{children} children of which any {failures} may fail store at least {minimum:.4g} bytes per byte, more "
             f"than {overhead_at_most:g}"
         )
 
@@ -147,7 +147,7 @@ class Cost:
     failures: int
 
 
-def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Sequence[float] = ()) -> Cost:
+def placement_cost(split: Split, size_bytes: int, rates: Sequence[float], prices: Sequence[float] = ()) -> Cost:
     """Return the costs of a split of an object.
 
     Args:
@@ -161,8 +161,8 @@ def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Seque
     failures = max(lost for lost in range(len(held)) if sum(held[: len(held) - lost]) >= split.data)
     usable = sum(rate > 0 for rate in rates)
     return Cost(
-        share_bytes * max(_over(count, rate) for count, rate in zip(split.counts, rates, strict=True)),
-        least_time_s(size_bytes, rates, failures) if failures < usable else inf,
+        share_bytes * max(_transfer_time(count, rate) for count, rate in zip(split.counts, rates, strict=True)),
+        least_placement_time_s(size_bytes, rates, failures) if failures < usable else inf,
         sum(split.counts) / split.data,
         share_bytes * sum(count * price for count, price in zip(split.counts, prices, strict=False)),
         failures,
@@ -175,64 +175,66 @@ def throughput_split(
     """Return the split with which transfers end most nearly together while any ``failures`` children may be lost.
 
     Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 3 % of the
-    least time; if none does, the quickest one.
+    least time, or the quickest one if none does.
 
     Args:
         rates: of each child, bytes per second; one with 0 holds nothing.
-        failures: see ``bounded_fill``.
-        overhead_at_most: see ``bounded_fill``; that of equal shares is always possible.
+        failures: see ``compute_bounded_fill``.
+        overhead_at_most: see ``compute_bounded_fill``. The overhead of equal shares is always possible.
         most_shares: the most shares in all, at least as many as there are children.
 
     Raises:
-        ValueError: see ``bounded_fill``.
+        ValueError: see ``compute_bounded_fill``.
     """
-    bound_s = max(_over(held, rate) for held, rate in zip(
-        bounded_fill(1.0, rates, failures, overhead_at_most), rates, strict=True))  # fmt: skip
-    found: list[tuple[float, int, Split]] = []
+    bound_s = max(_transfer_time(size, rate) for size, rate in zip(
+        compute_bounded_fill(1.0, rates, failures, overhead_at_most), rates, strict=True))  # fmt: skip
+    candidates: list[tuple[float, int, Split]] = []
     for data in range(1, most_shares + 1):
-        most = data if not failures or overhead_at_most == inf else int(data * (overhead_at_most - 1) / failures + 1e-9)
-        counts = _counts(data, rates, failures, most)
+        most_each = (
+            data if not failures or overhead_at_most == inf else int(data * (overhead_at_most - 1) / failures + 1e-9)
+        )
+        counts = _deal_shares(data, rates, failures, most_each)
         if counts is None or sum(counts) > most_shares or sum(counts) > overhead_at_most * data * (1 + 1e-9):
             continue
-        time_s = max(_over(count, rate) for count, rate in zip(counts, rates, strict=True)) / data
-        found.append((time_s, sum(counts), Split(data, counts)))
-        if time_s <= bound_s * (1 + _NEAR):
-            return found[-1][2]
-    return min(found, key=lambda each: each[:2])[2]
+        time_s = max(_transfer_time(count, rate) for count, rate in zip(counts, rates, strict=True)) / data
+        candidates.append((time_s, sum(counts), Split(data, counts)))
+        if time_s <= bound_s * (1 + _NEAR_BOUND):
+            return candidates[-1][2]
+    return min(candidates, key=lambda candidate: candidate[:2])[2]
 
 
-def _counts(data: int, rates: Sequence[float], failures: int, most: int) -> tuple[int, ...] | None:
-    """Return the shares of each child, at most ``most``, with which ``data`` survive any failures soonest.
+def _deal_shares(data: int, rates: Sequence[float], failures: int, most_each: int) -> tuple[int, ...] | None:
+    """Return the shares of each child, at most ``most_each``, with which ``data`` survive any failures soonest.
 
     Shares are dealt in the order in which children would finish them, until enough would be left.
     """
     counts, children = [0] * len(rates), range(len(rates))
-    while _left(counts, failures) < data:
-        free = [child for child in children if counts[child] < most and rates[child] > 0]
-        if not free:
+    while _left_after(counts, failures) < data:
+        takers = [child for child in children if counts[child] < most_each and rates[child] > 0]
+        if not takers:
             return None
-        counts[min(free, key=lambda child: ((counts[child] + 1) / rates[child], child))] += 1
-    enough = sorted(counts, reverse=True)[failures]  # a child's shares beyond this are never of use
-    return tuple(min(count, enough) for count in counts) if failures else tuple(counts)
+        counts[min(takers, key=lambda child: ((counts[child] + 1) / rates[child], child))] += 1
+    useful = sorted(counts, reverse=True)[failures]  # a child's shares beyond this are never of use
+    return tuple(min(count, useful) for count in counts) if failures else tuple(counts)
 
 
-def _left(counts: Sequence[int], failures: int) -> int:
+def _left_after(counts: Sequence[int], failures: int) -> int:
     return sum(sorted(counts)[: len(counts) - failures])
 
 
-def _over(held: float, rate: float) -> float:
-    return held / rate if rate else (inf if held else 0.0)
+def _transfer_time(amount: float, rate: float) -> float:
+    return amount / rate if rate else (inf if amount else 0.0)
 
 
 class Throughput:
-    """The placement by observed rates. It is asked for each segment, and safe for many threads.
+    """The placement by observed rates. Safe for many threads.
 
     Until every child has been observed, shares are equal.
 
     Args:
         data: k of the equal shares; any n - k failures are always survived.
         rates: returns bytes per second of each child, None where nothing was observed.
-        overhead_at_most: see ``bounded_fill``.
+        overhead_at_most: see ``compute_bounded_fill``.
         least_bytes: smaller segments are spread equally.
     """
 
@@ -253,7 +255,7 @@ class Throughput:
         scale = sum(rates)
         shares = tuple(rate / scale for rate in rates)  # only their ratios matter
         latest = self._latest
-        if latest is None or self._is_worth(latest, shares):
+        if latest is None or self._is_resplit_worthwhile(latest, shares):
             latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead))
         return latest[1]
 
@@ -264,16 +266,16 @@ class Throughput:
             return self._equal.suits(split, size_bytes)
         if len(split.counts) != len(rates) or sum(split.counts) > self._overhead * split.data * (1 + 1e-9):
             return False
-        cost = cost_of(split, size_bytes, rates)
-        best = bounded_fill(size_bytes, rates, self._failures, self._overhead)
-        best_s = max(_over(held, rate) for held, rate in zip(best, rates, strict=True))
-        return cost.failures >= self._failures and cost.time_s <= best_s * (1 + _MOVE)
+        cost = placement_cost(split, size_bytes, rates)
+        best = compute_bounded_fill(size_bytes, rates, self._failures, self._overhead)
+        best_s = max(_transfer_time(held, rate) for held, rate in zip(best, rates, strict=True))
+        return cost.failures >= self._failures and cost.time_s <= best_s * (1 + _MOVE_GAIN)
 
-    def _is_worth(self, latest: tuple[tuple[float, ...], Split], shares: Sequence[float]) -> bool:
-        """Whether another split could be noticeably quicker."""
-        then, split = latest
-        if max(abs(now - before) / before for now, before in zip(shares, then, strict=True)) < _WORTH / 3:
+    def _is_resplit_worthwhile(self, latest: tuple[tuple[float, ...], Split], shares: Sequence[float]) -> bool:
+        """Return whether another split could be noticeably quicker."""
+        old_shares, split = latest
+        if max(abs(now - before) / before for now, before in zip(shares, old_shares, strict=True)) < _RESPLIT_GAIN / 3:
             return False
-        best = bounded_fill(1.0, shares, self._failures, self._overhead)
-        best_s = max(_over(held, rate) for held, rate in zip(best, shares, strict=True))
-        return cost_of(split, 1, shares).time_s > best_s * (1 + _NEAR + _WORTH)
+        best = compute_bounded_fill(1.0, shares, self._failures, self._overhead)
+        best_s = max(_transfer_time(held, rate) for held, rate in zip(best, shares, strict=True))
+        return placement_cost(split, 1, shares).time_s > best_s * (1 + _NEAR_BOUND + _RESPLIT_GAIN)

@@ -1,4 +1,4 @@
-"""The interfaces of an array's policies: which child holds how many shares, observed rates, and waiting for slow ones.
+"""The interfaces of an array's policies: placement of shares, observation of rates, and hedging of reads.
 
 What may live here: the three protocols by which an array of providers takes its decisions, each with its simplest
 implementation. Better ones are separate modules. Children are numbered from 0, in the order of the array's file.
@@ -14,13 +14,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How some content is spread: ``data`` shares are enough to read it, and child i holds ``counts[i]``.
+    """A distribution of shares: any ``data`` of them are enough to read the content, and child i holds ``counts[i]``.
 
     Shares are numbered from 0, the data shares first; child 0 holds the first ``counts[0]`` of them, and so on.
 
     Attributes:
         data: k, the number of shares that the content is cut into.
-        counts: the number of shares that each child holds; may be 0.
+        counts: the number of shares that each child holds, 0 or more.
     """
 
     data: int
@@ -62,11 +62,11 @@ class Rates(Protocol):
     """Receives the outcome of every transfer, from any thread."""
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
-        """A child has written or returned a package in this time."""
+        """Note that a child has written or returned a package in this time."""
         ...
 
-    def failed(self, child: int, *, is_read: bool) -> None:
-        """A child failed to write or return a package."""
+    def note_failure(self, child: int, *, is_read: bool) -> None:
+        """Note that a child failed to write or return a package."""
         ...
 
 
@@ -74,19 +74,19 @@ class Hedge(Protocol):
     """Decides which children a read asks first, and when it asks one more."""
 
     def order(self, split: Split, share_bytes: int) -> Sequence[int]:
-        """A read begins. Returns the children that hold shares, the one to be asked first at the front."""
+        """Begin a read: return the children that hold shares, in the order in which they are to be asked."""
         ...
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Return how long a child may take for a package before another is asked, too; None: until it fails."""
+        """Return how long a child may take for a package before another is asked as well, or None: until it fails."""
         ...
 
-    def asked_beside(self) -> None:
-        """Another child was asked because one was late."""
+    def note_extra_request(self) -> None:
+        """Note that another child was asked because one was late."""
         ...
 
-    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
-        """A read waited this long for a late child and no longer needs its answer."""
+    def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
+        """Note that a read waited this long for a late child and no longer needs its answer."""
         ...
 
 
@@ -112,22 +112,22 @@ class Equal:
         return split == self.split(size_bytes)
 
 
-class Unobserved:
-    """Ignores everything."""
+class IgnoredRates:
+    """Ignores all observations."""
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
         """Does nothing."""
 
-    def failed(self, child: int, *, is_read: bool) -> None:
+    def note_failure(self, child: int, *, is_read: bool) -> None:
         """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """Asks for the data shares first, which need no decoding, and for another child's after a fixed time.
+class FixedHedge:
+    """Asks for the data shares first, because they need no decoding, and asks another child after a fixed time.
 
     Attributes:
-        patience_ns: how long each child may take; None: until it fails.
+        patience_ns: how long each child may take, or None: until it fails.
     """
 
     patience_ns: int | None
@@ -142,8 +142,8 @@ class Fixed:
         del child, size_bytes
         return self.patience_ns
 
-    def asked_beside(self) -> None:
+    def note_extra_request(self) -> None:
         """Does nothing."""
 
-    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
+    def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
         """Does nothing."""

@@ -1,4 +1,4 @@
-"""How fast each child has been lately: exponentially weighted, in the caller's time.
+"""The observed transfer rate of each child: exponentially weighted, in the caller's time.
 
 What may live here: turning observations into bytes per second. The caller has the clock.
 """
@@ -10,14 +10,14 @@ from math import inf, isfinite
 from statistics import median
 from typing import Any
 
-_MOST = 1e18
-"""Bytes and seconds beyond this are a mistake, and would end up as infinities."""
+_MOST_PLAUSIBLE = 1e18
+"""Bytes and seconds beyond this are a mistake, and their sums would become infinite."""
 
 
 class ObservedRate:
     """The rate of one direction of one child: bytes moved over busy seconds, both halved after each half-life.
 
-    It is a quotient of sums, not a mean of quotients: a transfer counts by its bytes, so many small objects, which
+    It is a quotient of sums, not a mean of quotients. A transfer counts by its bytes, so many small objects, which
     mostly wait, do not hide the rate of a large one. Time in which several transfers run counts once, so transfers that
     share a line, or wait for each other, do not make it look slower. A constant rate is exact from the first
     observation on.
@@ -26,32 +26,32 @@ class ObservedRate:
         half_life_s: after this time, an observation weighs half.
     """
 
-    __slots__ = ("_at_s", "_counted_s", "_moved_bytes", "_taken_s", "half_life_s")
+    __slots__ = ("_at_s", "_counted_until_s", "_moved_bytes", "_taken_s", "half_life_s")
 
     def __init__(self, half_life_s: float = 300.0) -> None:
         if not half_life_s > 0:
             raise ValueError(f"a half-life must be above 0 s, not {half_life_s}")
         self.half_life_s = half_life_s
         self._at_s = self._moved_bytes = self._taken_s = 0.0
-        self._counted_s = -inf
+        self._counted_until_s = -inf
 
     def observe(self, moved_bytes: int, taken_s: float, at_s: float) -> None:
         """Count one transfer that ended at ``at_s``. A transfer without bytes or time says nothing about a rate.
 
-        An ``at_s`` before the last one (a clock that was set back) forgets nothing.
+        An ``at_s`` before the last one (a clock that was set back) discards nothing.
         """
-        if not (0 < moved_bytes < _MOST and 0 < taken_s < _MOST):
+        if not (0 < moved_bytes < _MOST_PLAUSIBLE and 0 < taken_s < _MOST_PLAUSIBLE):
             return
-        kept = 0.5 ** (max(0.0, at_s - self._at_s) / self.half_life_s) if self._taken_s else 0.0
-        new_s = min(taken_s, max(0.0, at_s - self._counted_s)) if kept else taken_s
-        self._counted_s = at_s if at_s < self._counted_s - taken_s else max(self._counted_s, at_s)
-        self._moved_bytes = kept * self._moved_bytes + moved_bytes
-        self._taken_s = kept * self._taken_s + new_s
-        self._at_s = max(self._at_s, at_s) if kept else at_s
+        weight = 0.5 ** (max(0.0, at_s - self._at_s) / self.half_life_s) if self._taken_s else 0.0
+        new_s = min(taken_s, max(0.0, at_s - self._counted_until_s)) if weight else taken_s
+        self._counted_until_s = at_s if at_s < self._counted_until_s - taken_s else max(self._counted_until_s, at_s)
+        self._moved_bytes = weight * self._moved_bytes + moved_bytes
+        self._taken_s = weight * self._taken_s + new_s
+        self._at_s = max(self._at_s, at_s) if weight else at_s
 
     @property
     def bytes_per_s(self) -> float | None:
-        """The estimate; None if nothing was observed."""
+        """The estimate, or None if nothing was observed."""
         return self._moved_bytes / self._taken_s if self._taken_s else None
 
     def plain(self) -> dict[str, float]:
@@ -64,7 +64,7 @@ class ObservedRate:
             at_s, moved_bytes, taken_s = (float(plain[name]) for name in ("at_s", "moved_bytes", "taken_s"))
         except (KeyError, TypeError, ValueError):
             return
-        if isfinite(at_s) and 0 < moved_bytes < _MOST and 0 < taken_s < _MOST:
+        if isfinite(at_s) and 0 < moved_bytes < _MOST_PLAUSIBLE and 0 < taken_s < _MOST_PLAUSIBLE:
             self._at_s, self._moved_bytes, self._taken_s = at_s, moved_bytes, taken_s
 
 
@@ -84,15 +84,15 @@ class ChildRates:
         """Count one transfer of a child, see ``ObservedRate.observe``."""
         self._rates[child].observe(moved_bytes, taken_s, at_s)
 
-    def known(self) -> Sequence[float | None]:
-        """Return bytes per second of each child; None where nothing was observed."""
+    def observed_rates(self) -> Sequence[float | None]:
+        """Return bytes per second of each child, None where nothing was observed."""
         return [rate.bytes_per_s for rate in self._rates]
 
-    def assumed(self) -> Sequence[float]:
-        """Return bytes per second of each child; a child without an observation is assumed to be the median child.
+    def filled_rates(self) -> Sequence[float]:
+        """Return bytes per second of each child, with the median for a child without an observation.
 
         Without any observation, all are equal: 1.
         """
-        known = self.known()
-        middle = median([rate for rate in known if rate is not None] or [1.0])
-        return [middle if rate is None else rate for rate in known]
+        rates = self.observed_rates()
+        middle = median([rate for rate in rates if rate is not None] or [1.0])
+        return [middle if rate is None else rate for rate in rates]

@@ -31,11 +31,11 @@ _MOST_ISAL = 32
 
 
 def share_bytes(size_bytes: int, data: int) -> int:
-    """Return the size of each of ``data`` shares of some content; the last one is padded with zeros."""
+    """Return the size of each of ``data`` shares of some content, whose last share is padded with zeros."""
     return -(-size_bytes // data)
 
 
-def parts(whole: Buffer, data: int) -> list[memoryview]:
+def split_evenly(whole: Buffer, data: int) -> list[memoryview]:
     """Return the data shares: equal parts, without a copy. Raises ValueError for a size that cannot be divided."""
     size_bytes = len(whole) // data
     if len(whole) != size_bytes * data:
@@ -52,7 +52,7 @@ class Codec(Protocol):
         ...
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
-        """Compute shares, data or parity, from any k others; by number, from 0.
+        """Compute shares, data or parity, from any k others. Shares are numbered from 0.
 
         Raises ValueError if there are fewer than k, or their sizes differ.
         """
@@ -63,11 +63,11 @@ class Codec(Protocol):
         ...
 
 
-def codec(data: int, parity: int) -> Codec:
+def find_codec(data: int, parity: int) -> Codec:
     """Return the fastest installed codec for a code. Raises ValueError for an impossible code."""
     if data < 1 or parity < 0 or data + parity > MOST_SHARES:
         raise ValueError(f"a code of {data} data and {parity} parity shares: expected 1 or more, at most 256 in all")
-    return next(each(data, parity) for each in CODECS if each.serves(data, parity))
+    return next(kind(data, parity) for kind in CODECS if kind.serves(data, parity))
 
 
 # --- the field ----------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def codec(data: int, parity: int) -> Codec:
 
 @cache
 def _logarithms() -> tuple[list[int], list[int]]:
-    """Return the powers of the generator 2 (twice around), and logarithms to base 2; that of 0 is not defined."""
+    """Return the powers of the generator 2 (twice around), and logarithms to base 2. That of 0 is not defined."""
     powers, logarithms, value = [0] * 510, [0] * 256, 1
     for exponent in range(255):
         powers[exponent] = powers[exponent + 255] = value
@@ -85,7 +85,7 @@ def _logarithms() -> tuple[list[int], list[int]]:
     return powers, logarithms
 
 
-def _times(one: int, other: int) -> int:
+def _multiply(one: int, other: int) -> int:
     powers, logarithms = _logarithms()
     return powers[logarithms[one] + logarithms[other]] if one and other else 0
 
@@ -96,40 +96,40 @@ def _inverse(value: int) -> int:
 
 
 @cache
-def _table(factor: int) -> bytes:
+def _product_table(factor: int) -> bytes:
     """Return each byte's product with ``factor``, for ``bytes.translate``."""
-    return bytes(_times(factor, value) for value in range(256))
+    return bytes(_multiply(factor, value) for value in range(256))
 
 
-def _row(share: int, data: int) -> list[int]:
+def _matrix_row(share: int, data: int) -> list[int]:
     """Return a share's row of the matrix: a factor for each data share."""
     if share < data:
-        return [int(each == share) for each in range(data)]
-    return [_inverse(each ^ share) for each in range(data)]
+        return [int(column == share) for column in range(data)]
+    return [_inverse(column ^ share) for column in range(data)]
 
 
 @cache
-def _recipe(data: int, given: tuple[int, ...], wanted: int) -> tuple[int, ...]:
-    """Return the factors that combine ``data`` given shares into the wanted one."""
-    inverse, row = _inverted([_row(share, data) for share in given]), _row(wanted, data)
+def _rebuild_factors(data: int, available: tuple[int, ...], wanted: int) -> tuple[int, ...]:
+    """Return the factors that combine ``data`` available shares into the wanted one."""
+    inverse, row = _invert_matrix([_matrix_row(share, data) for share in available]), _matrix_row(wanted, data)
     factors = [0] * data
     for factor, line in zip(row, inverse, strict=True):
-        factors = [old ^ _times(factor, value) for old, value in zip(factors, line, strict=True)]
+        factors = [old ^ _multiply(factor, value) for old, value in zip(factors, line, strict=True)]
     return tuple(factors)
 
 
-def _inverted(rows: list[list[int]]) -> list[list[int]]:
-    """Return the inverse of a square matrix, by Gauss-Jordan elimination; any k rows of this code have one."""
+def _invert_matrix(rows: list[list[int]]) -> list[list[int]]:
+    """Return the inverse of a square matrix, by Gauss-Jordan elimination. Any k rows of this code have one."""
     size = len(rows)
-    work = [[*row, *(int(each == number) for each in range(size))] for number, row in enumerate(rows)]
+    work = [[*row, *(int(column == number) for column in range(size))] for number, row in enumerate(rows)]
     for column in range(size):
         pivot = next(number for number in range(column, size) if work[number][column])
         work[column], work[pivot] = work[pivot], work[column]
         scale = _inverse(work[column][column])
-        work[column] = [_times(scale, value) for value in work[column]]
+        work[column] = [_multiply(scale, value) for value in work[column]]
         for number, line in enumerate(work):
             if number != column and (factor := line[column]):
-                work[number] = [a ^ _times(factor, b) for a, b in zip(line, work[column], strict=True)]
+                work[number] = [a ^ _multiply(factor, b) for a, b in zip(line, work[column], strict=True)]
     return [line[size:] for line in work]
 
 
@@ -137,7 +137,10 @@ def _inverted(rows: list[list[int]]) -> list[list[int]]:
 
 
 class Portable:
-    """``bytes.translate`` multiplies, NumPy adds: on every system, 250 to 600 MB of data a second with 4 + 2."""
+    """The codec for every system: ``bytes.translate`` multiplies, NumPy adds.
+
+    It takes 250 to 600 MB of data a second with 4 + 2.
+    """
 
     name = "portable"
 
@@ -146,7 +149,7 @@ class Portable:
 
     @staticmethod
     def serves(data: int, parity: int) -> bool:
-        """Every code."""
+        """Return True: it computes every code."""
         del data, parity
         return True
 
@@ -158,45 +161,45 @@ class Portable:
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
         """Compute all parity shares, see ``Codec``."""
-        rows = [_row(number, self._data) for number in range(self._data, self._data + self._parity)]
-        self._combine(parts(whole, self._data), rows, into)
+        rows = [_matrix_row(number, self._data) for number in range(self._data, self._data + self._parity)]
+        self._combine(split_evenly(whole, self._data), rows, into)
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
         """Compute shares, see ``Codec``."""
-        given = _chosen(shares, self._data)
-        rows = [_recipe(self._data, given, number) for number in into]
-        self._combine([shares[number] for number in given], rows, [*into.values()])
+        numbers = _choose_shares(shares, self._data)
+        rows = [_rebuild_factors(self._data, numbers, number) for number in into]
+        self._combine([shares[number] for number in numbers], rows, [*into.values()])
 
     @staticmethod
     def _combine(shares: Sequence[Buffer], rows: Sequence[Sequence[int]], into: Sequence[memoryview]) -> None:
         """Compute, for each row, the sum of all shares times the row's factors."""
         import numpy as np
 
-        for begin, end in _blocks(_one_size([*shares, *into])):
-            sums = [np.frombuffer(whole[begin:end], np.uint8) for whole in into]
-            for place, share in enumerate(shares):
+        for begin, end in _block_ranges(_common_size([*shares, *into])):
+            totals = [np.frombuffer(target[begin:end], np.uint8) for target in into]
+            for column, share in enumerate(shares):
                 block = bytes(share[begin:end])
-                for row, made in zip(rows, sums, strict=True):
-                    product = np.frombuffer(block.translate(_table(row[place])), np.uint8)
-                    if place:
-                        np.bitwise_xor(made, product, out=made)
+                for row, total in zip(rows, totals, strict=True):
+                    product = np.frombuffer(block.translate(_product_table(row[column])), np.uint8)
+                    if column:
+                        np.bitwise_xor(total, product, out=total)
                     else:
-                        made[:] = product
+                        total[:] = product
 
 
 class Isal:
-    """Intel's ISA-L, by pyeclib: 2 to 3 GB of data a second with 4 + 2. Its wheels are for Linux."""
+    """The codec of Intel's ISA-L, by pyeclib, with wheels for Linux: 2 to 3 GB of data a second with 4 + 2."""
 
     name = "isa-l"
 
     def __init__(self, data: int, parity: int) -> None:
         self._data, self._parity = data, parity
-        self._driver = _isal(data, parity)
+        self._driver = _isal_driver(data, parity)
 
     @staticmethod
     def serves(data: int, parity: int) -> bool:
-        """Codes with parity, of at most 32 shares, where pyeclib and its ISA-L are installed."""
-        return bool(parity) and data + parity <= _MOST_ISAL and _isal(data, parity) is not None
+        """Return whether the code has parity and at most 32 shares, and pyeclib and its ISA-L are installed."""
+        return bool(parity) and data + parity <= _MOST_ISAL and _isal_driver(data, parity) is not None
 
     def version(self) -> str:
         """Return the library that does the work, and its version."""
@@ -206,20 +209,20 @@ class Isal:
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
         """Compute all parity shares, see ``Codec``."""
-        shares = parts(whole, self._data)
-        for begin, end in _blocks(_one_size([*shares, *into])):
-            made = self._driver.encode(b"".join([share[begin:end] for share in shares]))
-            for share, block in zip(into, made[self._data :], strict=True):
+        shares = split_evenly(whole, self._data)
+        for begin, end in _block_ranges(_common_size([*shares, *into])):
+            encoded = self._driver.encode(b"".join([share[begin:end] for share in shares]))
+            for share, block in zip(into, encoded[self._data :], strict=True):
                 share[begin:end] = memoryview(block)[_HEADER_BYTES:]
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
         """Compute shares, see ``Codec``."""
-        given = _chosen(shares, self._data)
-        size_bytes = _one_size([*(shares[number] for number in given), *into.values()])
-        for begin, end in _blocks(size_bytes if into else 0):
-            headers = _headers(self._data, self._parity, end - begin)
-            whole = [headers[number] + bytes(shares[number][begin:end]) for number in given]
-            for share, block in zip(into.values(), self._driver.reconstruct(whole, [*into]), strict=True):
+        numbers = _choose_shares(shares, self._data)
+        size_bytes = _common_size([*(shares[number] for number in numbers), *into.values()])
+        for begin, end in _block_ranges(size_bytes if into else 0):
+            headers = _isal_headers(self._data, self._parity, end - begin)
+            packed_shares = [headers[number] + bytes(shares[number][begin:end]) for number in numbers]
+            for share, block in zip(into.values(), self._driver.reconstruct(packed_shares, [*into]), strict=True):
                 share[begin:end] = memoryview(block)[_HEADER_BYTES:]
 
 
@@ -228,8 +231,8 @@ CODECS: tuple[type[Isal] | type[Portable], ...] = (Isal, Portable)
 
 
 @cache
-def _isal(data: int, parity: int) -> Any:
-    """Return pyeclib's driver of a code; None if it is not available here."""
+def _isal_driver(data: int, parity: int) -> Any:
+    """Return pyeclib's driver of a code, or None if it is not available here."""
     try:
         from pyeclib.ec_iface import ECDriver, ECDriverError
     except ImportError:
@@ -241,30 +244,30 @@ def _isal(data: int, parity: int) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _headers(data: int, parity: int, size_bytes: int) -> tuple[bytes, ...]:
-    """Return the headers that pyeclib puts in front of shares of this size; they depend on nothing else."""
-    return tuple(bytes(each[:_HEADER_BYTES]) for each in _isal(data, parity).encode(bytes(data * size_bytes)))
+def _isal_headers(data: int, parity: int, size_bytes: int) -> tuple[bytes, ...]:
+    """Return the headers that pyeclib puts in front of shares of this size. They depend on nothing else."""
+    return tuple(bytes(share[:_HEADER_BYTES]) for share in _isal_driver(data, parity).encode(bytes(data * size_bytes)))
 
 
 # --- shares -------------------------------------------------------------------------------------------
 
 
-def _one_size(shares: Collection[Buffer]) -> int:
+def _common_size(shares: Collection[Buffer]) -> int:
     sizes = {len(share) for share in shares}
     if len(sizes) != 1:
         raise ValueError(f"shares of {len(sizes)} sizes: expected one")
     return sizes.pop()
 
 
-def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
+def _choose_shares(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
     """Return the numbers of the shares to use: data shares first, because they need less arithmetic."""
-    given = tuple(sorted(shares))[:data]
-    if len(given) < data:
-        raise ValueError(f"{len(given)} shares: expected {data}")
-    return given
+    numbers = tuple(sorted(shares))[:data]
+    if len(numbers) < data:
+        raise ValueError(f"{len(numbers)} shares: expected {data}")
+    return numbers
 
 
-def _blocks(size_bytes: int) -> Iterator[tuple[int, int]]:
+def _block_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield begins and ends of blocks. Whole shares do not fit the caches, and would need new memory each time."""
     for begin in range(0, size_bytes, _BLOCK_BYTES):
         yield begin, min(begin + _BLOCK_BYTES, size_bytes)

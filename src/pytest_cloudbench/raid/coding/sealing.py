@@ -4,8 +4,8 @@ What may live here: deriving keys, and sealing and opening bytes. Random bytes a
 
 Content is sealed by the STREAM construction: each chunk's nonce is a random prefix, the chunk's number and whether it
 is the last one. Source: V. T. Hoang et al., "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance",
-2015. Everything that does not open raises the same error, ``NotGenuine``: damaged, truncated or reordered content, and
-that of another object or key.
+2015. All that does not open raises the same error, ``NotGenuine``: damaged, truncated or reordered content, and content
+of another object or key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_cloudbench.model import MIB
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 
 CHUNK_BYTES = MIB
-"""Content bytes in one chunk; only the last one has fewer."""
+"""Content bytes in one chunk. Only the last one has fewer."""
 KEY_BYTES = 32
 PREFIX_BYTES = 7
 TAG_BYTES = 16
@@ -62,7 +62,7 @@ class Stream:
 
     def open(self, number: int, is_last: bool, sealed: Buffer) -> bytes:
         """Return a chunk's content. Raises NotGenuine."""
-        return _opened(self._cipher, self._nonce(number, is_last), sealed, None)
+        return _decrypt(self._cipher, self._nonce(number, is_last), sealed, None)
 
     def _nonce(self, number: int, is_last: bool) -> bytes:
         return self._prefix + number.to_bytes(4, "big") + bytes([is_last])
@@ -78,14 +78,14 @@ class MasterKey:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key of {len(key)} bytes: expected {KEY_BYTES}")
-        self._sealing, self._naming = _derived(key, b"sealing"), _derived(key, b"naming")
-        self.fingerprint = _derived(key, b"fingerprint")[:8].hex()
+        self._sealing, self._naming = _derive_key(key, b"sealing"), _derive_key(key, b"naming")
+        self.fingerprint = _derive_key(key, b"fingerprint")[:8].hex()
 
     def __repr__(self) -> str:
         return f"MasterKey(fingerprint={self.fingerprint!r})"
 
     def seal(self, plain: bytes, salt: bytes, about: bytes = b"") -> bytes:
-        """Return bytes, sealed with their own derived key.
+        """Seal bytes with a derived key of their own.
 
         Args:
             plain: what to seal.
@@ -94,25 +94,25 @@ class MasterKey:
         """
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a salt of {len(salt)} bytes: expected {SALT_BYTES}")
-        cipher = _aes_gcm(_derived(self._sealing, salt))
+        cipher = _aes_gcm(_derive_key(self._sealing, salt))
         sealed: bytes = cipher.encrypt(bytes(12), plain, about)
         return salt + sealed
 
     def open(self, sealed: Buffer, about: bytes = b"") -> bytes:
         """Return what was sealed. Raises NotGenuine."""
         salt = bytes(sealed[:SALT_BYTES])
-        return _opened(_aes_gcm(_derived(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
+        return _decrypt(_aes_gcm(_derive_key(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
 
-    def name(self, *parts: bytes | int) -> str:
+    def hide_name(self, *parts: bytes | int) -> str:
         """Return a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
         text = b"".join(
             len(part).to_bytes(4, "big") + part
-            for part in (each.to_bytes(8, "big") if isinstance(each, int) else each for each in parts)
+            for part in (part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts)
         )
         return hmac.digest(self._naming, text, "sha256")[:_NAME_BYTES].hex()
 
 
-def _derived(key: bytes, label: bytes) -> bytes:
+def _derive_key(key: bytes, label: bytes) -> bytes:
     return hmac.digest(key, b"cloudbench raid 1 " + label, hashlib.sha256)
 
 
@@ -122,7 +122,7 @@ def _aes_gcm(key: bytes) -> Any:
     return AESGCM(key)
 
 
-def _opened(cipher: Any, nonce: bytes, sealed: Buffer, about: bytes | None) -> bytes:
+def _decrypt(cipher: Any, nonce: bytes, sealed: Buffer, about: bytes | None) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:

@@ -60,7 +60,7 @@ def _absent(scheme: str) -> str:
     if missing := drivers.missing_library(scheme):
         return missing
     try:
-        providers.check_name(BARE[scheme][0])
+        providers.resolve(BARE[scheme][0])
     except UsageError as error:
         return str(error)
     return ""

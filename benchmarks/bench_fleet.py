@@ -86,7 +86,7 @@ def _providers(runs: int) -> list[Figure]:
     absent: dict[str, str] = {}
     for spec in _PROVIDERS:
         try:
-            providers.check_name(spec)
+            providers.resolve(spec)
         except UsageError as error:
             absent[spec] = str(error)
     chosen = [spec for spec in _PROVIDERS if spec not in absent]

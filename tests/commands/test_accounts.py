@@ -41,11 +41,11 @@ from pytest_cloudbench.providers import credentials, renewal
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.login import (
     Application,
-    by_browser,
-    by_device_code,
-    by_pasted_code,
-    of_service,
-    renewed,
+    login_by_browser,
+    login_by_device_code,
+    login_by_pasted_code,
+    redirect_to_service,
+    request_tokens,
 )
 from tests.limits import HANG_S
 
@@ -59,7 +59,7 @@ def emulator() -> Iterator[EmulatorService]:
 @pytest.fixture
 def app(emulator: EmulatorService) -> Application:
     oauth: Any = drivers.driver_class("dropbox")
-    return Application(of_service(oauth.oauth, emulator.endpoint), "an-app", ca_file=emulator.endpoint.ca_file)
+    return Application(redirect_to_service(oauth.oauth, emulator.endpoint), "an-app", ca_file=emulator.endpoint.ca_file)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def works(tokens: Any, emulator: EmulatorService) -> bool:
 
 
 def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: EmulatorService) -> None:
-    tokens = by_browser(app, lambda _line: None, visit(app))
+    tokens = login_by_browser(app, lambda _line: None, visit(app))
     assert {"access_token", "refresh_token"} <= tokens.keys()
     assert works(tokens, emulator)
 
@@ -132,7 +132,7 @@ def test_connections_that_a_browser_does_not_use_or_aborts_hold_nothing_up(
         visit(app)(address)
 
     try:
-        assert works(by_browser(app, lambda _line: None, go), emulator)
+        assert works(login_by_browser(app, lambda _line: None, go), emulator)
     finally:
         for each in opened:
             each.close()
@@ -174,7 +174,7 @@ def test_requests_of_others_end_no_login(
                     answers[who] = connection.recv(65536)
         visit(app)(address)
 
-    assert works(by_browser(app, lambda _line: None, go), emulator)
+    assert works(login_by_browser(app, lambda _line: None, go), emulator)
     assert answers.keys() == STRANGERS.keys()
     assert [who for who, answer in answers.items() if b"logged in" in answer or b"theirs" in answer] == []
     assert capsys.readouterr().err == ""
@@ -189,7 +189,7 @@ def test_what_a_provider_says_is_one_line(app: Application) -> None:
         refused.value.close()
 
     with pytest.raises(CredentialsError, match=r"^login: refused: no such user$"):
-        by_browser(app, lambda _line: None, come_back)
+        login_by_browser(app, lambda _line: None, come_back)
 
 
 def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.Monk
         opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
 
     with pytest.raises(CredentialsError, match="did not come back within 10 minutes"):
-        by_browser(app, lambda _line: None, go)
+        login_by_browser(app, lambda _line: None, go)
     opened[0].close()
 
 
@@ -224,7 +224,9 @@ def test_a_browser_that_brings_something_else_is_refused(
             urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
 
     with pytest.raises(CredentialsError, match=told):
-        by_browser(app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start())
+        login_by_browser(
+            app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start()
+        )
 
 
 def test_a_pasted_code_brings_tokens(app: Application, emulator: EmulatorService) -> None:
@@ -236,9 +238,9 @@ def test_a_pasted_code_brings_tokens(app: Application, emulator: EmulatorService
         with urllib.request.urlopen(address, timeout=HANG_S, context=context) as page:
             return str(page.read().decode())
 
-    assert works(by_pasted_code(app, shown.append, paste), emulator)
+    assert works(login_by_pasted_code(app, shown.append, paste), emulator)
     with pytest.raises(CredentialsError, match="no code was given"):
-        by_pasted_code(app, shown.append, lambda _question: "")
+        login_by_pasted_code(app, shown.append, lambda _question: "")
 
 
 @pytest.mark.slow
@@ -260,7 +262,7 @@ def test_a_real_browser_brings_tokens(app: Application, emulator: EmulatorServic
                                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))  # fmt: skip
 
     try:
-        tokens = by_browser(app, lambda _line: None, visit_page)
+        tokens = login_by_browser(app, lambda _line: None, visit_page)
         page, _ = browsers[0].communicate(timeout=HANG_S)
     finally:
         for browser in browsers:
@@ -292,16 +294,16 @@ def box_app(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> Applicatio
         monkeypatch.delenv(credentials.environment_name("box", field), raising=False)
     driver: Any = drivers.driver_class("box")
     monkeypatch.setattr(driver, "oauth", replace(driver.oauth, port=free_port("127.0.0.1")))
-    return Application(of_service(driver.oauth, box.endpoint), "an-app", "its-secret", box.endpoint.ca_file)
+    return Application(redirect_to_service(driver.oauth, box.endpoint), "an-app", "its-secret", box.endpoint.ca_file)
 
 
 def test_box_returns_to_the_registered_address(box_app: Application, box: EmulatorService) -> None:
     shown: list[str] = []
-    assert works(by_browser(box_app, shown.append, visit(box_app)), box)
+    assert works(login_by_browser(box_app, shown.append, visit(box_app)), box)
     assert f"redirect_uri=http%3A%2F%2F127.0.0.1%3A{box_app.oauth.port}%2F" in shown[0]
     taken = rf"come back to port {box_app.oauth.port}, which is taken"
     with socket.create_server(("127.0.0.1", box_app.oauth.port)), pytest.raises(CredentialsError, match=taken):
-        by_browser(box_app, shown.append, visit(box_app))
+        login_by_browser(box_app, shown.append, visit(box_app))
 
 
 def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorService) -> None:
@@ -319,7 +321,7 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
             pasted.append(str(answer.headers["location"]))
         return pasted[0]
 
-    assert works(by_pasted_code(box_app, shown.append, paste), box)
+    assert works(login_by_pasted_code(box_app, shown.append, paste), box)
     assert pasted[0].startswith(f"http://127.0.0.1:{box_app.oauth.port}/?")
     for address, reason in (
         (pasted[0], "belongs to another login"),
@@ -328,7 +330,7 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
         ("\udcff?state=\udcff", "belongs to another login"),
     ):
         with pytest.raises(CredentialsError, match=reason):
-            by_pasted_code(box_app, shown.append, {"address: ": address}.__getitem__)
+            login_by_pasted_code(box_app, shown.append, {"address: ": address}.__getitem__)
 
 
 @pytest.fixture
@@ -338,9 +340,9 @@ def renewals(box_app: Application, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
     def of_emulator(app: Application, refresh_token: str) -> Any:
         sent.append(refresh_token)
-        return renewed(replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file), refresh_token)
+        return request_tokens(replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file), refresh_token)
 
-    monkeypatch.setattr("pytest_cloudbench.providers.login.renewed", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.request_tokens", of_emulator)
     return sent
 
 
@@ -351,9 +353,9 @@ def test_a_login_to_box_keeps_what_a_renewal_needs(
 ) -> None:  # fmt: skip
     def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
         here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
-        return by_browser(here, show, visit(here))
+        return login_by_browser(here, show, visit(here))
 
-    monkeypatch.setattr("pytest_cloudbench.providers.login.by_browser", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.login_by_browser", of_emulator)
     monkeypatch.setattr(sys, "stdin", io.StringIO("an-app\nits-secret\n"))
     assert main(["login", spec]) == 0
     shown = capsys.readouterr().out
@@ -362,7 +364,7 @@ def test_a_login_to_box_keeps_what_a_renewal_needs(
         assert "expire soon" not in shown
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert tomllib.loads(file.read_text())["box"].keys() == {"refresh_token", "client_id", "client_secret"}
-        found = renewal.load("box")
+        found = renewal.load_usable(credentials.ProviderAccount.named("box"))
         assert found.keys() == {"access_token"}
         assert works(found, box)
         assert len(renewals) == 1
@@ -379,28 +381,28 @@ def test_each_refresh_token_of_box_is_used_once(
     renewals: list[str], box: EmulatorService, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight that start together share one token; when it has aged, the next refresh token brings the next one."""
-    credentials.store("box", BOX)
+    credentials.store(credentials.ProviderAccount.named("box"), BOX)
     with ThreadPoolExecutor(8) as pool:
-        first, *others = pool.map(lambda _: renewal.load("box"), range(8))
+        first, *others = pool.map(lambda _: renewal.load_usable(credentials.ProviderAccount.named("box")), range(8))
     assert others == [first] * 7
     assert renewals == ["the-first"]
     kept = tomllib.loads(file.read_text())["box"]
     assert kept["refresh_token"] != "the-first"
     assert float(kept["renewed_until_s"]) - time.time() > 3000
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    credentials.store("box", {**kept, "renewed_until_s": f"{time.time() + 60:.0f}"})
-    second = renewal.load("box")
+    credentials.store(credentials.ProviderAccount.named("box"), {**kept, "renewed_until_s": f"{time.time() + 60:.0f}"})
+    second = renewal.load_usable(credentials.ProviderAccount.named("box"))
     assert second != first
     assert works(second, box)
     assert renewals == ["the-first", kept["refresh_token"]]
     monkeypatch.setenv("CLOUDBENCH_BOX_ACCESS_TOKEN", "of-the-environment")
-    assert renewal.load("box") == {"access_token": "of-the-environment"}
+    assert renewal.load_usable(credentials.ProviderAccount.named("box")) == {"access_token": "of-the-environment"}
 
 
 def test_a_login_to_box_that_has_ended_says_what_to_do(renewals: list[str]) -> None:
-    credentials.store("box-2", {**BOX, "refresh_token": "invalid"})
+    credentials.store(credentials.ProviderAccount.named("box-2"), {**BOX, "refresh_token": "invalid"})
     with pytest.raises(CredentialsError, match=r"^box-2: the provider renewed no token: Invalid refresh token; "):
-        renewal.load("box", account=2)
+        renewal.load_usable(credentials.ProviderAccount.named("box-2"))
     assert renewals == ["invalid"]
 
 
@@ -410,7 +412,7 @@ def test_a_refresh_token_that_works_once_is_not_taken_from_the_environment(
     for name, value in BOX.items():
         monkeypatch.setenv(credentials.environment_name("box", name), value)
     with pytest.raises(CredentialsError, match=r"has client_id, client_secret only.*or set (?!.*REFRESH_TOKEN)"):
-        renewal.load("box")
+        renewal.load_usable(credentials.ProviderAccount.named("box"))
 
 
 def test_a_device_code_is_agreed_to_elsewhere(
@@ -423,7 +425,7 @@ def test_a_device_code_is_agreed_to_elsewhere(
 
     def of_emulator(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
         places.append(endpoint)
-        return of_service(oauth, endpoint)
+        return redirect_to_service(oauth, endpoint)
 
     def wait(_is_over: object, timeout_s: float, **_: object) -> bool:
         """Pauses take no time; in the second one, a user agrees on another device."""
@@ -446,7 +448,7 @@ def test_a_device_code_is_agreed_to_elsewhere(
         return driver
 
     real_connect = providers.connect
-    monkeypatch.setattr("pytest_cloudbench.providers.login.of_service", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.redirect_to_service", of_emulator)
     monkeypatch.setattr("pytest_cloudbench.providers.login.wait_for", wait)
     monkeypatch.setattr(providers, "connect", connect)
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -461,11 +463,13 @@ def test_a_device_code_that_nobody_types_ends(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.0)
     with start_emulator("onedrive-ideal") as running:
         oauth: Any = drivers.driver_class("onedrive")
-        app = Application(of_service(oauth.oauth, running.endpoint), "an-app", ca_file=running.endpoint.ca_file)
+        app = Application(
+            redirect_to_service(oauth.oauth, running.endpoint), "an-app", ca_file=running.endpoint.ca_file
+        )
         with pytest.raises(CredentialsError, match="nobody agreed in time"):
-            by_device_code(app, lambda _line: None)
+            login_by_device_code(app, lambda _line: None)
         with pytest.raises(CredentialsError, match="no device code"):
-            by_device_code(replace(app, client_id=""), lambda _line: None)
+            login_by_device_code(replace(app, client_id=""), lambda _line: None)
 
 
 def test_keys_are_stored_for_this_user_only_and_forgotten_again(
@@ -480,7 +484,7 @@ def test_keys_are_stored_for_this_user_only_and_forgotten_again(
     assert tomllib.loads(file.read_text()) == {
         "other": {"password": 'of "another" \\ provider'}, "dropbox": {"access_token": "very-secret"},
     }  # fmt: skip
-    assert credentials.load("dropbox")["access_token"] == "very-secret"
+    assert credentials.load(credentials.ProviderAccount.named("dropbox"))["access_token"] == "very-secret"
     assert main(["status"]) == 0
     assert main(["logout", "dropbox"]) == 0
     shown = capsys.readouterr().out
@@ -504,8 +508,7 @@ def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     assert main(["login", name, "--keys"]) == 0
     assert tomllib.loads(file.read_text()) == {owner: values}
-    scheme, _, number = name.partition("-")
-    assert credentials.load(scheme, account=int(number or 1)) == values
+    assert credentials.load(credentials.ProviderAccount.named(name)) == values
     assert main(["status"]) == 0
     assert main(["logout", name]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -516,7 +519,7 @@ def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
 def test_the_application_of_the_login_before_is_used_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pytest_cloudbench.providers.login.by_browser", lambda app, show: {
+    monkeypatch.setattr("pytest_cloudbench.providers.login.login_by_browser", lambda app, show: {
         "access_token": "some-access", "refresh_token": f"of-{app.client_id}-{app.client_secret}",
     })  # fmt: skip
     for typed, arguments, refresh in (
@@ -527,7 +530,7 @@ def test_the_application_of_the_login_before_is_used_again(
     ):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
         assert main(["login", "dropbox", *arguments]) == 0
-        assert credentials.load("dropbox")["refresh_token"] == refresh
+        assert credentials.load(credentials.ProviderAccount.named("dropbox"))["refresh_token"] == refresh
     shown = capsys.readouterr().out
     assert "with the application second-app, from " in shown
     assert "its-secret" not in shown
@@ -538,9 +541,9 @@ def test_a_second_account_has_credentials_of_its_own(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("1\nsecond\n"))
     assert main(["login", "dropbox-2", "--keys"]) == 0
-    assert credentials.load("dropbox", account=2)["access_token"] == "second"
+    assert credentials.load(credentials.ProviderAccount.named("dropbox-2"))["access_token"] == "second"
     with pytest.raises(CredentialsError, match="cloudbench login dropbox"):
-        credentials.load("dropbox")
+        credentials.load(credentials.ProviderAccount.named("dropbox"))
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "other")
     assert main(["logout", "dropbox-2"]) == 0
     assert "dropbox-2: the environment still has access_token" in capsys.readouterr().out

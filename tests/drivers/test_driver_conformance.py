@@ -43,7 +43,7 @@ def spec_of(scheme: str, lab: Lab) -> str:
 def at_hand(spec: str) -> str:
     """A provider; skips where the server that stands in for it is not installed."""
     try:
-        providers.check_name(spec)
+        providers.resolve(spec)
     except UsageError as error:
         if "not installed" not in str(error):
             raise

@@ -101,11 +101,18 @@ def test_a_path_that_is_no_text_is_never_sent(server: Scripted) -> None:
 
 def test_it_uses_the_credentials_of_dropbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "sl.of-the-account")
-    assert credentials.load("dropbox+fast") == credentials.load("dropbox") == {"access_token": "sl.of-the-account"}
-    assert (drivers.credentials_of("dropbox+fast"), drivers.credentials_of("folder")) == ("dropbox", "folder")
+    assert (
+        credentials.load(credentials.ProviderAccount.named("dropbox+fast"))
+        == credentials.load(credentials.ProviderAccount.named("dropbox"))
+        == {"access_token": "sl.of-the-account"}
+    )
+    assert (
+        drivers.bind(ProviderSpec.parse("dropbox+fast")).owner,
+        drivers.bind(ProviderSpec.parse("folder:x")).owner,
+    ) == ("dropbox", "folder")
 
 
 def test_it_is_chosen_by_its_name_in_a_spec() -> None:
-    providers.check_name("emulated:dropbox?driver=dropbox+fast")
+    providers.resolve("emulated:dropbox?driver=dropbox+fast")
     with pytest.raises(SpecError, match="the driver dropbox\\+fast does not speak onedrive"):
-        providers.check_name("emulated:onedrive?driver=dropbox+fast")
+        providers.resolve("emulated:onedrive?driver=dropbox+fast")

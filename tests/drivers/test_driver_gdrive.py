@@ -330,10 +330,12 @@ def test_a_token_that_has_ended_is_an_error_of_its_operation(
 def test_what_a_login_brings_is_what_the_driver_takes(emulator: EmulatorService, connected: Connect) -> None:
     trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     browser = build_opener(HTTPSHandler(context=trusted), ProxyHandler({}))
-    oauth = login.of_service(GoogleDriveDriver.oauth, emulator.endpoint)
+    oauth = login.redirect_to_service(GoogleDriveDriver.oauth, emulator.endpoint)
     app = login.Application(oauth, APP["client_id"], APP["client_secret"], emulator.endpoint.ca_file)
     with ThreadPoolExecutor(1) as pool:  # the page sends the browser back to the waiting process
-        tokens = login.by_browser(app, lambda text: None, lambda url: pool.submit(lambda: browser.open(url).read()))
+        tokens = login.login_by_browser(
+            app, lambda text: None, lambda url: pool.submit(lambda: browser.open(url).read())
+        )
     made = connected(replace(emulator.endpoint, credentials={**APP, "refresh_token": tokens["refresh_token"]}))
     assert taken(made, lambda: list(made.list("/"))) == 2
 

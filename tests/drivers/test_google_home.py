@@ -63,21 +63,21 @@ def test_they_come_last_and_a_named_file_before_gclouds(
     scheme: str, gcloud: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     user = {name: USER[name] for name in ("refresh_token", "client_id", "client_secret")}
-    assert credentials.load(scheme) == user
+    assert credentials.load(credentials.ProviderAccount.named(scheme)) == user
     named = tmp_path / "key.json"
     named.write_text(json.dumps(key("https://127.0.0.1/token")))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(named))
-    assert credentials.load(scheme) == {"service_account_file": str(named)}
-    assert [place for place, _ in credentials.places(scheme)] == [
+    assert credentials.load(credentials.ProviderAccount.named(scheme)) == {"service_account_file": str(named)}
+    assert [place for place, _ in credentials.list_sources(credentials.ProviderAccount.named(scheme))] == [
         f"GOOGLE_APPLICATION_CREDENTIALS ({named})", str(gcloud),
     ]  # fmt: skip
     with pytest.raises(CredentialsError, match="no credentials found"):
-        credentials.load(scheme, account=2)
+        credentials.load(credentials.ProviderAccount.named(f"{scheme}-2"))
     (tmp_path / "credentials.toml").write_text(f'[{scheme}]\naccess_token = "of-the-file"\n')
     (tmp_path / "credentials.toml").chmod(0o600)
-    assert credentials.load(scheme) == {"access_token": "of-the-file"}
+    assert credentials.load(credentials.ProviderAccount.named(scheme)) == {"access_token": "of-the-file"}
     monkeypatch.setenv(f"CLOUDBENCH_{scheme.upper()}_ACCESS_TOKEN", "of-the-environment")
-    assert credentials.load(scheme) == {"access_token": "of-the-environment"}
+    assert credentials.load(credentials.ProviderAccount.named(scheme)) == {"access_token": "of-the-environment"}
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_they_come_last_and_a_named_file_before_gclouds(
 def test_a_file_that_cannot_be_used_is_one_line(gcloud: Path, text: str, told: str) -> None:
     gcloud.write_text(text)
     with pytest.raises(CredentialsError, match=told) as caught:
-        credentials.load("gcs")
+        credentials.load(credentials.ProviderAccount.named("gcs"))
     assert "very-secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
     gcloud.unlink()
     with pytest.raises(CredentialsError, match="no credentials found"):
-        credentials.load("gcs")
+        credentials.load(credentials.ProviderAccount.named("gcs"))
 
 
 def token_requests(emulator: EmulatorService) -> int:
@@ -118,9 +118,11 @@ def test_tokens_come_from_the_token_route(
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     with served("gcs") as store:
         places = {
-            "gdrive": replace(own, credentials=credentials.load("gdrive")),
+            "gdrive": replace(own, credentials=credentials.load(credentials.ProviderAccount.named("gdrive"))),
             "gcs://bench": Endpoint(
-                {"api": store.endpoint.url, "oauth": own.urls["oauth"]}, credentials.load("gcs"), own.ca_file
+                {"api": store.endpoint.url, "oauth": own.urls["oauth"]},
+                credentials.load(credentials.ProviderAccount.named("gcs")),
+                own.ca_file,
             ),
         }
         for spec, endpoint in places.items():
@@ -135,7 +137,8 @@ def test_tokens_come_from_the_token_route(
 def test_a_revoked_login_is_told_as_such(emulator: EmulatorService, gcloud: Path) -> None:
     gcloud.write_text(json.dumps({**USER, "refresh_token": "invalid-token"}))
     driver = drivers.connect(
-        ProviderSpec.parse("gdrive"), replace(emulator.endpoint, credentials=credentials.load("gdrive"))
+        ProviderSpec.parse("gdrive"),
+        replace(emulator.endpoint, credentials=credentials.load(credentials.ProviderAccount.named("gdrive"))),
     )
     with pytest.raises(CloudError) as caught:
         driver.stat("/a")

@@ -281,16 +281,18 @@ def test_both_clients_of_s3_have_the_same_credentials(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CLOUDBENCH_S3_ACCESS_KEY_ID", "AKIA")
     monkeypatch.setenv("CLOUDBENCH_S3_SECRET_ACCESS_KEY", SECRET)
     for name in ("s3", "s3+fast"):
-        assert providers.credentials_of(ProviderSpec.parse(f"{name}://bench")) == AWS
+        assert providers.load_credentials(drivers.bind(ProviderSpec.parse(f"{name}://bench"))) == AWS
 
 
 def test_what_is_no_secret_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_AZURE_ACCOUNT_KEY", SECRET)
-    found = providers.credentials_of(ProviderSpec.parse("azure://bench?account=us"))
+    found = providers.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
     assert found == {"account": "us", "account_key": SECRET}
     monkeypatch.setenv("CLOUDBENCH_SWIFT_USER", "us:me")
     monkeypatch.setenv("CLOUDBENCH_SWIFT_KEY", SECRET)
-    found = providers.credentials_of(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1"))
+    found = providers.load_credentials(
+        drivers.bind(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1"))
+    )
     assert found["auth_url"] == "https://127.0.0.1:9/v1"
 
 

@@ -99,7 +99,7 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
     secrets = [value for name, value in endpoint.credentials.items() if name not in public and len(value) > 20]
     assert not [value for value in secrets if value in Path(tape).read_text()]
     with closing(Cassette("replay", tape, recorded)) as cassette:
-        made_up = credentials.load(scheme)
+        made_up = credentials.load(credentials.ProviderAccount.named(scheme))
         assert made_up, "for those without an account"
         caps = {"cap": made_up["cap"]} if "cap" in made_up else {}  # instead of the file, which went with its grid
         endpoint = replace(endpoint, ca_file="", credentials={**endpoint.credentials, **caps})

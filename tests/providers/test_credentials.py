@@ -15,9 +15,17 @@ import keyring.backend
 import keyring.errors
 import pytest
 
-from pytest_cloudbench.model import CredentialsError
+from pytest_cloudbench.drivers import bind
+from pytest_cloudbench.model import CredentialsError, ProviderSpec
 from pytest_cloudbench.providers import credentials
-from pytest_cloudbench.providers.credentials import KEYRING_SERVICE, Secrets, credentials_path, environment_name, load
+from pytest_cloudbench.providers.credentials import (
+    KEYRING_SERVICE,
+    ProviderAccount,
+    Secrets,
+    credentials_path,
+    environment_name,
+    load,
+)
 
 PREFIX = "CLOUDBENCH_DROPBOX_"
 FIELDS = ("access_token", "refresh_token", "app_key", "app_secret")
@@ -75,7 +83,7 @@ def file(tmp_path: Path) -> Any:
 
 def refusal() -> str:
     with pytest.raises(CredentialsError) as caught:
-        load("dropbox")
+        load(ProviderAccount.named("dropbox"))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -95,38 +103,40 @@ def test_the_second_account_has_names_of_its_own(ring: Ring, file: Any, monkeypa
         CredentialsError,
         match=r"^dropbox-2: no credentials found: run .*; or set CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN",
     ):
-        load("dropbox", account=2)
+        load(ProviderAccount.named("dropbox-2"))
     file('[dropbox-2]\naccess_token = "from-file"\n')
-    assert load("dropbox", account=2) == {"access_token": "from-file"}
+    assert load(ProviderAccount.named("dropbox-2")) == {"access_token": "from-file"}
     ring.entries["dropbox-2.access_token"] = "from-keyring"
-    assert load("dropbox", account=2) == {"access_token": "from-keyring"}
+    assert load(ProviderAccount.named("dropbox-2")) == {"access_token": "from-keyring"}
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "from-environment")
-    assert load("dropbox", account=2) == {"access_token": "from-environment"}
-    assert load("dropbox") == {"access_token": "of-the-first"}
+    assert load(ProviderAccount.named("dropbox-2")) == {"access_token": "from-environment"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "of-the-first"}
 
 
 def test_driver_without_credentials_needs_none(ring: Ring) -> None:
-    assert load("folder") == {}
+    assert load(ProviderAccount.named("folder")) == {}
     assert ring.asked == 0
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch, ring: Ring, file: Any) -> None:
     file('[dropbox]\naccess_token = "from-file"\n')
-    assert load("dropbox") == {"access_token": "from-file"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
     ring.entries["dropbox.access_token"] = "from-keyring"
-    assert load("dropbox") == {"access_token": "from-keyring"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-keyring"}
     asked = ring.asked
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", " from-environment\n")
-    assert load("dropbox") == {"access_token": "from-environment"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-environment"}
     monkeypatch.setenv("MY_TOKEN", "from-option")
-    assert load("dropbox", token_env="MY_TOKEN") == {"access_token": "from-option"}
+    assert load(ProviderAccount.of(bind(ProviderSpec.parse("dropbox?token_env=MY_TOKEN")))) == {
+        "access_token": "from-option"
+    }
     assert ring.asked == asked
 
 
 def test_option_that_names_nothing_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "other")
     with pytest.raises(CredentialsError, match="token_env=MY_TOKEN: this environment variable is not set"):
-        load("dropbox", token_env="MY_TOKEN")
+        load(ProviderAccount.of(bind(ProviderSpec.parse("dropbox?token_env=MY_TOKEN"))))
 
 
 @pytest.mark.parametrize("secret", [None, "s"])
@@ -134,7 +144,7 @@ def test_refresh_token_with_its_app(monkeypatch: pytest.MonkeyPatch, secret: str
     given = {"refresh_token": "r", "app_key": "k"} | ({"app_secret": secret} if secret else {})
     for field, value in given.items():
         monkeypatch.setenv(PREFIX + field.upper(), value)
-    assert load("dropbox") == given
+    assert load(ProviderAccount.named("dropbox")) == given
 
 
 def test_half_a_set_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
@@ -152,7 +162,7 @@ def test_half_a_set_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPa
 def test_without_a_keyring_the_file_counts(ring: Ring, file: Any, error: Exception) -> None:
     ring.error = error
     file('[dropbox]\naccess_token = "from-file"\n')
-    assert load("dropbox") == {"access_token": "from-file"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
     assert ring.asked == 1
 
 
@@ -160,8 +170,8 @@ def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(file: A
     path = file("")
     left = path.with_name(f"{path.name}.{os.getpid()}.new")
     left.touch()
-    assert credentials.store("dropbox", {"access_token": "stored"}) == str(path)
-    assert load("dropbox") == {"access_token": "stored"}
+    assert credentials.store(ProviderAccount.named("dropbox"), {"access_token": "stored"}) == str(path)
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "stored"}
 
 
 def test_keyring_that_waits_for_its_user_is_left(ring: Ring, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +179,7 @@ def test_keyring_that_waits_for_its_user_is_left(ring: Ring, file: Any, monkeypa
     ring.gate = threading.Event()
     file('[dropbox]\naccess_token = "from-file"\n')
     try:
-        assert load("dropbox") == {"access_token": "from-file"}
+        assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
     finally:
         ring.gate.set()
     assert ring.asked == 1
@@ -181,7 +191,7 @@ def test_file_that_others_can_read_is_refused(file: Any, mode: int) -> None:
     path = file('[dropbox]\naccess_token = "very-secret"\n', mode)
     assert refusal() == f"{path}: other users may read it (mode {mode:04o}): run 'chmod 600 {path}'"
     path.chmod(stat.S_IRUSR)
-    assert load("dropbox") == {"access_token": "very-secret"}
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "very-secret"}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_file_that_is_a_folder(tmp_path: Path) -> None:
 
 def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "very-secret")
-    found = load("dropbox")
+    found = load(ProviderAccount.named("dropbox"))
     assert isinstance(found, Secrets)
     assert repr(found) == str(found) == f"{found}" == "Secrets(access_token=***)"
 
@@ -223,7 +233,7 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
     code = (
         "import os, sys; os.environ['CLOUDBENCH_DROPBOX_ACCESS_TOKEN'] = 't'\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'src')!r})\n"
-        "from pytest_cloudbench.providers import credentials; credentials.load('dropbox')\n"
+        "from pytest_cloudbench.providers import credentials as c; c.load(c.ProviderAccount.named('dropbox'))\n"
         "print([name for name in ('keyring', 'platformdirs', 'dropbox', 'requests') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -231,15 +241,15 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
 
 def test_whoever_reads_while_others_store_finds_the_former_or_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the moment before the file is replaced."""
-    credentials.store("dropbox", {"access_token": "former"})
+    credentials.store(ProviderAccount.named("dropbox"), {"access_token": "former"})
     found: list[str] = []
 
     def replace(path: Path, tables: Mapping[str, Any]) -> None:
-        found.append(load("dropbox")["access_token"])
+        found.append(load(ProviderAccount.named("dropbox"))["access_token"])
         real(path, tables)
-        found.append(load("dropbox")["access_token"])
+        found.append(load(ProviderAccount.named("dropbox"))["access_token"])
 
     real = credentials._write
     monkeypatch.setattr(credentials, "_write", replace)
-    credentials.store("dropbox", {"access_token": "new"})
+    credentials.store(ProviderAccount.named("dropbox"), {"access_token": "new"})
     assert found == ["former", "new"]

@@ -30,7 +30,7 @@ def recipe(folder: Path, driver: str = "folder", program: str = "{python}") -> s
     "spec", ["emulated:ideal", "emulated:dropbox?profile=ideal", "emulated:dropbox?content_hash=1"]
 )
 def test_a_profile_is_of_an_api_and_other_parameters_are_the_drivers(spec: str) -> None:
-    providers.check_name(spec)
+    providers.resolve(spec)
     with providers.opened(spec) as driver:
         assert driver.versions()["dropbox.content_hash"] == ("on" if "content_hash" in spec else "off")
 
@@ -50,7 +50,7 @@ def test_a_profile_is_of_an_api_and_other_parameters_are_the_drivers(spec: str) 
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(spec: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
-        providers.check_name(spec)
+        providers.resolve(spec)
     assert "\n" not in str(refused.value)
 
 
@@ -61,11 +61,11 @@ def test_a_parameter_that_the_driver_does_not_know_is_refused() -> None:
 
 def test_a_server_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no-such-pail is not installed: run cloudbench testbed install pails"):
-        providers.check_name(recipe(tmp_path, program="no-such-pail"))
-    providers.check_name(recipe(tmp_path))
-    providers.check_name(recipe(tmp_path, program=Path(sys.executable).name))
+        providers.resolve(recipe(tmp_path, program="no-such-pail"))
+    providers.resolve(recipe(tmp_path))
+    providers.resolve(recipe(tmp_path, program=Path(sys.executable).name))
     with pytest.raises(UsageError, match="unknown parameter 'profile'"):
-        providers.check_name(recipe(tmp_path) + "?profile=x")
+        providers.resolve(recipe(tmp_path) + "?profile=x")
 
 
 def test_names_of_profiles_belong_to_an_api() -> None:

@@ -25,7 +25,7 @@ from pytest_cloudbench.model import (
     SpecError,
     UsageError,
 )
-from pytest_cloudbench.providers import Providers, check, check_name, connect, opened
+from pytest_cloudbench.providers import Providers, check, connect, opened, resolve
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.workload.payload import RandomContent
@@ -149,9 +149,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize(
-    "ask", [check_name, lambda text: check(text, 1.0), lambda text: Providers("x").provide("", text)]
-)
+@pytest.mark.parametrize("ask", [resolve, lambda text: check(text, 1.0), lambda text: Providers("x").provide("", text)])
 def test_what_is_wrong_is_one_line(case: str, ask: Callable[[str], object]) -> None:
     text, message = BAD[case]
     with pytest.raises(UsageError) as caught:
@@ -169,7 +167,7 @@ def test_only_emulators_run_faster() -> None:
 def test_names_need_no_credentials_and_checks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACCESS_TOKEN", "REFRESH_TOKEN", "APP_KEY", "2_ACCESS_TOKEN"):
         monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
-    check_name("mirror:dropbox,dropbox")
+    resolve("mirror:dropbox,dropbox")
     with pytest.raises(
         CredentialsError, match=r"dropbox: no credentials found: run .*; or set CLOUDBENCH_DROPBOX_ACCESS_TOKEN"
     ):
@@ -303,26 +301,26 @@ def test_who_has_died_is_named(files: Path) -> None:
 def test_a_file_names_children(files: Path) -> None:
     (files / "two.toml").write_text("children = ['emulated:ideal', 'folder:x']\n")
     spelled, named = (
-        providers._read(text) for text in ("mirror:emulated:ideal,folder:x?note=1", "mirror:two.toml?note=1")
+        providers.resolve(text) for text in ("mirror:emulated:ideal,folder:x?note=1", "mirror:two.toml?note=1")
     )
     assert [leaf.spec for leaf in named.leaves()] == [leaf.spec for leaf in spelled.leaves()]
-    assert named.driven.params == {"note": "1"}
-    absolute = providers._absolute(named)
+    assert named.bound.spec.params == {"note": "1"}
+    absolute = named.absolute()
     assert absolute == f"mirror:(emulated:ideal),(folder:{files}/x)?note=1"
-    assert providers._absolute(providers._read(absolute)) == absolute
+    assert providers.resolve(absolute).absolute() == absolute
 
 
 def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:
     (files / "mine.toml").write_text('[meta]\nname = "mine"\napi = "dropbox"\ndescription = "x"\n')
-    part = providers._read("mirror:emulated:mine.toml,emulated:mine.toml")
+    part = providers.resolve("mirror:emulated:mine.toml,emulated:mine.toml")
     assert [leaf.profile and leaf.profile.meta.name for leaf in part.leaves()] == ["mine", "mine"]
-    assert providers._absolute(part) == f"mirror:(emulated:{files}/mine.toml),(emulated:{files}/mine.toml)"
+    assert part.absolute() == f"mirror:(emulated:{files}/mine.toml),(emulated:{files}/mine.toml)"
 
 
 def test_what_a_killed_run_left_on_a_tree_is_removed_with_services_of_its_own(files: Path, content: Content) -> None:
     """As ``cloudbench clean`` does it: the emulated part is gone, and a new one is started."""
     (files / "kept").mkdir()
-    place = providers._absolute(providers._read("mirror:folder:kept,served:tiny.toml"))
+    place = providers.resolve("mirror:folder:kept,served:tiny.toml").absolute()
     with opened("folder:kept") as driver:
         journal.claim_folder(driver, place, "/cloudbench-one", "nobody")
         driver.put("/cloudbench-one/exp/a.bin", content)

@@ -131,11 +131,12 @@ for number in range(6):
 
 LOADERS = {
     ("providers.credentials", "load"): {"providers.renewal"},
-    ("providers.renewal", "load"): {"providers"},
+    ("providers.renewal", "load_usable"): {"providers"},
     ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
     ("emulators.profile", "load_profile"): set(),
     ("services.command", "load_recipe"): {"providers"},
-    ("drivers", "connect"): {"providers"},
+    ("drivers", "bind"): {"load.cassette.cassette", "providers", "providers.credentials"},
+    ("drivers", "connect"): set(),
 }
 """Who may call what. An emulator's own process reads its profile again, and the class that starts it checks it."""
 

@@ -86,7 +86,7 @@ BAD: dict[str, tuple[dict[str, str | None], str]] = {
 def test_what_is_wrong_is_one_line(case: str, tmp_path: Path) -> None:
     changes, message = BAD[case]
     with pytest.raises(UsageError) as caught:
-        providers.check_name(f"raid:{written(tmp_path, **changes)}")
+        providers.resolve(f"raid:{written(tmp_path, **changes)}")
     assert message.replace("{here}", tmp_path.as_posix()) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_one_line(case: str, tmp_path: Path) -> None:
 )
 def test_a_spec_names_a_file(spec: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        providers.check_name(spec)
+        providers.resolve(spec)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

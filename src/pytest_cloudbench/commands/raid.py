@@ -213,7 +213,7 @@ def _replace(options: argparse.Namespace) -> int:
     if not options.file.endswith(".toml"):
         raise UsageError(f"{options.file}: ships with the package; write your own array file instead")
     if options.spec is not None:
-        providers.check_name(options.spec)
+        providers.resolve(options.spec)
         changed = _changed_file(options.file, child, options.spec)
     with _array(options.file) as array, _progress(options) as progress:
         found = survey(array, progress=progress, without=child)
@@ -269,7 +269,7 @@ def _write(path: Path, text: str) -> None:
     old = path.read_text("utf-8")
     put(text)
     try:
-        providers.check_name(f"raid:{path}")  # by its own name: it may be among its children
+        providers.resolve(f"raid:{path}")  # by its own name: it may be among its children
     except UsageError:
         put(old)
         raise

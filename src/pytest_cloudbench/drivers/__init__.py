@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from pytest_cloudbench.drivers.base import Composite, Driver, Placed, check_class, check_declared
+from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver, Placed, check_class, check_declared
 from pytest_cloudbench.drivers.surroundings import closed, rows_of
 from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError, did_you_mean
 
@@ -113,14 +114,6 @@ def _loaded(scheme: str) -> object:
         raise SpecError(f"provider {scheme!r}: {why} (from {_distribution(found[0])})") from error
 
 
-def credentials_of(scheme: str) -> str:
-    """Returns the scheme under which users keep a driver's credentials: its own, or the one that it names.
-
-    A second driver for the same accounts has the class attribute ``credentials_of``. Raises SpecError.
-    """
-    return str(getattr(driver_class(scheme), "credentials_of", scheme))
-
-
 def missing_library(scheme: str) -> str:
     """Returns how to install the library of a driver of this package, in one line; empty if nothing is missing."""
     if scheme not in _LIBRARIES:
@@ -143,39 +136,73 @@ def _distribution(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
-def absolute(spec: ProviderSpec) -> str:
-    """Returns the provider's spec in a form that means the same from every folder."""
-    driver = driver_class(spec.scheme)
-    return driver.absolute(spec) if issubclass(driver, Placed) else spec.text
+@dataclass(frozen=True, slots=True)
+class BoundSpec:
+    """A provider's spec, together with the class of the driver that reads it.
+
+    A scheme is looked up once, by ``bind``. From there on this value travels, not the scheme.
+    """
+
+    spec: ProviderSpec
+    driver: type[Driver]
+
+    @property
+    def credential_sets(self) -> Sequence[CredentialSet]:
+        """The sets of fields by which the driver can log in; empty if it needs none."""
+        sets: Sequence[CredentialSet] = getattr(self.driver, "credential_sets", ())
+        return sets
+
+    @property
+    def owner(self) -> str:
+        """The scheme under which users keep the driver's credentials.
+
+        A second driver for the accounts of another one names that one in its class attribute ``credentials_of``.
+        """
+        return str(getattr(self.driver, "credentials_of", self.spec.scheme))
+
+    def absolute(self) -> str:
+        """Return the spec in a form that means the same from every folder."""
+        return self.driver.absolute(self.spec) if issubclass(self.driver, Placed) else self.spec.text
+
+    def connect(
+        self, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None, *, is_part: bool = False
+    ) -> Driver:
+        """Return a driver ready for use, without a network call.
+
+        A part of an array (``is_part``) may be away: what works without some of its parts is not refused for one of
+        them.
+
+        For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the
+        API and which has only the driver's parameters.
+
+        Raises UsageError, in one line, if the spec, the credentials, or a proxy or certificates that the user has set
+        cannot work.
+        """
+        with closed(rows_of(self.spec.scheme, self.driver)):
+            connect_driver = (
+                getattr(self.driver, "connect_part", self.driver.connect) if is_part else self.driver.connect
+            )
+            driver: Driver = connect_driver(self.spec, endpoint, credentials or {})
+        check_declared(self.spec.scheme, driver)
+        return driver
+
+    def compose(self, children: Sequence[Driver]) -> Driver:
+        """Return the driver of a composite provider, whose children are connected already. Raises SpecError."""
+        if not issubclass(self.driver, Composite):
+            raise SpecError(f"provider {self.spec.text!r}: {self.spec.scheme} is not made of other providers")
+        driver = self.driver.compose(self.spec, children)
+        check_declared(self.spec.scheme, driver)
+        return driver
+
+
+def bind(spec: ProviderSpec) -> BoundSpec:
+    """Look up the driver of a spec. Raises SpecError as ``driver_class`` does."""
+    return BoundSpec(spec, driver_class(spec.scheme))
 
 
 def connect(
     spec: ProviderSpec, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None,
     *, is_part: bool = False,
 ) -> Driver:  # fmt: skip
-    """Returns a driver ready for use, without a network call.
-
-    A part of an array (``is_part``) may be away: what works without some of its parts is not refused for one of them.
-
-    For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the API
-    and which has only the driver's parameters.
-
-    Raises UsageError, in one line, if the spec, the credentials, or a proxy or certificates that the user has set
-    cannot work.
-    """
-    made = driver_class(spec.scheme)
-    with closed(rows_of(spec.scheme, made)):
-        connect_driver = getattr(made, "connect_part", made.connect) if is_part else made.connect
-        driver: Driver = connect_driver(spec, endpoint, credentials or {})
-    check_declared(spec.scheme, driver)
-    return driver
-
-
-def compose(spec: ProviderSpec, children: Sequence[Driver]) -> Driver:
-    """Returns the driver of a composite provider, whose children are connected already. Raises SpecError."""
-    made_of = driver_class(spec.scheme)
-    if not issubclass(made_of, Composite):
-        raise SpecError(f"provider {spec.text!r}: {spec.scheme} is not made of other providers")
-    driver = made_of.compose(spec, children)
-    check_declared(spec.scheme, driver)
-    return driver
+    """Return a driver ready for use; see ``BoundSpec.connect``."""
+    return bind(spec).connect(endpoint, credentials, is_part=is_part)

@@ -1,9 +1,8 @@
-"""The one way from ``--provider`` to a driver: spec -> service (emulator, real server, none) -> driver, also for trees.
+"""The only way from ``--provider`` to a driver: spec, service (emulator, real server, none), driver, also for trees.
 
-What may live here: what a spec means, the services of a run, connecting a driver, and the value behind the ``provider``
-fixture. Credentials, profiles, recipes and endpoints are loaded here and nowhere else. The controller checks a provider
-and starts its services (``Providers``); an agent connects to what the controller gave it (``connect``). Fifty agents
-import this module, so functions import what only the controller needs.
+The controller resolves a spec and starts its services (``Providers``). An agent connects to what the controller gave it
+(``connect``). Credentials, profiles, recipes and endpoints are loaded here and nowhere else. Fifty agents import this
+module, so functions import what only the controller needs.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
@@ -47,35 +48,29 @@ _MOST_SILENT_S = 30.0
 
 def connect(provided: Provided, *, is_part: bool = False) -> Driver:
     """Connect this process to a provider, or to a part of an array. Raises SpecError and CredentialsError."""
-    from pytest_cloudbench import drivers
-
-    spec = ProviderSpec.parse(provided.spec)
+    bound = drivers.bind(ProviderSpec.parse(provided.spec))
     if not provided.children:
-        credentials = {} if provided.endpoint else credentials_of(spec, provided.account)
-        return drivers.connect(spec, provided.endpoint, credentials, is_part=is_part)
+        credentials = {} if provided.endpoint else load_credentials(bound, provided.account)
+        return bound.connect(provided.endpoint, credentials, is_part=is_part)
     with ExitStack() as stack:
         children = []
         for child in provided.children:
             children.append(connect(child, is_part=True))
             stack.callback(children[-1].close)
-        driver = drivers.compose(spec, children)
+        driver = bound.compose(children)
         stack.pop_all()  # from here on they are the composite's to close
     return driver
 
 
-def credentials_of(spec: ProviderSpec, account: int = 1) -> Mapping[str, str]:
-    """Returns the credentials of a provider by its driver's field names. Raises CredentialsError.
+def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
+    """Return the credentials of a provider's account, by its driver's field names. Raises CredentialsError.
 
     A field that is no secret, such as an account's name, may be in the spec instead.
     """
-    from pytest_cloudbench import drivers
     from pytest_cloudbench.providers import renewal
+    from pytest_cloudbench.providers.credentials import ProviderAccount
 
-    public = {
-        name for each in getattr(drivers.driver_class(spec.scheme), "credential_sets", ()) for name in each.public
-    }
-    said = {name: value for name, value in spec.params.items() if name in public}
-    return renewal.load(spec.scheme, spec.params.get("token_env"), account, said)
+    return renewal.load_usable(ProviderAccount.of(bound, account))
 
 
 class Provider:
@@ -85,11 +80,11 @@ class Provider:
         spec: what the user named.
         driver: the connected driver, safe to use from many threads.
         profile: the emulator's behaviour profile, or None for a real service.
-        open: in place of the two above, returns the driver and what is known about the provider at first use.
+        open: in place of the two above, connects at first use. Returns the driver and the facts about the provider.
     """
 
     has_answered = False
-    """Whether it has ever confirmed that a run's folder exists."""
+    """True once it has confirmed that a run's folder exists."""
 
     def __init__(
         self, spec: str, driver: Driver | None = None, profile: str | None = None, *,
@@ -102,11 +97,11 @@ class Provider:
 
     @cached_property
     def opened(self) -> tuple[Driver, Provided]:
-        """The connected driver, and what is known about the provider. Connects at first use."""
+        """The connected driver, and the facts about the provider. Connects at first use."""
         if self._open is None:
             raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
         opened = self._open()
-        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
+        gc.freeze()  # what connecting imported stays for good, so that fifty agents need not collect it again and again
         return opened
 
     @property
@@ -116,12 +111,12 @@ class Provider:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the service that stands in for it listens, if there is one."""
+        """The address of the service that stands in for it, if there is one."""
         return self.opened[1].endpoint
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...] | None:
-        """Where services that stand in for it listen: empty if there are none, None if only parts of it have some."""
+        """The addresses of services that stand in for it. Empty if it has none, None if only parts of it have some."""
         return self.opened[1].addresses
 
     @property
@@ -136,43 +131,41 @@ class Provider:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what is written outlives the run. If so, it is journaled, and the run is announced."""
+        """True if what is written outlives the run. Then it is journaled, and the run is announced."""
         return self.opened[1].is_kept
 
     @property
     def emulated(self) -> str:
-        """How many of its parts are emulated: ``all``, ``some`` or ``none``."""
+        """The share of its parts that are emulated: ``all``, ``some`` or ``none``."""
         return self.opened[1].emulated
 
     @property
     def has_services(self) -> bool:
-        """Whether the run owns services of this provider, which it can reset and which may inject faults."""
+        """True if the run owns services of this provider, which it can reset and which may inject faults."""
         return self.opened[1].has_services
 
     def claim(self, folder: str, owner: str) -> None:
-        """Before a run writes into ``folder``, record the run's folder above it in the journal, and mark it as a run's.
+        """Record the run's folder above ``folder`` in the journal and mark it, before a run writes into ``folder``.
 
         While ``owner``, the run's process, lives, no other process removes it. Raises CloudError and ResultsError.
         """
-        if place := self._place:
-            journal.claim_folder(self.driver, place, folder.rpartition("/")[0], owner)
+        if spec := self._journal_spec:
+            journal.claim_folder(self.driver, spec, folder.rpartition("/")[0], owner)
 
     def release(self, folder: str) -> None:
-        """After ``folder`` was removed, remove the run's folder above it if that is now empty. Raises CloudError."""
-        if place := self._place:
-            journal.release_folder(self.driver, place, folder.rpartition("/")[0])
+        """Remove the run's folder above ``folder`` if it is empty now that ``folder`` is gone. Raises CloudError."""
+        if spec := self._journal_spec:
+            journal.release_folder(self.driver, spec, folder.rpartition("/")[0])
 
     @property
-    def _place(self) -> str:
-        """The spec by which ``cloudbench clean`` finds it from elsewhere; empty if only this project has its driver."""
-        from pytest_cloudbench import drivers
-
-        is_known = drivers.has_driver(ProviderSpec.parse(self.spec).scheme)
-        return _absolute(_read(self.spec)) if is_known else ""
+    def _journal_spec(self) -> str:
+        """The spec by which ``cloudbench clean`` finds it anywhere. Empty if only this project has its driver."""
+        has_driver = drivers.has_driver(ProviderSpec.parse(self.spec).scheme)
+        return resolve(self.spec).absolute() if has_driver else ""
 
 
 def find_provider(text: str, ask: Callable[[str, str], Any]) -> Provider:
-    """Returns a provider that this agent connects to at first use; ``ask`` asks the controller for it by name."""
+    """Return a provider that this agent connects to at first use. ``ask`` asks the controller for it by name."""
 
     def open_it() -> tuple[Driver, Provided]:
         provided = Provided.from_plain(ask("provide", text))
@@ -181,28 +174,35 @@ def find_provider(text: str, ask: Callable[[str, str], Any]) -> Provider:
     return Provider(text, open=open_it)
 
 
-# --- what a spec means --------------------------------------------------------------------------------
+# --- the meaning of a spec ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One parsed spec of a tree.
+class ResolvedSpec:
+    """A provider's spec, with everything that it names: its driver, its service, and its children.
 
-    ``spec`` is the user's, and ``driven`` is what the driver reads. ``place`` is its number in the tree, such as 2.1.
-    ``profile_name`` is what an emulator's process finds its profile by.
+    Attributes:
+        spec: the user's words.
+        bound: the spec that the driver reads, and the driver.
+        number: its number in the tree, such as 2.1. The top has none.
+        account: the number of its account among those with the same provider, from 1.
+        profile: the behaviour of the emulator that stands in for the provider.
+        profile_name: the name by which an emulator's process finds its profile.
+        recipe: the server that stands in for the provider.
+        children: the providers that it is made of.
     """
 
     spec: ProviderSpec
-    driven: ProviderSpec
-    place: str
+    bound: BoundSpec
+    number: str
     account: int = 1
     profile: Profile | None = None
     profile_name: str = ""
     recipe: Recipe | None = None
-    children: tuple[_Part, ...] = ()
+    children: tuple[ResolvedSpec, ...] = ()
 
-    def leaves(self) -> Iterator[_Part]:
-        """Returns the parts that are not composite."""
+    def leaves(self) -> Iterator[ResolvedSpec]:
+        """Yield the parts that are not composite."""
         if not self.children:
             yield self
         for child in self.children:
@@ -210,162 +210,157 @@ class _Part:
 
     @property
     def has_service(self) -> bool:
+        """True if an emulator or a server of the run stands in for the provider."""
         return self.profile is not None or self.recipe is not None
 
+    @property
+    def exclusive_key(self) -> str:
+        """A key that no other child may share. Empty if each child has an account of its own."""
+        if self.has_service:
+            return ""
+        if self.bound.credential_sets:
+            token_env = self.bound.spec.params.get("token_env")
+            return "" if token_env is None else f"{self.bound.owner}?token_env={token_env}"
+        return self.bound.absolute().partition("?")[0]
 
-def _read(text: str) -> _Part:
-    """Parse a spec, and find its drivers, profiles and recipes. Raises UsageError in one line."""
-    part = _part(ProviderSpec.parse(text), "", Counter())
-    seen: set[str] = set()
-    for leaf in part.leaves() if part.children else ():
-        if key := _own_place(leaf):
-            if key in seen:
+    def absolute(self) -> str:
+        """Return the spec in a form that means the same from every folder."""
+        spec = self.spec
+        if self.has_service:
+            is_file = "/" in spec.target or spec.target.endswith(".toml")
+            _, mark, params = spec.text.partition("?")
+            return f"{spec.scheme}:{Path(spec.target).resolve()}{mark}{params}" if is_file else spec.text
+        if not self.children:
+            return self.bound.absolute()
+        if issubclass(self.bound.driver, Described):
+            state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # no other parameter
+            is_file = spec.target.endswith(".toml")  # and not the name of an array that ships
+            return _format_spec(spec.scheme, str(Path(spec.target).resolve()) if is_file else spec.target, state)
+        _, mark, params = spec.text.removeprefix(f"{spec.text.partition(':')[0]}:{spec.target}").partition("?")
+        children = ",".join(f"({child.absolute()})" for child in self.children)
+        return f"{spec.scheme}:{children}{mark}{params}"
+
+    def check_time_scale(self, time_scale: float) -> None:
+        """Raise UsageError if time runs faster and a part of the provider is not emulated."""
+        if time_scale != 1.0 and not all(leaf.spec.is_emulated for leaf in self.leaves()):
+            raise UsageError(
+                f"--time-scale {time_scale:g} needs an emulated provider: {self.spec.text} runs in real time; "
+                "leave the option out"
+            )
+
+
+def resolve(text: str) -> ResolvedSpec:
+    """Look up everything that a spec names, once. Raises UsageError in one line."""
+    resolved = _resolve_part(ProviderSpec.parse(text), "", Counter())
+    keys: set[str] = set()
+    for leaf in resolved.leaves() if resolved.children else ():
+        if key := leaf.exclusive_key:
+            if key in keys:
                 raise SpecError(f"provider {text!r}: two children are the same place: {key}; give each its own")
-            seen.add(key)
-    return part
+            keys.add(key)
+    return resolved
 
 
-def _own_place(leaf: _Part) -> str:
-    """Returns a key that no other child may share; empty if each child has an account of its own."""
-    from pytest_cloudbench import drivers
-
-    spec = leaf.driven
-    if leaf.has_service:
-        return ""
-    if getattr(drivers.driver_class(spec.scheme), "credential_sets", ()):
-        owner = drivers.credentials_of(spec.scheme)
-        return f"{owner}?token_env={spec.params['token_env']}" if "token_env" in spec.params else ""
-    return drivers.absolute(spec).partition("?")[0]
-
-
-def _part(spec: ProviderSpec, place: str, accounts: Counter[str]) -> _Part:
-    from pytest_cloudbench import drivers
-
-    if place.count(".") >= _DEEPEST:
+def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> ResolvedSpec:
+    if number.count(".") >= _DEEPEST:
         raise SpecError(f"provider {spec.text!r}: providers are nested more than {_DEEPEST} deep")
     if spec.is_emulated:
-        from pytest_cloudbench.emulators.profile import find_profile, full_name
-
-        wanted = spec.params.get("profile")
-        profile = find_profile(spec.target) if wanted is None else find_profile(wanted, spec.target)
-        name = spec.target if wanted is None else full_name(wanted, spec.target)
-        api = profile.meta.api
-        return _Part(spec, _driven(spec, api, api), place, profile=profile, profile_name=name)
+        return _resolve_emulated(spec, number)
     if spec.scheme in (_SERVED, _LOCAL):
-        return _server(spec, place)
-    driver = drivers.driver_class(spec.scheme)
-    if issubclass(driver, Composite):
-        described = driver.described(spec) if issubclass(driver, Described) else None
-        named = _named_children(spec) if described is None else tuple(map(ProviderSpec.parse, described))
-        driver.check_children(spec, named)
-        begin = f"{place}." if place else ""
-        parts = [_part(child, f"{begin}{number}", accounts) for number, child in enumerate(named, 1)]
-        for child in parts if described else ():  # whose file means the same from every folder
-            if ProviderSpec.parse(whole := _absolute(child)).target != child.spec.target:
-                expected = f"{child.spec.text!r} depends on the current folder: write {whole!r}"
-                raise ConfigError(spec.target, "children", expected)
-        return _Part(spec, spec, place, children=tuple(parts))
-    owner = drivers.credentials_of(spec.scheme)
+        return _resolve_server(spec, number)
+    bound = drivers.bind(spec)
+    if issubclass(bound.driver, Composite):
+        return _resolve_composite(bound, bound.driver, number, accounts)
     if "token_env" not in spec.params:
-        accounts[owner] += 1
-    return _Part(spec, spec, place, account=max(1, accounts[owner]))
+        accounts[bound.owner] += 1
+    return ResolvedSpec(spec, bound, number, account=max(1, accounts[bound.owner]))
 
 
-def _server(spec: ProviderSpec, place: str) -> _Part:
+def _resolve_emulated(spec: ProviderSpec, number: str) -> ResolvedSpec:
+    from pytest_cloudbench.emulators.profile import find_profile, full_name
+
+    wanted = spec.params.get("profile")
+    profile = find_profile(spec.target) if wanted is None else find_profile(wanted, spec.target)
+    name = spec.target if wanted is None else full_name(wanted, spec.target)
+    api = profile.meta.api
+    return ResolvedSpec(spec, _bind_to_service(spec, api, api), number, profile=profile, profile_name=name)
+
+
+def _resolve_server(spec: ProviderSpec, number: str) -> ResolvedSpec:
     from pytest_cloudbench.services.command import load_recipe, recipe_names
 
     is_file = spec.target.endswith(".toml") or "/" in spec.target
     if not spec.target or is_file != (spec.scheme == _SERVED):
-        known = f"{_LOCAL}:NAME, NAME being one of {', '.join(recipe_names())}"
-        expected = known if spec.scheme == _LOCAL else f"{_SERVED}:RECIPE.toml"
+        local = f"{_LOCAL}:NAME, NAME being one of {', '.join(recipe_names())}"
+        expected = local if spec.scheme == _LOCAL else f"{_SERVED}:RECIPE.toml"
         raise SpecError(f"provider {spec.text!r}: expected {expected}")
     recipe = load_recipe(spec.target)
-    driven = _driven(spec, recipe.driver, recipe.api, recipe.target, recipe.params)
-    if told := recipe.absent():
-        raise SpecError(f"provider {spec.text!r}: {told}")
-    return _Part(spec, driven, place, recipe=recipe)
+    bound = _bind_to_service(spec, recipe.driver, recipe.api, recipe.target, recipe.params)
+    if absent := recipe.absent():
+        raise SpecError(f"provider {spec.text!r}: {absent}")
+    return ResolvedSpec(spec, bound, number, recipe=recipe)
 
 
-def _driven(
+def _resolve_composite(bound: BoundSpec, driver: type[Composite], number: str, accounts: Counter[str]) -> ResolvedSpec:
+    spec = bound.spec
+    described = driver.described(spec) if issubclass(driver, Described) else None
+    named = _named_children(spec) if described is None else tuple(map(ProviderSpec.parse, described))
+    driver.check_children(spec, named)
+    prefix = f"{number}." if number else ""
+    children = [_resolve_part(child, f"{prefix}{index}", accounts) for index, child in enumerate(named, 1)]
+    for child in children if described else ():  # a file that means the same from every folder
+        if ProviderSpec.parse(absolute := child.absolute()).target != child.spec.target:
+            expected = f"{child.spec.text!r} depends on the current folder: write {absolute!r}"
+            raise ConfigError(spec.target, "children", expected)
+    return ResolvedSpec(spec, bound, number, children=tuple(children))
+
+
+def _bind_to_service(
     spec: ProviderSpec, driver: str, api: str, target: str = "", params: Mapping[str, str] = MappingProxyType({})
-) -> ProviderSpec:
-    """Returns what the driver reads if a service stands in for its provider.
+) -> BoundSpec:
+    """Return the driver for a service that stands in for the provider, with the spec that it reads.
 
-    ``driver`` among the parameters names another driver that speaks the API; those that are not for the service are
-    the driver's.
+    ``driver`` among the parameters names another driver that speaks the API. Parameters that are not for the service
+    are the driver's.
     """
-    from pytest_cloudbench import drivers
-
-    rest = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
+    driver_params = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
     if "profile" in spec.params and not spec.is_emulated:
         raise SpecError(f"provider {spec.text!r}: unknown parameter 'profile'; only emulators have profiles")
     if driver == spec.params.get("driver", driver):
-        rest = {**params, **rest}
+        driver_params = {**params, **driver_params}
     if "driver" in spec.params:
-        driver = spec.params["driver"].lower().replace(" ", "+")  # which a plus sign in a query stands for
-        if api not in getattr(drivers.driver_class(driver), "apis", ()) and driver != api:
-            raise SpecError(f"provider {spec.text!r}: the driver {driver} does not speak {api}")
-    drivers.driver_class(driver)
-    return ProviderSpec.parse(_spelled(driver, target, rest))
+        driver = spec.params["driver"].lower().replace(" ", "+")  # a plus sign in a query stands for a space
+    bound = drivers.bind(ProviderSpec.parse(_format_spec(driver, target, driver_params)))
+    if "driver" in spec.params and api not in getattr(bound.driver, "apis", ()) and driver != api:
+        raise SpecError(f"provider {spec.text!r}: the driver {driver} does not speak {api}")
+    return bound
 
 
-def _spelled(scheme: str, target: str, params: Mapping[str, str]) -> str:
+def _format_spec(scheme: str, target: str, params: Mapping[str, str]) -> str:
     return scheme + (f":{target}" if target else "") + (f"?{urlencode(params)}" if params else "")
 
 
 def _named_children(spec: ProviderSpec) -> tuple[ProviderSpec, ...]:
-    """Returns the children of a composite: those in the spec, or in the TOML file that the spec names."""
+    """Return the children of a composite that its spec lists, or the TOML file that its spec names."""
     if not spec.target.endswith(".toml") or "," in spec.target or ":" in spec.target:
         return spec.children()
     from pytest_cloudbench.support import opening
 
     table = opening.read_toml(spec.target, expected := 'children = ["SPEC", ...] and nothing else')
     children, others = table.get("children"), [ascii(key)[1:-1] for key in table if key != "children"]
-    is_list = isinstance(children, list) and children and all(isinstance(each, str) for each in children)
+    is_list = isinstance(children, list) and children and all(isinstance(child, str) for child in children)
     if not is_list or others:
         raise ConfigError(spec.target, others[0] if is_list else "children", f"expected {expected}")
     return tuple(ProviderSpec.parse(child) for child in children or ())
 
 
-def _absolute(part: _Part) -> str:
-    """Returns the spec in a form that means the same from every folder."""
-    from pytest_cloudbench import drivers
-
-    spec = part.spec
-    if part.has_service:
-        is_file = "/" in spec.target or spec.target.endswith(".toml")
-        _, mark, params = spec.text.partition("?")
-        return f"{spec.scheme}:{Path(spec.target).resolve()}{mark}{params}" if is_file else spec.text
-    if not part.children:
-        return drivers.absolute(spec)
-    if issubclass(drivers.driver_class(spec.scheme), Described):
-        state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # it has no other parameter
-        is_file = spec.target.endswith(".toml")  # and no name of one that ships
-        return _spelled(spec.scheme, str(Path(spec.target).resolve()) if is_file else spec.target, state)
-    _, mark, params = spec.text.removeprefix(f"{spec.text.partition(':')[0]}:{spec.target}").partition("?")
-    children = ",".join(f"({_absolute(child)})" for child in part.children)
-    return f"{spec.scheme}:{children}{mark}{params}"
-
-
-def check_name(text: str) -> None:
-    """Check that there is such a provider, without looking for credentials. Raises UsageError in one line."""
-    _read(text)
-
-
 def check(text: str, time_scale: float) -> None:
-    """Check a provider before anything starts; no network call but to renew a token. Raises UsageError."""
-    part = _read(text)
-    _check_time_scale(part, text, time_scale)
-    for leaf in part.leaves():
+    """Check a provider before anything starts. Calls the network only to renew a token. Raises UsageError."""
+    resolved = resolve(text)
+    resolved.check_time_scale(time_scale)
+    for leaf in resolved.leaves():
         if not leaf.has_service:
-            connect(Provided(leaf.driven.text, account=leaf.account)).close()
-
-
-def _check_time_scale(part: _Part, text: str, time_scale: float) -> None:
-    if time_scale != 1.0 and not all(leaf.spec.is_emulated for leaf in part.leaves()):
-        raise UsageError(
-            f"--time-scale {time_scale:g} needs an emulated provider: {text} runs in real time; leave the option out"
-        )
+            leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account)).close()
 
 
 # --- the controller's half ----------------------------------------------------------------------------
@@ -375,11 +370,11 @@ class Providers:
     """All providers of a run, and their services. A service starts when an agent first asks for its provider.
 
     Args:
-        seed: the run's seed; emulators draw their random numbers from it.
-        time_scale: how many times faster than real time the emulators' clocks run.
-        patience_s: how long an agent may be silent. A silent service is reported sooner.
-        logs: the folder for the output of services; None keeps the output for messages only.
-        allow: is told the specs of a provider's real accounts before it is used; raises UsageError if it may not be.
+        seed: the run's seed, from which emulators draw their random numbers.
+        time_scale: the speed of the emulators' clocks, as a multiple of real time.
+        patience_s: the longest silence of an agent. A silent service is reported sooner.
+        logs: the folder for the output of services. None keeps the output for messages only.
+        allow: called with the specs of a provider's real accounts before it is used. Raises UsageError to refuse.
     """
 
     def __init__(
@@ -395,36 +390,28 @@ class Providers:
         self._states: list[str] = []
 
     def provide(self, agent: str, text: str) -> Provided:
-        """Returns what any agent needs to connect; prepared only once. Raises UsageError and ServiceError."""
+        """Prepare a provider, once. Returns what any agent needs to connect. Raises UsageError and ServiceError."""
         with self._lock:
             if text not in self._provided:
                 self._prepare(text)
             return self._provided[text]
 
     def accounts(self, text: str) -> Sequence[tuple[str, Mapping[Verb, int]]]:
-        """Returns each real account that a provider uses: its spec, and the requests that its verbs send.
+        """Return each real account that a provider uses, with the requests that its verbs send.
 
         There are none for a driver that only a test project has. Raises UsageError.
         """
-        from pytest_cloudbench import drivers
-
-        found: list[tuple[str, Mapping[Verb, int]]] = []
         if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _OF_SERVICES:
-            return found
-        for leaf in _read(text).leaves():
-            driver: Any = drivers.driver_class(leaf.driven.scheme)
-            needs: Any = getattr(driver, "credential_sets", ())
-            if needs and not leaf.has_service:
-                found.append((leaf.driven.text, dict(getattr(driver.capabilities, "requests", {}))))
-        return found
+            return []
+        return _real_accounts(resolve(text))
 
     def digest(self, text: str) -> str | None:
-        """Returns a digest of what decides how a provider's services behave; None if that is not known."""
+        """Return a digest of what decides how a provider's services behave, or None if that is unknown."""
         provided = self._provided.get(text)
         return provided.digest if provided else None
 
     def pids(self, text: str) -> list[int]:
-        """Returns the process ids of a provider's services; none if it runs elsewhere."""
+        """Return the process ids of a provider's services. A provider elsewhere has none."""
         from pytest_cloudbench.services.child import ChildService
 
         services = [service for _, service in self._services.get(text, ())]
@@ -449,7 +436,7 @@ class Providers:
                 service.faults(are_on)
 
     def died(self, text: str) -> str:
-        """Returns which of a provider's services has died, and why; empty if none has."""
+        """Describe which of a provider's services has died, and why. Empty if none has."""
         dead = [
             f"the {service.kind} of {name} died ({service.exit_reason()})"
             for name, service in self._services.get(text, ()) if not service.alive()
@@ -457,9 +444,9 @@ class Providers:
         return "; ".join(dead)
 
     def own_servers(self, text: str) -> str:
-        """Returns which servers run for a provider that this package has chosen (``local:``), not the user.
+        """Name the servers of a provider that this package has chosen (``local:``), and not the user.
 
-        It is not they who are tested. An emulator fails as it is told to, and the server of a user's recipe is what the
+        They are not the subject of a test. An emulator fails on purpose, and the server of a user's recipe is what the
         user wants to know about.
         """
         names = [name for name, _ in self._services.get(text, ()) if name.startswith(f"{_LOCAL}:")]
@@ -467,7 +454,7 @@ class Providers:
 
     def close(self) -> None:
         """Stop all services. Raises ServiceError if one had died before."""
-        services = [each for all_of_one in self._services.values() for each in all_of_one]
+        services = [service for services in self._services.values() for service in services]
         dead: dict[str, list[str]] = {}
         for name, service in services:
             if not service.alive():
@@ -479,65 +466,67 @@ class Providers:
             shutil.rmtree(folder, ignore_errors=True)
         self._states.clear()
         if dead:
-            raise ServiceError("; ".join(f"the {kind} died: {', '.join(each)}" for kind, each in dead.items()))
+            raise ServiceError("; ".join(f"the {kind} died: {', '.join(names)}" for kind, names in dead.items()))
 
     def _prepare(self, text: str) -> None:
         """Check a provider, and start all services that it needs, or none."""
-        part, started = _read(text), list[tuple[str, "Service"]]()
-        _check_time_scale(part, text, self._time_scale)
-        for leaf in part.leaves():
+        resolved, started = resolve(text), list[tuple[str, "Service"]]()
+        resolved.check_time_scale(self._time_scale)
+        for leaf in resolved.leaves():
             if not leaf.has_service:
-                credentials_of(leaf.driven, leaf.account)
-        if accounts := self.accounts(text):
+                load_credentials(leaf.bound, leaf.account)
+        if accounts := _real_accounts(resolved):
             self._allow([spec for spec, _ in accounts])
         try:
-            self._provided[text] = self._open(part, text, started)
+            self._provided[text] = self._open(resolved, text, started)
         except BaseException:
             for _, service in started:
                 service.stop()
             raise
         self._services[text] = started
 
-    def _open(self, part: _Part, text: str, started: list[tuple[str, Service]]) -> Provided:
+    def _open(self, part: ResolvedSpec, text: str, started: list[tuple[str, Service]]) -> Provided:
+        """Start the services of a part of the provider that ``text`` names, and append them to ``started``."""
+        spec = part.bound.spec.text
         if part.children:
-            return self._composed(part.driven, [self._open(child, text, started) for child in part.children])
+            return self._compose(part.bound, [self._open(child, text, started) for child in part.children])
         if not part.has_service:
-            return Provided(part.driven.text, account=part.account)
+            return Provided(spec, account=part.account)
         service = self._make(part)
         endpoint = service.start()
-        started.append((part.spec.text + (f" (child {part.place} of {text})" if part.place else ""), service))
+        started.append((part.spec.text + (f" (child {part.number} of {text})" if part.number else ""), service))
         service.watch(self._silent_s)
         digest = _digest_of(part)
         if part.profile is None:
-            return Provided(part.driven.text, endpoint, digest=digest, is_kept=False)
+            return Provided(spec, endpoint, digest=digest, is_kept=False)
         name = part.profile.meta.name
-        return Provided(part.driven.text, endpoint, profile=name, digest=digest, emulated="all", is_kept=False)
+        return Provided(spec, endpoint, profile=name, digest=digest, emulated="all", is_kept=False)
 
-    def _composed(self, spec: ProviderSpec, children: Sequence[Provided]) -> Provided:
-        """Derives what is known about a composite provider from its children."""
-        from pytest_cloudbench import drivers
-
+    def _compose(self, bound: BoundSpec, children: Sequence[Provided]) -> Provided:
+        """Derive the facts about a composite provider from those about its children."""
+        spec = bound.spec
         kinds, digests = {child.emulated for child in children}, [child.digest for child in children]
         digest = None if None in digests else _short(repr(digests))
         emulated = kinds.pop() if len(kinds) == 1 else "some"
         is_kept = any(child.is_kept for child in children)
-        if not is_kept and "state" not in spec.params and issubclass(drivers.driver_class(spec.scheme), Described):
+        text = spec.text
+        if not is_kept and "state" not in spec.params and issubclass(bound.driver, Described):
             self._states.append(str(make_private_folder("cloudbench-state-")))
-            spec = ProviderSpec.parse(_spelled(spec.scheme, spec.target, {**spec.params, "state": self._states[-1]}))
-        return Provided(spec.text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
+            text = _format_spec(spec.scheme, spec.target, {**spec.params, "state": self._states[-1]})
+        return Provided(text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
 
-    def _make(self, part: _Part) -> Service:
-        child = f"-{part.place}" if part.place else ""
+    def _make(self, part: ResolvedSpec) -> Service:
+        child = f"-{part.number}" if part.number else ""
         if part.recipe is not None:
             from pytest_cloudbench.services.command import CommandService
 
             return CommandService(part.recipe, log_path=self._log(f"server-{slug(part.recipe.name)}{child}.log"))
         from pytest_cloudbench.emulators import EmulatorService
 
-        # The run's own draws: with --cloudbench-seed the same ones again. Equal children draw differently.
-        drawn = sha256(f"{self._seed}/{part.profile_name}{child}".encode()).digest()
+        # The same --cloudbench-seed gives the same random numbers again. Equal children get different ones.
+        digest = sha256(f"{self._seed}/{part.profile_name}{child}".encode()).digest()
         return EmulatorService(
-            part.profile_name, time_scale=self._time_scale, seed=int.from_bytes(drawn[:6], "big"),
+            part.profile_name, time_scale=self._time_scale, seed=int.from_bytes(digest[:6], "big"),
             log_path=self._log(f"emulator-{slug(part.profile_name)}{child}.log"),
         )  # fmt: skip
 
@@ -548,8 +537,18 @@ class Providers:
         return self._logs / name
 
 
-def _digest_of(part: _Part) -> str:
-    """Returns a digest of what decides how a service behaves. Entries of runs are compared only if it is the same."""
+def _real_accounts(resolved: ResolvedSpec) -> list[tuple[str, Mapping[Verb, int]]]:
+    """Return the spec of each real account that a provider uses, with the requests that its driver's verbs send."""
+    accounts: list[tuple[str, Mapping[Verb, int]]] = []
+    for leaf in resolved.leaves():
+        if leaf.bound.credential_sets and not leaf.has_service:
+            driver: Any = leaf.bound.driver
+            accounts.append((leaf.bound.spec.text, dict(getattr(driver.capabilities, "requests", {}))))
+    return accounts
+
+
+def _digest_of(part: ResolvedSpec) -> str:
+    """Return a digest of what decides how a service behaves. Entries of runs are compared only if it is the same."""
     if part.profile is not None:
         from pytest_cloudbench.emulators.profile import profile_digest
 
@@ -565,7 +564,7 @@ def _short(text: str) -> str:
 
 @contextmanager
 def provided(text: str) -> Iterator[Provider]:
-    """Yields a provider outside a run, with its own services if it needs any. Raises UsageError."""
+    """Open a provider outside a run, with its own services if it needs any. Raises UsageError."""
     providers = Providers("outside a run")
     try:
         provider = find_provider(text, lambda _what, name: providers.provide("", name).plain())
@@ -574,12 +573,12 @@ def provided(text: str) -> Iterator[Provider]:
         finally:
             provider.close()
     finally:
-        with suppress(ServiceError):  # whatever needed it has said so
+        with suppress(ServiceError):  # whoever needed the service has reported its death
             providers.close()
 
 
 @contextmanager
 def opened(text: str) -> Iterator[Driver]:
-    """Yields a connected provider outside a run, with its own services if it needs any. Raises UsageError."""
+    """Connect to a provider outside a run, with its own services if it needs any. Raises UsageError."""
     with provided(text) as provider:
         yield provider.driver

@@ -15,12 +15,14 @@ import os
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import CredentialSet
-from pytest_cloudbench.model import CredentialsError
+from pytest_cloudbench.model import CredentialsError, ProviderSpec
 from pytest_cloudbench.support import extras, opening
 
 KEYRING_SERVICE = "pytest-cloudbench"
@@ -32,7 +34,7 @@ _Lookup = Callable[[str], str | None]
 
 
 class Secrets(dict[str, str]):
-    """A mapping of fields to values; its ``repr`` hides the values."""
+    """A mapping of fields to values, whose ``repr`` hides the values."""
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(f'{name}=***' for name in self)})"
@@ -40,87 +42,110 @@ class Secrets(dict[str, str]):
     __str__ = __repr__
 
 
-def load(
-    scheme: str, token_env: str | None = None, account: int = 1, said: Mapping[str, str] | None = None
-) -> Mapping[str, str]:
-    """Returns the credentials of one provider; empty if its driver needs none, or can do without and none were found.
+@dataclass(frozen=True, slots=True)
+class ProviderAccount:
+    """An account with a provider, whose credentials are looked up.
 
-    Args:
-        scheme: the provider's driver.
-        token_env: name of the environment variable that holds the token, from the provider's spec.
-        account: the number of the account, from 1. The second account's credentials are those of ``SCHEME-2``.
-        said: fields that the provider's spec itself gives, such as an account's name; they are not looked up.
-
-    Raises CredentialsError, which says in one line what to set.
+    Attributes:
+        name: the name under which its credentials are: the scheme, or ``SCHEME-2`` for the second account.
+        bound: the driver that logs in to it.
+        number: its number among the accounts with the same provider, from 1.
+        stated: fields that the provider's spec itself gives, such as an account's name. They are not looked up.
     """
-    sets: Sequence[CredentialSet] = getattr(drivers.driver_class(scheme), "credential_sets", ())
+
+    name: str
+    bound: BoundSpec
+    number: int = 1
+    stated: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, bound: BoundSpec, number: int = 1) -> ProviderAccount:
+        """Return the account that a spec uses."""
+        public = {name for fields in bound.credential_sets for name in fields.public}
+        stated = {name: value for name, value in bound.spec.params.items() if name in public}
+        return cls(bound.owner if number == 1 else f"{bound.owner}-{number}", bound, number, stated)
+
+    @classmethod
+    def named(cls, name: str) -> ProviderAccount:
+        """Return the account that a user names by a driver's scheme, or ``SCHEME-2``. Raises SpecError."""
+        scheme, _, number = name.rpartition("-")
+        if scheme and number.isdecimal() and drivers.has_driver(scheme):
+            return cls.of(drivers.bind(ProviderSpec.parse(scheme)), int(number))
+        return cls.of(drivers.bind(ProviderSpec.parse(name)))
+
+    @property
+    def sets(self) -> Sequence[CredentialSet]:
+        """The sets of fields by which the driver can log in; empty if it needs none."""
+        return self.bound.credential_sets
+
+
+def load(account: ProviderAccount) -> Mapping[str, str]:
+    """Return the credentials of an account.
+
+    They are empty if its driver needs none, or can do without and none were found. Raises CredentialsError, which says
+    in one line what to set.
+    """
+    sets, name = account.sets, account.name
     if not sets:
         return Secrets()
-    if token_env is not None:
-        return _from_option(scheme, sets, token_env)
-    name = account_name(scheme, account)
-    for source, usable, lookup in _sources(name, sets):
-        found = _collect(usable, lookup)
-        if found:
-            return _complete(name, usable, found, said or {}, source)
-    if any(not each.required for each in sets):
+    if "token_env" in account.bound.spec.params:
+        return _from_option(account, account.bound.spec.params["token_env"])
+    for source, usable, lookup in _sources(account):
+        values = _collect(usable, lookup)
+        if values:
+            return _complete(name, usable, values, account.stated, source)
+    if any(not fields.required for fields in sets):
         return Secrets()
     raise CredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
 
 
-def account_name(scheme: str, account: int = 1) -> str:
-    """Returns the name under which an account's credentials are: the scheme, or ``SCHEME-2`` for the second."""
-    owner = drivers.credentials_of(scheme)
-    return owner if account == 1 else f"{owner}-{account}"
+def list_sources(account: ProviderAccount) -> Iterator[tuple[str, list[str]]]:
+    """Yield each source that has credentials of an account, and the fields that it has. The first one is used.
 
-
-def places(name: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields each source that has credentials of a provider, first the one that is used, and the fields that it has.
-
-    ``name`` is the scheme, or ``SCHEME-2`` for a second account. Raises CredentialsError.
+    Raises CredentialsError.
     """
-    for source, usable, lookup in _sources(name, _sets_of(name)):
-        if found := _collect(usable, lookup):
-            yield source, list(found)
+    for source, usable, lookup in _sources(account):
+        if values := _collect(usable, lookup):
+            yield source, list(values)
 
 
-def known(name: str, fields: Sequence[str]) -> tuple[str, Secrets]:
-    """Returns the first source that has the first of these fields, and what it has of them all; empty if none has it.
+def find_fields(account: ProviderAccount, fields: Sequence[str]) -> tuple[str, Secrets]:
+    """Return the first source that has the first of these fields, and the values of those that it has.
 
-    ``name`` is as for ``places``. Raises CredentialsError.
+    Both are empty if no source has it. Raises CredentialsError.
     """
-    for source, _, lookup in _sources(name, _sets_of(name)):
-        found = Secrets({field: value for field in fields if (value := (lookup(field) or "").strip())})
-        if fields[0] in found:
-            return source, found
+    for source, _, lookup in _sources(account):
+        values = Secrets({field: value for field in fields if (value := (lookup(field) or "").strip())})
+        if fields[0] in values:
+            return source, values
     return "", Secrets()
 
 
-def store(name: str, values: Mapping[str, str]) -> str:
-    """Store credentials in the keyring; where there is none, in a file that only its owner can read.
+def store(account: ProviderAccount, values: Mapping[str, str]) -> str:
+    """Store credentials in the keyring, or in a file that only its owner can read where there is no keyring.
 
-    What was stored under this name before is replaced at once: whoever reads meanwhile finds the former or the new
-    ones. Returns where they are. Raises CredentialsError.
+    They replace at once what was stored for this account before, so that no reader sees half of each. Returns where
+    they are. Raises CredentialsError.
     """
-    path = credentials_path()
+    path, name = credentials_path(), account.name
     if _answers(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
-        _forget_in_keyring(name, [key for key in _fields(_sets_of(name)) if key not in values])
+        _forget_in_keyring(name, [key for key in _fields(account.sets) if key not in values])
         _forget_in_file(name, path)
         return "the keyring"
-    _forget_in_keyring(name, _fields(_sets_of(name)))
+    _forget_in_keyring(name, _fields(account.sets))
     _write(path, {**_tables(path), name: dict(values)})
     return str(path)
 
 
-def forget(name: str) -> list[str]:
-    """Remove a provider's stored credentials. Returns the places that had any. Raises CredentialsError."""
+def forget(account: ProviderAccount) -> list[str]:
+    """Remove the stored credentials of an account. Returns the stores that had any. Raises CredentialsError."""
     path = credentials_path()
-    left = ["the keyring"] if _forget_in_keyring(name, _fields(_sets_of(name))) else []
-    return [*left, str(path)] if _forget_in_file(name, path) else left
+    stores = ["the keyring"] if _forget_in_keyring(account.name, _fields(account.sets)) else []
+    return [*stores, str(path)] if _forget_in_file(account.name, path) else stores
 
 
 def _forget_in_keyring(name: str, fields: Sequence[str]) -> bool:
-    """Remove fields; returns whether there were any."""
+    """Remove fields from the keyring. Returns whether it had any."""
     lookup = _keyring(name)
     stored = [key for key in fields if lookup(key)]
     if stored and not _answers(lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]):
@@ -129,7 +154,7 @@ def _forget_in_keyring(name: str, fields: Sequence[str]) -> bool:
 
 
 def _forget_in_file(name: str, path: Path) -> bool:
-    """Remove a table; returns whether there was one."""
+    """Remove a table from the file. Returns whether it had one."""
     tables = _tables(path)
     if name not in tables:
         return False
@@ -137,16 +162,9 @@ def _forget_in_file(name: str, path: Path) -> bool:
     return True
 
 
-def _sets_of(name: str) -> Sequence[CredentialSet]:
-    scheme, _, number = name.rpartition("-")
-    is_second = bool(scheme) and number.isdecimal() and drivers.has_driver(scheme)
-    sets: Sequence[CredentialSet] = getattr(drivers.driver_class(scheme if is_second else name), "credential_sets", ())
-    return sets
-
-
-def environment_name(scheme: str, field: str) -> str:
-    """Returns the name of the environment variable for one field."""
-    return f"CLOUDBENCH_{scheme}_{field}".upper().replace("-", "_").replace("+", "_").replace("+", "_")
+def environment_name(account: str, field: str) -> str:
+    """Return the name of the environment variable for one field of an account, which is given by its name."""
+    return f"CLOUDBENCH_{account}_{field}".upper().replace("-", "_").replace("+", "_")
 
 
 def credentials_path() -> Path:
@@ -156,17 +174,28 @@ def credentials_path() -> Path:
     return platformdirs.user_config_path("pytest-cloudbench") / "credentials.toml"
 
 
-def _sources(scheme: str, sets: Sequence[CredentialSet]) -> Iterator[tuple[str, Sequence[CredentialSet], _Lookup]]:
-    """Yields the sources in order, with the sets that may be there; each is opened only if those before had nothing."""
-    given = [each for each in sets if not each.single_use]  # only what is stored can be renewed
-    yield "the environment", given, lambda field: os.environ.get(environment_name(scheme, field))
-    yield "the keyring", sets, _keyring(scheme)
+def _sources(account: ProviderAccount) -> Iterator[tuple[str, Sequence[CredentialSet], _Lookup]]:
+    """Yield the sources in order, with the sets that may be there. Each is opened only if those before had nothing."""
+    name, sets = account.name, account.sets
+    lasting = [fields for fields in sets if not fields.single_use]  # only what is stored can be renewed
+    yield "the environment", lasting, lambda field: os.environ.get(environment_name(name, field))
+    yield "the keyring", sets, _keyring(name)
     path = credentials_path()
-    yield str(path), sets, _file(scheme, path)
-    # A second account has none; nor has a driver whose library is missing while another one uses its accounts.
-    if drivers.has_driver(scheme) and not drivers.missing_library(scheme):
-        for place, values in getattr(drivers.driver_class(scheme), "elsewhere", tuple)():
-            yield place, given, values.get
+    yield str(path), sets, _file(name, path)
+    for source, values in _elsewhere(account):
+        yield source, lasting, values.get
+
+
+def _elsewhere(account: ProviderAccount) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield what the provider's own programs keep. They know of no second account."""
+    if account.number != 1:
+        return
+    driver: Any = account.bound.driver
+    if account.name != account.bound.spec.scheme:  # the accounts of another driver, whose library may be missing
+        if not drivers.has_driver(account.name) or drivers.missing_library(account.name):
+            return
+        driver = drivers.driver_class(account.name)
+    yield from getattr(driver, "elsewhere", tuple)()
 
 
 def _fields(sets: Sequence[CredentialSet]) -> list[str]:
@@ -179,66 +208,67 @@ def _collect(sets: Sequence[CredentialSet], lookup: _Lookup) -> Secrets:
 
 
 def _complete(
-    scheme: str, sets: Sequence[CredentialSet], found: Secrets, said: Mapping[str, str], source: str
+    account: str, sets: Sequence[CredentialSet], values: Secrets, stated: Mapping[str, str], source: str
 ) -> Secrets:
-    known = {**found, **said}
+    all_values = {**values, **stated}
     for fields in sets:
-        if all(name in known for name in fields.required):
+        if all(name in all_values for name in fields.required):
             names = (*fields.required, *fields.optional)
-            return Secrets({name: known[name] for name in names if name in known})
+            return Secrets({name: all_values[name] for name in names if name in all_values})
     raise CredentialsError(
-        f"{scheme}: {source} has {', '.join(found)} only, which is not enough: {_what_to_set(scheme, sets)}"
+        f"{account}: {source} has {', '.join(values)} only, which is not enough: {_what_to_set(account, sets)}"
     )
 
 
-def _what_to_set(scheme: str, sets: Sequence[CredentialSet]) -> str:
+def _what_to_set(account: str, sets: Sequence[CredentialSet]) -> str:
     ways = [
-        " and ".join(environment_name(scheme, name) for name in fields.required)
+        " and ".join(environment_name(account, name) for name in fields.required)
         for fields in sets
         if not fields.single_use
     ]
     absent = extras.missing_extra("keyring")
     ring = f" ({absent})" if absent else ""
     return (
-        f"run 'cloudbench login {scheme}'{ring}; or set {', or '.join(ways)}; "
-        f'or write {sets[0].required[0]} = "..." below [{scheme}] in {credentials_path()} (mode 0600)'
+        f"run 'cloudbench login {account}'{ring}; or set {', or '.join(ways)}; "
+        f'or write {sets[0].required[0]} = "..." below [{account}] in {credentials_path()} (mode 0600)'
     )
 
 
-def _from_option(scheme: str, sets: Sequence[CredentialSet], token_env: str) -> Secrets:
+def _from_option(account: ProviderAccount, token_env: str) -> Secrets:
     value = os.environ.get(token_env, "").strip()
     if not value:
+        scheme = account.bound.spec.scheme
         raise CredentialsError(f"{scheme}: token_env={token_env}: this environment variable is not set or empty")
-    return Secrets({sets[0].required[0]: value})
+    return Secrets({account.sets[0].required[0]: value})
 
 
-def _keyring(scheme: str) -> _Lookup:
-    """Returns a lookup in the keyring; it finds nothing if there is no keyring or the keyring does not answer."""
-    dead = False
+def _keyring(account: str) -> _Lookup:
+    """Return a lookup in the keyring. It finds nothing if there is no keyring or the keyring does not answer."""
+    is_dead = False
 
     def lookup(field: str) -> str | None:
-        nonlocal dead
-        if dead:
+        nonlocal is_dead
+        if is_dead:
             return None
-        is_there, found = ask_keyring(f"{scheme}.{field}")
-        dead = not is_there
-        return found
+        has_answered, value = ask_keyring(f"{account}.{field}")
+        is_dead = not has_answered
+        return value
 
     return lookup
 
 
 def ask_keyring(user: str) -> tuple[bool, str | None]:
-    """Returns whether there is a keyring that answers, and what it has for a user."""
+    """Return whether a keyring answers, and the value that it has for a user."""
     answers: list[str | None] = []
     # A daemon thread, because nothing else bounds a backend that waits for its user.
-    asking = threading.Thread(target=_ask_keyring, args=(user, answers), daemon=True)
-    asking.start()
-    asking.join(_KEYRING_S)
+    thread = threading.Thread(target=_ask_keyring, args=(user, answers), daemon=True)
+    thread.start()
+    thread.join(_KEYRING_S)
     return bool(answers), answers[0] if answers else None
 
 
 def _ask_keyring(user: str, answers: list[str | None]) -> None:
-    """Append the answer; append nothing if there is no keyring or it is broken."""
+    """Append the answer, or nothing if there is no keyring or it is broken."""
     try:
         import keyring
 
@@ -248,7 +278,7 @@ def _ask_keyring(user: str, answers: list[str | None]) -> None:
 
 
 def _answers(call: Callable[[Any], object]) -> bool:
-    """Returns whether the keyring did what it was asked for; False if there is none."""
+    """Return whether a keyring did what ``call`` asks of it."""
     done = threading.Event()
 
     def ask() -> None:
@@ -260,21 +290,21 @@ def _answers(call: Callable[[Any], object]) -> bool:
             return
         done.set()
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_KEYRING_S)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_KEYRING_S)
     return done.is_set()
 
 
-def _file(scheme: str, path: Path) -> _Lookup:
-    table = _tables(path).get(scheme, {})
+def _file(account: str, path: Path) -> _Lookup:
+    table = _tables(path).get(account, {})
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-        raise CredentialsError(f"{path}: [{scheme}]: expected a table of texts")
+        raise CredentialsError(f"{path}: [{account}]: expected a table of texts")
     return table.get
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    """Returns what the file holds; nothing if there is none. Raises CredentialsError."""
+    """Read all tables of the file. There are none if there is no file. Raises CredentialsError."""
     try:
         with opening.open_regular_file(path, opening.MIB) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
@@ -306,5 +336,5 @@ def _write(path: Path, tables: Mapping[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Returns a basic string of TOML, which differs from JSON's only where a character needs two escapes."""
+    """Return a basic string of TOML, which differs from JSON's only where a character needs two escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

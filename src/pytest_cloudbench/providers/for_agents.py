@@ -1,7 +1,4 @@
-"""One provider as the controller gives it to agents.
-
-What may live here: that value. Fifty agents import this module.
-"""
+"""A provider as the controller gives it to agents. Fifty agents import this module."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from pytest_cloudbench.model import Endpoint
 
 
 class Provided(Message, frozen=True):
-    """One provider as a controller gives it to agents: what they need to connect, and what is known about it.
+    """A provider as a controller gives it to agents: how to connect, and the facts about it.
 
     Attributes:
-        spec: what the driver reads. If a service stands in for the provider, the spec of the service's API.
-        endpoint: where its service listens; None if there is none.
-        account: the number of its account among those with the same driver, from 1; it selects the credentials.
-        profile: the emulator's behaviour profile; None if there is none.
-        digest: digest of everything that decides how its services behave; None if that is not known.
-        emulated: how many of its parts are emulated: ``all``, ``some`` or ``none``.
-        is_kept: whether what is written to any part of it outlives the run.
+        spec: the spec that the driver reads. If a service stands in for the provider, it names the service's API.
+        endpoint: the address of its service, or None if there is none.
+        account: the number of its account among those with the same driver, from 1. It selects the credentials.
+        profile: the emulator's behaviour profile, or None if there is none.
+        digest: a digest of everything that decides how its services behave, or None if that is unknown.
+        emulated: the share of its parts that are emulated: ``all``, ``some`` or ``none``.
+        is_kept: True if what is written to any part of it outlives the run.
         children: the providers that it is made of.
     """
 
@@ -34,15 +31,15 @@ class Provided(Message, frozen=True):
 
     @property
     def has_services(self) -> bool:
-        """Whether services stand in for the provider or a part of it."""
+        """True if services stand in for the provider or a part of it."""
         return self.endpoint is not None or any(child.has_services for child in self.children)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...] | None:
-        """Host and port of all its services; empty if it has none, None if some parts have services and others none."""
+        """Host and port of all its services. Empty if it has none, None if only some of its parts have services."""
         if not self.children:
             return self.endpoint.addresses if self.endpoint is not None else ()
-        found = [child.addresses for child in self.children]
-        if None in found or (() in found and any(found)):
+        by_child = [child.addresses for child in self.children]
+        if None in by_child or (() in by_child and any(by_child)):
             return None
-        return tuple(address for each in found for address in each or ())
+        return tuple(address for addresses in by_child for address in addresses or ())

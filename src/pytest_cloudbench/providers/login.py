@@ -1,7 +1,6 @@
-"""Logging in to a provider: from what the user agrees to in a browser, or types, to stored credentials.
+"""Logging in to a provider by OAuth: a browser that comes back to loopback, a code to paste, or a device code.
 
-What may live here: OAuth's three ways (a browser that comes back to loopback, a code to paste, a device code) and
-questions for keys. What is special to a provider is data of its driver (``drivers.base.OAuthLogin``).
+What is special to a provider is data of its driver (``drivers.base.OAuthLogin``).
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Application:
     """The application for which a user logs in.
 
     Attributes:
-        oauth: where and how.
+        oauth: addresses and rules of the provider's login.
         client_id: the application's id.
-        client_secret: its secret; empty if it has none, as applications with PKCE need not.
-        ca_file: the CA of an emulator; empty for the system's.
+        client_secret: its secret, or empty. Applications with PKCE need none.
+        ca_file: the CA of an emulator, or empty for the system's.
     """
 
     oauth: OAuthLogin
@@ -55,23 +54,23 @@ class Application:
     ca_file: str = ""
 
 
-def of_service(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
-    """Returns the same way to log in, at a service that stands in for the provider."""
-    own = urlsplit(endpoint.url)
+def redirect_to_service(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+    """Return the same login at a service that stands in for the provider."""
+    service = urlsplit(endpoint.url)
 
-    def moved(url: str) -> str:
-        return urlunsplit(urlsplit(url)._replace(scheme=own.scheme, netloc=own.netloc)) if url else ""
+    def redirect(url: str) -> str:
+        return urlunsplit(urlsplit(url)._replace(scheme=service.scheme, netloc=service.netloc)) if url else ""
 
     return replace(
-        oauth, authorize_url=moved(oauth.authorize_url), token_url=moved(oauth.token_url),
-        device_url=moved(oauth.device_url),
+        oauth, authorize_url=redirect(oauth.authorize_url), token_url=redirect(oauth.token_url),
+        device_url=redirect(oauth.device_url),
     )  # fmt: skip
 
 
-def by_browser(
+def login_by_browser(
     app: Application, show: Callable[[str], object], visit: Callable[[str], object] = webbrowser.open
 ) -> Mapping[str, str]:
-    """Returns the tokens that a user agrees to in a browser, which comes back to a port of loopback.
+    """Return the tokens that a user grants in a browser, which comes back to a port of loopback.
 
     Args:
         app: the application.
@@ -81,17 +80,19 @@ def by_browser(
     Raises CredentialsError.
     """
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
-    with _Return(state, app.oauth.port) as server:
-        address = _address(app, verifier, {"redirect_uri": server.url, "state": state})
+    with _ReturnServer(state, app.oauth.port) as server:
+        address = _login_address(app, verifier, {"redirect_uri": server.url, "state": state})
         show(f"waiting for your browser (10 minutes); if none opens, visit: {address}")
         visit(address)
-        code = server.code()
-    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier,
-                         "redirect_uri": server.url})  # fmt: skip
+        code = server.wait_for_code()
+    form = {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, "redirect_uri": server.url}
+    return _exchange_code(app, form)
 
 
-def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callable[[str], str]) -> Mapping[str, str]:
-    """Returns the tokens for a code that a user copies from a browser, on this machine or another.
+def login_by_pasted_code(
+    app: Application, show: Callable[[str], object], ask: Callable[[str], str]
+) -> Mapping[str, str]:
+    """Return the tokens for a code that a user copies from a browser, on this machine or another.
 
     Args:
         app: the application.
@@ -101,8 +102,8 @@ def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callabl
     Raises CredentialsError.
     """
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
-    back = {} if app.oauth.shows_code else {"redirect_uri": _loopback(app.oauth.port or 1), "state": state}
-    show(f"visit: {_address(app, verifier, back)}")
+    return_fields = {} if app.oauth.shows_code else {"redirect_uri": _loopback(app.oauth.port or 1), "state": state}
+    show(f"visit: {_login_address(app, verifier, return_fields)}")
     if app.oauth.shows_code:
         code = ask("code: ").strip()
     else:
@@ -110,40 +111,43 @@ def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callabl
         address = ask("address: ").strip()
         if "state" not in _query(address):
             raise CredentialsError("login: the address has no code; copy all of it")
-        if not _belongs(address, state):
+        if not _has_state(address, state):
             raise CredentialsError("login: the address belongs to another login; begin again")
-        code = _code_in(address)
+        code = _read_code(address)
     if not code:
         raise CredentialsError("login: no code was given")
-    redirect = {name: value for name, value in back.items() if name == "redirect_uri"}
-    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, **redirect})
+    redirect = {name: value for name, value in return_fields.items() if name == "redirect_uri"}
+    return _exchange_code(
+        app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, **redirect}
+    )
 
 
-def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[str, str]:
-    """Returns the tokens that a user agrees to on any device (RFC 8628). Raises CredentialsError."""
-    status, told = _post(app, app.oauth.device_url, {"client_id": app.client_id, "scope": " ".join(app.oauth.scopes)})
-    if status != 200 or not isinstance(told.get("device_code"), str):
-        raise CredentialsError(f"login: no device code: {_words(told, status)}")
-    redact.learn([told["device_code"]])
-    show(f"visit {told.get('verification_uri')} and type {told.get('user_code')}")
-    pause_s, lasts_s = _seconds(told.get("interval"), 5), _seconds(told.get("expires_in"), 900)
-    until_ns = due_ns(min(lasts_s, _AGREE_S))
-    form = {"grant_type": _DEVICE_GRANT, "device_code": told["device_code"], "client_id": app.client_id}
+def login_by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[str, str]:
+    """Return the tokens that a user grants on any device (RFC 8628). Raises CredentialsError."""
+    form = {"client_id": app.client_id, "scope": " ".join(app.oauth.scopes)}
+    status, offer = _post(app, app.oauth.device_url, form)
+    if status != 200 or not isinstance(offer.get("device_code"), str):
+        raise CredentialsError(f"login: no device code: {_describe_refusal(offer, status)}")
+    redact.learn([offer["device_code"]])
+    show(f"visit {offer.get('verification_uri')} and type {offer.get('user_code')}")
+    pause_s, lifetime_s = _read_seconds(offer.get("interval"), 5), _read_seconds(offer.get("expires_in"), 900)
+    until_ns = due_ns(min(lifetime_s, _AGREE_S))
+    form = {"grant_type": _DEVICE_GRANT, "device_code": offer["device_code"], "client_id": app.client_id}
     while now_ns() < until_ns:
         wait_for(lambda: False, pause_s, poll_s=pause_s)
         status, answer = _post(app, app.oauth.token_url, form)
         reason = answer.get("error")
         if status == 200:
-            return _checked(answer)
+            return _read_tokens(answer)
         if reason == "slow_down":
             pause_s += 5
         elif reason != "authorization_pending":
-            raise CredentialsError(f"login: refused: {_words(answer, status)}")
+            raise CredentialsError(f"login: refused: {_describe_refusal(answer, status)}")
     raise CredentialsError("login: nobody agreed in time; try again")
 
 
-def renewed(app: Application, refresh_token: str) -> tuple[Mapping[str, str], float]:
-    """Returns the next tokens for a refresh token, and how many seconds the access token lasts.
+def request_tokens(app: Application, refresh_token: str) -> tuple[Mapping[str, str], float]:
+    """Return the next tokens for a refresh token, and how many seconds the access token lasts.
 
     Raises CredentialsError.
     """
@@ -154,22 +158,22 @@ def renewed(app: Application, refresh_token: str) -> tuple[Mapping[str, str], fl
     }  # fmt: skip
     status, answer = _post(app, app.oauth.token_url, form)
     if status != 200:
-        raise CredentialsError(f"login: the provider renewed no token: {_words(answer, status)}")
-    return _checked(answer), _seconds(answer.get("expires_in"), 0)
+        raise CredentialsError(f"login: the provider renewed no token: {_describe_refusal(answer, status)}")
+    return _read_tokens(answer), _read_seconds(answer.get("expires_in"), 0)
 
 
 class _Server(ThreadingHTTPServer):
-    """Browsers open connections that they may never use: each has a thread of its own, so that none holds others up."""
+    """A server with a thread for each connection, because browsers open connections that they may never use."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that hangs up: its code is there, or it comes back on another connection."""
+        """Ignore a browser that hangs up. Its code has arrived, or it comes back on another connection."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
-class _Return:
+class _ReturnServer:
     """A port of loopback to which the browser comes back with a code."""
 
     def __init__(self, state: str, port: int) -> None:
@@ -179,15 +183,15 @@ class _Return:
             timeout = _ANSWER_S
 
             def do_GET(self) -> None:
-                """Take the answer to this login; any other request changes nothing, whoever sends it."""
+                """Take the answer to this login. Any other request changes nothing, whoever sends it."""
                 own_host = f"127.0.0.1:{self.connection.getsockname()[1]}"
                 # Other users, and pages whose name leads to loopback, can send requests; browsers ask for an icon.
-                if self.headers.get_all("host") != [own_host] or not _belongs(self.path, state):
+                if self.headers.get_all("host") != [own_host] or not _has_state(self.path, state):
                     self.send_error(404, "Not the login that waits here")
                     return
                 answer: str | CredentialsError
                 try:
-                    answer, status, page = _code_in(self.path), 200, _DONE
+                    answer, status, page = _read_code(self.path), 200, _DONE
                 except CredentialsError as error:
                     answer, status, page = error, 400, _FAILED
                 try:
@@ -199,7 +203,7 @@ class _Return:
                     answers.put(answer)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing: the path holds the code."""
+                """Log nothing, because the path holds the code."""
 
         try:
             self._server = _Server(("127.0.0.1", port), Handler)
@@ -209,7 +213,7 @@ class _Return:
             ) from None
         self._answers, self.url = answers, _loopback(self._server.server_port)
 
-    def __enter__(self) -> _Return:
+    def __enter__(self) -> _ReturnServer:
         Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
         return self
 
@@ -217,13 +221,13 @@ class _Return:
         self._server.shutdown()
         self._server.server_close()
 
-    def code(self) -> str:
-        """Wait for the browser. Raises CredentialsError."""
+    def wait_for_code(self) -> str:
+        """Return the code that the browser brings. Raises CredentialsError if none comes."""
         try:
             answer = self._answers.get(timeout=_AGREE_S)
         except Empty:
-            told = "login: the browser did not come back within 10 minutes; try --no-browser"
-            raise CredentialsError(told) from None
+            message = "login: the browser did not come back within 10 minutes; try --no-browser"
+            raise CredentialsError(message) from None
         if isinstance(answer, CredentialsError):
             raise answer
         return answer
@@ -233,49 +237,50 @@ def _loopback(port: int) -> str:
     return f"http://127.0.0.1:{port}/"
 
 
-def _belongs(address: str, state: str) -> bool:
-    """Returns whether an address carries the state of this login, which only who began it and the provider have."""
+def _has_state(address: str, state: str) -> bool:
+    """Return whether an address carries the state of this login, which only its user and the provider know."""
     return secrets.compare_digest(_query(address).get("state", "").encode(errors="replace"), state.encode())
 
 
-def _code_in(address: str) -> str:
-    """Returns the code in an address that belongs to this login. Raises CredentialsError."""
-    given = _query(address)
-    if "error" in given:
-        raise CredentialsError(f"login: refused: {_words(given, 400)}")
-    if not given.get("code"):
+def _read_code(address: str) -> str:
+    """Return the code in an address that belongs to this login. Raises CredentialsError."""
+    query = _query(address)
+    if "error" in query:
+        raise CredentialsError(f"login: refused: {_describe_refusal(query, 400)}")
+    if not query.get("code"):
         raise CredentialsError("login: the address has no code; copy all of it")
-    redact.learn([given["code"]])
-    return given["code"]
+    redact.learn([query["code"]])
+    return query["code"]
 
 
 def _query(address: str) -> dict[str, str]:
-    """Returns the parameters of an address; none if it is not an address."""
+    """Return the parameters of an address. A text that is no address has none."""
     try:
         return dict(parse_qsl(urlsplit(address).query))
     except ValueError:
         return {}
 
 
-def _address(app: Application, verifier: str, back: Mapping[str, str]) -> str:
+def _login_address(app: Application, verifier: str, return_fields: Mapping[str, str]) -> str:
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     query = {
         "client_id": app.client_id, "response_type": "code", "code_challenge": challenge,
         "code_challenge_method": "S256", **({"scope": " ".join(app.oauth.scopes)} if app.oauth.scopes else {}),
-        **app.oauth.extra, **back,
+        **app.oauth.extra, **return_fields,
     }  # fmt: skip
     return f"{app.oauth.authorize_url}?{urlencode(query)}"
 
 
-def _tokens(app: Application, form: Mapping[str, str]) -> Mapping[str, str]:
-    own = {"client_id": app.client_id, **({"client_secret": app.client_secret} if app.client_secret else {})}
-    status, answer = _post(app, app.oauth.token_url, {**form, **own})
+def _exchange_code(app: Application, form: Mapping[str, str]) -> Mapping[str, str]:
+    """Exchange a code for tokens. Raises CredentialsError."""
+    client = {"client_id": app.client_id, **({"client_secret": app.client_secret} if app.client_secret else {})}
+    status, answer = _post(app, app.oauth.token_url, {**form, **client})
     if status != 200:
-        raise CredentialsError(f"login: the provider gave no tokens: {_words(answer, status)}")
-    return _checked(answer)
+        raise CredentialsError(f"login: the provider gave no tokens: {_describe_refusal(answer, status)}")
+    return _read_tokens(answer)
 
 
-def _checked(answer: Mapping[str, Any]) -> Mapping[str, str]:
+def _read_tokens(answer: Mapping[str, Any]) -> Mapping[str, str]:
     tokens = {name: answer[name] for name in ("access_token", "refresh_token") if isinstance(answer.get(name), str)}
     redact.learn(tokens.values())
     if "access_token" not in tokens:
@@ -284,7 +289,7 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    """Send a form; returns the status and what the answer's JSON says. Raises CredentialsError."""
+    """Send a form. Returns the status and the answer's JSON object, or {} if it has none. Raises CredentialsError."""
     opener = leaving(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
     request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
     try:
@@ -297,21 +302,21 @@ def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dic
     except (OSError, HTTPException) as error:
         raise CredentialsError(f"login: {urlsplit(url).netloc}: {redact.clean(str(error))}") from None
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    return status, told if isinstance(told, dict) else {}
+        answer = None
+    return status, answer if isinstance(answer, dict) else {}
 
 
-def _words(answer: Mapping[str, Any], status: int) -> str:
-    said = answer.get("error_description") or answer.get("error") or f"status {status}"
-    return redact.clean(" ".join(str(said).split()))[:300]
+def _describe_refusal(answer: Mapping[str, Any], status: int) -> str:
+    reason = answer.get("error_description") or answer.get("error") or f"status {status}"
+    return redact.clean(" ".join(str(reason).split()))[:300]
 
 
-def _seconds(given: Any, usual: float) -> float:
-    """Returns a time that a provider gives, or the usual one if that is no time."""
+def _read_seconds(value: Any, default: float) -> float:
+    """Return a time that a provider gives, or the default if the value is no time."""
     try:
-        value = float(given)
+        seconds = float(value)
     except (TypeError, ValueError, OverflowError):
-        return usual
-    return value if 0 < value < float("inf") else usual
+        return default
+    return seconds if 0 < seconds < float("inf") else default

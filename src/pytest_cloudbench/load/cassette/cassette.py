@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver
+from pytest_cloudbench.drivers import BoundSpec
+from pytest_cloudbench.drivers.base import Composite, Driver
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.cassette.scrubbing import has_secret, kept_headers, looks_secret, scrubbed, scrubbed_body
 from pytest_cloudbench.model import KIB, ConfigError, ProviderSpec, ResultsError, UsageError, Verb
-from pytest_cloudbench.providers import credentials, credentials_of
+from pytest_cloudbench.providers import credentials, load_credentials
 from pytest_cloudbench.support import extras, opening
 
 _MODES = ("record", "replay")
@@ -74,14 +75,14 @@ def open_cassette(option: Any, facts: RunFacts) -> Cassette:
     spec = ProviderSpec.parse(specs[0]) if len(specs) == 1 else None
     if spec is None or spec.scheme in ("emulated", "served", "local"):
         raise UsageError(f"{said}: expected one --provider, and one that needs an account")
-    driver = drivers.driver_class(spec.scheme)
-    if issubclass(driver, Composite):
+    bound = drivers.bind(spec)
+    if issubclass(bound.driver, Composite):
         raise UsageError(f"{said}: {spec.scheme} is made of other providers: expected one of those")
-    if why := getattr(driver, "no_cassette", ""):
+    if why := getattr(bound.driver, "no_cassette", ""):
         raise UsageError(f"{said}: {spec.scheme} cannot be recorded: {why}")
     recorded = {"run_id": facts.run_id, "seed": facts.seed, "provider": specs[0]}
     if mode == "record":
-        return Cassette(mode, path, recorded | {"account": _account(said, spec)})
+        return Cassette(mode, path, recorded | {"account": _account(said, bound)})
     known = _read(path)["recorded"]
     if known["provider"] != specs[0]:
         raise UsageError(f"{said}: it was recorded with --provider {known['provider']}")
@@ -270,33 +271,32 @@ _FORMS = {"cap": "URI:DIR2:{}"}
 """Fields of which drivers know the beginning."""
 
 
-def _account(said: str, spec: ProviderSpec) -> Mapping[str, str | None]:
+def _account(said: str, bound: BoundSpec) -> Mapping[str, str | None]:
     """Returns the fields by which a replay logs in, and the values of those that are not secret. Raises UsageError."""
-    sets: tuple[CredentialSet, ...] = getattr(drivers.driver_class(spec.scheme), "credential_sets", ())
+    sets = bound.credential_sets
     if not sets:
         return {}
-    found = credentials_of(spec)
+    found = load_credentials(bound)
     if any(map(_HOLDERS.fullmatch, found)):
         return dict.fromkeys(sets[0].required)
     for name in _NOT_MADE_UP.keys() & found:
-        raise UsageError(f"{said}: {spec.scheme}: {name}: {_NOT_MADE_UP[name]}")
+        raise UsageError(f"{said}: {bound.spec.scheme}: {name}: {_NOT_MADE_UP[name]}")
     public = {name for fields in sets for name in fields.public}
     return {name: value if name in public and not looks_secret(value) else None for name, value in found.items()}
 
 
 def _pretend(recorded: Mapping[str, Any], stack: ExitStack) -> None:
     """Provide made-up credentials, and no others, until the stack is closed; nothing checks them."""
-    spec = ProviderSpec.parse(recorded["provider"])
-    sets: tuple[CredentialSet, ...] = getattr(drivers.driver_class(spec.scheme), "credential_sets", ())
+    bound = drivers.bind(ProviderSpec.parse(recorded["provider"]))
+    sets = bound.credential_sets
     if not sets:
         return
-    owner = drivers.credentials_of(spec.scheme)
     names = {name: None for fields in sets for name in (*fields.required, *fields.optional)}
     wanted = {name: value or _made_up(name) for name, value in recorded.get("account", {}).items()}
     wanted = wanted or {name: _made_up(name) for name in sets[0].required}
-    values = {credentials.environment_name(owner, name): wanted.get(name) for name in names}
-    if "token_env" in spec.params:
-        values[spec.params["token_env"]] = _made_up(sets[0].required[0])
+    values = {credentials.environment_name(bound.owner, name): wanted.get(name) for name in names}
+    if "token_env" in bound.spec.params:
+        values[bound.spec.params["token_env"]] = _made_up(sets[0].required[0])
     for variable, value in values.items():
         stack.callback(_set, variable, os.environ.get(variable))
         _set(variable, value)

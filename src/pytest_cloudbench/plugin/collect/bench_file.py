@@ -94,7 +94,7 @@ def _check_provider(text: str, source: str, key: str) -> None:
     from pytest_cloudbench import providers
 
     try:
-        providers.check_name(text)
+        providers.resolve(text)
     except UsageError as error:
         raise ConfigError(source, key, str(error)) from None
 

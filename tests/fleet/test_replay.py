@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.load.engine.operations import TracedWork, Upload, traced_work
+from pytest_cloudbench.load.engine.operations import TracedWork, Upload, find_traced_work
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
@@ -85,16 +85,16 @@ def test_the_budget_of_a_trace_counts_its_bytes(lab: Lab) -> None:
 
 def test_the_load_of_a_trace() -> None:
     replay = Replay(parse_trace(HEAD + "1,0,put,9\n2,0,get,1\n3,0,put,5\n4,0,stat,0\n5,0,list,3\n1,1,list,0\n"))
-    assert traced_work(replay, range(3), 9) == TracedWork(6, 9 + 9 + 5, {(0, 1): (0, 9), (0, 3): (2, 5)})
-    assert traced_work(replay, range(1), 2) == TracedWork(2, 18, {(0, 1): (0, 9)})
-    assert traced_work(replay, (), 2) == TracedWork(0, 0, {})
-    assert traced_work(FixedInterval(1.0), range(3), 2) is None
-    assert traced_work(FixedInterval(1.0), (), 2) is None
+    assert find_traced_work(replay, range(3), 9) == TracedWork(6, 9 + 9 + 5, {(0, 1): (0, 9), (0, 3): (2, 5)})
+    assert find_traced_work(replay, range(1), 2) == TracedWork(2, 18, {(0, 1): (0, 9)})
+    assert find_traced_work(replay, (), 2) == TracedWork(0, 0, {})
+    assert find_traced_work(FixedInterval(1.0), range(3), 2) is None
+    assert find_traced_work(FixedInterval(1.0), (), 2) is None
 
 
 def test_a_read_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="operation 1 of sensor 1 is get, but the sensor has put nothing before"):
-        traced_work(Replay(parse_trace(HEAD + "0,0,put,1\n1,1,get,1\n")), range(2), 9)
+        find_traced_work(Replay(parse_trace(HEAD + "0,0,put,1\n1,1,get,1\n")), range(2), 9)
 
 
 class Giving:

@@ -12,7 +12,7 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.load.engine.operations import compare, task_of
+from pytest_cloudbench.load.engine.operations import compare_content, make_task
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.load.sandbox import Sandbox
@@ -155,18 +155,18 @@ def test_every_test_of_a_run_claims_its_folder(
 
 def test_a_name_that_the_provider_refuses_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
     driver, payload = drivers.connect(ProviderSpec.parse(f"folder:{tmp_path}")), Payloads("x").random(1)
-    task_of(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 200)), {})
+    make_task(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 200)), {})
     with pytest.raises(UsageError, match="at most 255 characters"):
-        task_of(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 250)), {})
+        make_task(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 250)), {})
     other = FlatDriver(tmp_path, replace(driver.capabilities, names=NameRules(refused=":")))
     with pytest.raises(UsageError, match=r"'a:b\.bin': this provider does not accept it: no name may hold ':'"):
-        task_of(other, Verb.PUT, Files("/run", payload, named=FileNames(only="a:b.bin")), {})
+        make_task(other, Verb.PUT, Files("/run", payload, named=FileNames(only="a:b.bin")), {})
 
 
 def test_a_digest_is_expected_of_files_that_have_one(tmp_path: Path) -> None:
     driver = FlatDriver(tmp_path)
     for size_bytes, length in ((5 * 1024 * 1024, 16), (5 * 1024 * 1024 + 1, 0)):
-        task = task_of(driver, Verb.PUT, Files("/run", Payloads("x").random(size_bytes)), {})
+        task = make_task(driver, Verb.PUT, Files("/run", Payloads("x").random(size_bytes)), {})
         assert len(task.prepare(0, 0)[2]) == length
 
 
@@ -175,4 +175,4 @@ def test_the_first_byte_is_known_where_a_download_streams(tmp_path: Path, stream
     capabilities = replace(FlatDriver.capabilities, streams=streams)
     driver = FlatDriver(tmp_path, capabilities)
     driver.put("/a", Literal(b"abc"))
-    assert compare(driver, "/a", Literal(b"abc"), lambda: 7) == (7 if streams else 0, 3, True)
+    assert compare_content(driver, "/a", Literal(b"abc"), lambda: 7) == (7 if streams else 0, 3, True)

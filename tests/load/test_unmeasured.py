@@ -64,5 +64,5 @@ def test_a_provider_that_never_answered_is_waited_for_shortly(
     clock, provider, around = made(monkeypatch, kind, each_s)
     provider.has_answered = has_answered
     with pytest.raises(CloudError, match="connection refused"):
-        around.make("/cloudbench-x/1", mkdir=True, is_fresh=True)
+        around.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
     assert (clock.tries, clock.now_s) == (tries, waited_s)

@@ -48,9 +48,11 @@ Handler = Callable[["Item", dict[str, Any]], Any]
 
 @dataclass(slots=True)
 class _Meeting:
+    """One gathering in progress. ``numbers`` has each agent's last request, which the answer names."""
+
     name: str
     arrived: dict[str, Any] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
     since_s: float = field(default_factory=time.monotonic)
     runner: str | None = None
 
@@ -65,7 +67,7 @@ class Item:
         entered: agents that took part at the beginning.
         missing: agent that was lost at this item to the reason.
         expected: how many agents would have taken part if none had been lost before; 0 if that is not known.
-        left: agents that are done with it.
+        finished: agents that are done with it.
         busy_until_s: time until which all agents are known to be busy, on the monotonic clock; none is late before it.
     """
 
@@ -74,7 +76,7 @@ class Item:
     entered: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     expected: int = 0
-    left: set[str] = field(default_factory=set)
+    finished: set[str] = field(default_factory=set)
     meetings: dict[str, _Meeting] = field(default_factory=dict)
     answers: dict[str, Reply] = field(default_factory=dict)
     busy_until_s: float = 0.0
@@ -157,7 +159,7 @@ class Coordinator:
                 if at_item:
                     item.missing[agent] = reason
                 at_item = False
-                if agent not in item.left:
+                if agent not in item.finished:
                     for meeting in item.meetings.values():
                         meeting.arrived.pop(agent, None)
                 self._settle(item)
@@ -243,9 +245,9 @@ class Coordinator:
             self._reply(agent, message.number, item.answers[name])
             return
         meeting = item.meetings.setdefault(name, _Meeting(name))
-        meeting.arrived[agent], meeting.asked[agent] = message.payload, message.number
+        meeting.arrived[agent], meeting.numbers[agent] = message.payload, message.number
         if name == "leave":
-            item.left.add(agent)
+            item.finished.add(agent)
         self._start_watch()
         self._settle(item)
 
@@ -254,7 +256,7 @@ class Coordinator:
         meeting = item.meetings.get(message.name) if item else None
         if item is None or meeting is None or meeting.runner != agent:
             return
-        meeting.asked[agent] = message.number
+        meeting.numbers[agent] = message.number
         self._answer_all(item, meeting, Reply(message.value, message.error))
 
     def _reply(self, agent: str, number: int, reply: Reply) -> None:
@@ -285,7 +287,7 @@ class Coordinator:
         """Return the members that have arrived at a meeting or are still to come. All come to ``leave``."""
         if meeting.name == "leave":
             return item.members
-        gone = set(item.left)
+        gone = set(item.finished)
         # An agent that failed skips the rest of its experiment, and removes the files that it knows of.
         for other in item.meetings.values():
             if other.name.startswith(_LAST) and other is not meeting:
@@ -306,7 +308,7 @@ class Coordinator:
             return
         meeting.runner = members[0] if members else None
         if meeting.runner is not None:
-            self._reply(meeting.runner, meeting.asked[meeting.runner], Reply(is_turn=True))
+            self._reply(meeting.runner, meeting.numbers[meeting.runner], Reply(is_turn=True))
 
     def _close_meeting(self, item: Item, meeting: _Meeting) -> None:
         if meeting.name == "enter":
@@ -320,10 +322,10 @@ class Coordinator:
     def _answer_all(self, item: Item, meeting: _Meeting, reply: Reply) -> None:
         item.meetings.pop(meeting.name, None)
         if not meeting.name.startswith(_ONCE):  # everyone came to this meeting, so everyone has the earlier answers
-            item.answers = {name: kept for name, kept in item.answers.items() if name.startswith(_LAST)}
+            item.answers = {name: answer for name, answer in item.answers.items() if name.startswith(_LAST)}
         item.answers[meeting.name] = reply
         for agent in meeting.arrived:
-            self._reply(agent, meeting.asked[agent], reply)
+            self._reply(agent, meeting.numbers[agent], reply)
 
     def _close_enter(self, item: Item, meeting: _Meeting) -> None:
         item.meetings.pop("enter")
@@ -336,7 +338,7 @@ class Coordinator:
         again = self._again(item.nodeid, self._left[item.nodeid])
         for index, agent in enumerate(item.members):
             entered = Entered(index, len(item.members), stop, again)
-            self._reply(agent, meeting.asked[agent], Reply(entered.plain()))
+            self._reply(agent, meeting.numbers[agent], Reply(entered.plain()))
         if stop or again is None:
             self._forget(item)
 
@@ -354,8 +356,8 @@ class Coordinator:
         self._failed_items += bool(failures or item.missing)
         logger = self._loggers[item.nodeid] = next(iter(item.members), "")
         for agent in item.members:
-            left = Left(failures, item.missing, tuple(item.entered), log=agent == logger)
-            self._reply(agent, meeting.asked[agent], Reply(left.plain()))
+            ending = Left(failures, item.missing, tuple(item.entered), log=agent == logger)
+            self._reply(agent, meeting.numbers[agent], Reply(ending.plain()))
 
     # -- stragglers -----------------------------------------------------------------------------
 
@@ -418,7 +420,7 @@ class Coordinator:
     def _stragglers(self, item: Item) -> list[str]:
         """Return members that others wait for, that do not wait themselves, and that have been silent for too long."""
         now_s, late = time.monotonic(), []
-        waiting = {agent for each in item.meetings.values() for agent in each.arrived if agent != each.runner}
+        waiting = {agent for meeting in item.meetings.values() for agent in meeting.arrived if agent != meeting.runner}
         for meeting in item.meetings.values():
             for agent in [meeting.runner] if meeting.runner else self._list_awaited(item, meeting):
                 life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.busy_until_s)
@@ -429,7 +431,9 @@ class Coordinator:
 
     def _current(self, agent: str) -> Item | None:
         """Return the first item that an agent has not finished."""
-        return next((item for item in self._items.values() if agent in item.members and agent not in item.left), None)
+        return next(
+            (item for item in self._items.values() if agent in item.members and agent not in item.finished), None
+        )
 
 
 def _answer(call: Callable[..., Any], *args: Any) -> Reply:

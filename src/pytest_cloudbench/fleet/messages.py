@@ -268,7 +268,7 @@ def missing_lines(missing: Mapping[str, str]) -> list[str]:
     for reason, (first, *others) in agents.items():
         line = f"{first} {reason}"
         if others:
-            named = ", ".join([*others[:_NAMED], *(["..."] if len(others) > _NAMED else [])])
-            line += f"; the same goes for {len(others)} other{'s' if len(others) > 1 else ''} ({named})"
+            names = ", ".join([*others[:_NAMED], *(["..."] if len(others) > _NAMED else [])])
+            line += f"; the same goes for {len(others)} other{'s' if len(others) > 1 else ''} ({names})"
         lines.append(line)
     return lines

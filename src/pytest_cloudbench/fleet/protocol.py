@@ -103,11 +103,11 @@ def tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Te
 
 
 def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> None:
-    left = agent.leave(next((report.longreprtext for report in reports if report.failed), ""))
-    if left is None:
+    ending = agent.leave(next((report.longreprtext for report in reports if report.failed), ""))
+    if ending is None:
         item.session.shouldstop = "the controller is gone"
     else:
-        _log(item, reports, left, agent)
+        _log(item, reports, ending, agent)
 
 
 def _enter_or_stop(item: pytest.Item, agent: Agent) -> bool:
@@ -120,13 +120,13 @@ def _enter_or_stop(item: pytest.Item, agent: Agent) -> bool:
     return bool(stop)
 
 
-def _log(item: pytest.Item, reports: list[pytest.TestReport], left: Left, agent: Agent) -> None:
+def _log(item: pytest.Item, reports: list[pytest.TestReport], ending: Left, agent: Agent) -> None:
     """Report the item if this agent is the one to do it."""
-    if not left.log:
+    if not ending.log:
         return
     if not reports:  # the leader was lost: this agent did not run the item
         reports = [_report(item)]
-    _merge(reports, left, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
+    _merge(reports, ending, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
     if agent.gated and not _apply_ruling(item, reports, agent):
         return
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -181,11 +181,11 @@ def _is_to_be_rerun(item: pytest.Item) -> bool:
     return is_marked or any(options) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
 
 
-def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end: str) -> None:
+def _merge(reports: list[pytest.TestReport], ending: Left, agent: str, at_the_end: str) -> None:
     """Add other agents' failures to the leader's report, and a final line to a failed one."""
     failed = next((report for report in reports if report.failed), None)
-    own, count = failed.longreprtext if failed else "", len(left.agents)
-    others = {name: text for name, text in sorted(left.failures.items()) if name != agent}
+    own, count = failed.longreprtext if failed else "", len(ending.agents)
+    others = {name: text for name, text in sorted(ending.failures.items()) if name != agent}
     same = sum(1 for text in others.values() if _gist(text) == _gist(own))
     different: dict[str, list[str]] = {}
     for name, text in others.items():
@@ -194,7 +194,7 @@ def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end:
     lines = (
         [f"(the same on {same + 1} of {count} agents)" if same else f"(on agent {agent})"] if own and count > 1 else []
     )
-    lines += [f"agent {line}" for line in missing_lines(left.missing)]
+    lines += [f"agent {line}" for line in missing_lines(ending.missing)]
     lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
     lines += [at_the_end] if at_the_end and (lines or failed) else []
     if not lines:

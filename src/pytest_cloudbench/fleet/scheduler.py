@@ -71,8 +71,8 @@ class FleetScheduling(EachScheduling):
         """True when every item has been sent, and no node has more than its last one to do."""
         if not self.collection_is_completed or self._shared:
             return False
-        sent = all(cursor >= len(self._for_all) for cursor in [self._handed, *self._cursor.values()])
-        return sent and all(len(pending) < _AHEAD for pending in self.node2pending.values())
+        is_all_sent = all(cursor >= len(self._for_all) for cursor in [self._handed, *self._cursor.values()])
+        return is_all_sent and all(len(pending) < _AHEAD for pending in self.node2pending.values())
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
         """Remember what a node collected. A node that replaces a lost one must have collected the same."""

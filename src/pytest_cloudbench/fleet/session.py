@@ -150,10 +150,10 @@ class ControllerSession:
                 self.config, xdist.log, lambda: self.serve().coordinator, self._fleet_items,
                 *self.serve().repetitions(),
             )  # fmt: skip
-            for each in xdist.sched.nodes:
-                ours.add_node(each)
-                if each in self._collections:
-                    ours.add_node_collection(each, self._collections[each])
+            for xdist_node in xdist.sched.nodes:
+                ours.add_node(xdist_node)
+                if xdist_node in self._collections:
+                    ours.add_node_collection(xdist_node, self._collections[xdist_node])
             self._scheduler = xdist.sched = ours
         self._collections[node] = nodeids
 
@@ -202,8 +202,8 @@ class ControllerSession:
         """Without xdist: run the items that are to be repeated at the end of the session."""
         again = self._serving.repetitions()[0] if self._serving is not None else None
         items = {item.nodeid: item for item in session.items}
-        wanted = [items[nodeid] for nodeid in again()] if again is not None else []
-        for item, nextitem in zip(wanted, [*wanted[1:], None], strict=False):
+        repeated = [items[nodeid] for nodeid in again()] if again is not None else []
+        for item, nextitem in zip(repeated, [*repeated[1:], None], strict=False):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)

@@ -25,8 +25,8 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.metrics import METRICS, told_details
 from pytest_cloudbench.judge.ranking import grouped
 from pytest_cloudbench.load.engine.engine import Budget, Engine
-from pytest_cloudbench.load.engine.operations import Deal, OnFile, Upload, budget_of, task_of
-from pytest_cloudbench.load.engine.room import available_bytes, check_room
+from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
+from pytest_cloudbench.load.engine.operations import Deal, FileOperation, Upload, agent_budget, make_task
 from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
@@ -116,7 +116,7 @@ class Result:
     tried: bytes = field(default=b"", repr=False)
 
     def __getitem__(self, metric: str) -> Any:
-        """Returns a metric or extra value; None if it is not known. Raises UnknownMetric."""
+        """Return a metric or extra value; None if it is not known. Raises UnknownMetric."""
         if metric not in self.info:
             meant = did_you_mean(metric, [*METRICS.keys() & self.info.keys(), *self.info])
             raise UnknownMetric(f"{metric}: this run has no such metric{meant or '; docs/method.md lists all'}")
@@ -148,7 +148,7 @@ class _Part:
 
     name: str
     load: Load
-    task: Upload | OnFile
+    task: Upload | FileOperation
     files: Files
     deal: Deal
     asked: Start
@@ -282,13 +282,15 @@ class Experiment:
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
         self._agree(name, Start(self._subject(name, "", stores=False), LoadShape(0, 0), _PART_ONLY))
         try:
-            self.agent.once(f"folder:{name}", lambda: self._around.make(folder, mkdir=True, is_fresh=not self._kept))
+            self.agent.once(
+                f"folder:{name}", lambda: self._around.make_folder(folder, mkdir=True, is_fresh=not self._kept)
+            )
             self._around.prepare_driver(name, folder)
             try:
                 yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
             finally:
                 if not self.agent.stop.is_set():
-                    self.agent.once(f"clean:{name}", lambda: self._around.remove(folder))
+                    self.agent.once(f"clean:{name}", lambda: self._around.remove_folder(folder))
         except (CloudError, FleetError) as error:
             self._blame(error)
             raise
@@ -320,11 +322,13 @@ class Experiment:
     def remove(self, files: Files) -> bool:
         """Remove a run's kept files now instead of at the end of the test. What cannot be removed now is removed then.
 
-        Returns whether they are gone. Raises UsageError for files that no run of this test kept.
+        Return whether they are gone. Raises UsageError for files that no run of this test kept.
         """
         if files.folder not in self._kept:
             raise UsageError(f"experiment.remove: {files.folder} was not kept by a run of this test, or is removed")
-        if gone := bool(self.agent.once(f"remove:{files.folder}", partial(self._around.removed, files.folder))):
+        if gone := bool(
+            self.agent.once(f"remove:{files.folder}", partial(self._around.try_remove_folder, files.folder))
+        ):
             self._kept.remove(files.folder)
         return gone
 
@@ -353,10 +357,10 @@ class Experiment:
         kept, self._kept = self._kept, []
         for folder in kept:
             if not self.agent.stop.is_set():
-                self.agent.once(f"clean:{folder}", partial(self._around.remove, folder))
+                self.agent.once(f"clean:{folder}", partial(self._around.remove_folder, folder))
 
     def _margins(self, given: Mapping[str, Any] | None) -> dict[str, float | None]:
-        """Returns the margins of an entry: the item's, and over them its own. Raises UsageError."""
+        """Return the margins of an entry: the item's, and over them its own. Raises UsageError."""
         if not given:
             return dict(self.margins)
         from pytest_cloudbench.judge.watched import parse_margins
@@ -372,22 +376,22 @@ class Experiment:
             assert load.payload is not None  # see Load.check
             payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
             files = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=load.names)
-            deal = Deal.of(load, None, self.facts.seed)
+            deal = Deal.from_load(load, None, self.facts.seed)
         else:
             files, deal = (
                 load.on.in_turn() if load.in_turn else load.on,
-                Deal.of(load, self._chosen(load.on, load.sample, name), self.facts.seed),
+                Deal.from_load(load, self._chosen(load.on, load.sample, name), self.facts.seed),
             )
-        check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
+        check_memory(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         prepares = is_new and load.operation is not Verb.PUT
         asked = Start(
             self._subject(name, entry.label, stores=entry.store), _shape_of(load, deal, files, prepares), entry,
             addresses=provider.addresses,
         )  # fmt: skip
-        work = deal.traced(self.agent.index, self.agent.count)
-        task = task_of(provider.driver, load.operation, files, work.targets if work else {})
-        place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
-        budget = budget_of(deal, files.payload, prepares, place, bounds)
+        work = deal.traced_work(self.agent.index, self.agent.count)
+        task = make_task(provider.driver, load.operation, files, work.targets if work else {})
+        agent, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
+        budget = agent_budget(deal, files.payload, prepares, agent, bounds)
         return _Part(name, load, task, files, deal, asked, budget, prepares)
 
     def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
@@ -404,7 +408,9 @@ class Experiment:
         try:
             if is_new:
                 is_fresh = not self._kept and (mkdir or self._runs % _AGAIN == 1)
-                self.agent.once(f"folder:{run.name}", lambda: self._around.make(folder, mkdir=mkdir, is_fresh=is_fresh))
+                self.agent.once(
+                    f"folder:{run.name}", lambda: self._around.make_folder(folder, mkdir=mkdir, is_fresh=is_fresh)
+                )
             try:
                 result = self._measured(run)
                 if run.load.keep:
@@ -414,7 +420,7 @@ class Experiment:
                 return result
             finally:
                 if is_new and folder not in self._kept and not self.agent.stop.is_set():
-                    self.agent.once(f"clean:{run.name}", lambda: self._around.remove(folder))
+                    self.agent.once(f"clean:{run.name}", lambda: self._around.remove_folder(folder))
         except (CloudError, FleetError) as error:
             self._blame(error)
             raise
@@ -440,7 +446,7 @@ class Experiment:
             self._around.prepare_driver(run.name, run.files.folder)
         stopped = ""
         if run.is_prepared:
-            members = deal.files(agent.index, agent.count)
+            members = deal.agent_files(agent.index, agent.count)
             stopped = self._around.upload(run.name, run.files, members, run.budget)
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.load.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
@@ -461,20 +467,20 @@ class Experiment:
             if run.load.until is not None:
                 watch = RunWatch(agent, run.name, run.load.until, log.record)
                 engine.record = watch.record
-                watch.ends(engine)
+                watch.end_engine(engine)
             begun_cpu_s = time.process_time()
             stopped = self._load(run, engine, planned_s, stopped, watch)
             cpu_s = engine.measured_cpu_s() if run.load.warm_up_s else time.process_time() - begun_cpu_s
             log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
-                agent.once(f"list:{run.name}", lambda: self._around.list(run.name, run.files.folder))
+                agent.once(f"list:{run.name}", lambda: self._around.send_listing(run.name, run.files.folder))
         return self._handed_in(run.name, log, run.asked.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
 
     def _handed_in(
         self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
     ) -> Result:
-        """Hand in this agent's finished log. Returns what the controller made of all agents' logs."""
+        """Hand in this agent's finished log. Return what the controller made of all agents' logs."""
         agent = self.agent
         for piece in () if agent.same_clock else log.pieces():  # only if the controller cannot read it where it is
             agent.ask("records", LogPiece(run, piece))
@@ -483,7 +489,7 @@ class Experiment:
         return self._result(agent.gather(f"result:{run}", done), label)
 
     def _load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
-        """Put this agent's share of the load on the provider. Returns why it ended early, or an empty text."""
+        """Put this agent's share of the load on the provider. Return why it ended early, or an empty text."""
         agent, facts, deal = self.agent, self.facts, run.deal
         mine = range(agent.index, deal.sensors, agent.count)
 
@@ -502,13 +508,16 @@ class Experiment:
             return stopped
         try:
             if isinstance(deal.arrival, Threads):
-                files, threads = deal.files(agent.index, agent.count), deal.threads(agent.index, agent.count)
+                files, threads = (
+                    deal.agent_files(agent.index, agent.count),
+                    deal.agent_threads(agent.index, agent.count),
+                )
                 engine.run_pool(deal.arrival, threads, files, facts.seed, start_ns, facts.time_scale)
             elif isinstance(deal.arrival, ThinkTime):
-                engine.run_closed(deal.arrival, mine, deal.count_of, facts.seed, start_ns(), facts.time_scale)
+                engine.run_closed(deal.arrival, mine, deal.ops_of_sensor, facts.seed, start_ns(), facts.time_scale)
             else:
                 schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
-                schedule = schedule if deal.limits is None else schedule.limit_operations(deal.count_of)
+                schedule = schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)
                 engine.run_schedule(schedule, start_ns(schedule.horizon_s))
         except BudgetError as error:
             return str(error)
@@ -557,19 +566,21 @@ def _open_log(
 
 
 def _kept(files: Files, deal: Deal, tried: bytes) -> Files:
-    """Returns the files that a run has left; one that ended early has said how many there are of each sensor."""
+    """Return the files that a run has left; one that ended early has said how many there are of each sensor."""
     if not tried:
-        return replace(files, members=deal.files(0, 1) if deal.traced(0, 1) is None else (), limits=deal.limits)
+        return replace(
+            files, members=deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else (), limits=deal.limits
+        )
     limits = array("I")
     limits.frombytes(tried)
-    if deal.traced(0, 1) is not None:
+    if deal.traced_work(0, 1) is not None:
         return replace(files, limits=limits)
     written = sorted((seq, sensor) for sensor, count in enumerate(limits) for seq in range(count))
     return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)
 
 
 def _shape_of(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
-    work, payload = deal.traced(0, 1), files.payload
+    work, payload = deal.traced_work(0, 1), files.payload
     ops = work.ops if work else deal.ops
     threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
     return LoadShape(

@@ -22,7 +22,7 @@ TURN: pytest.StashKey[Turn] = pytest.StashKey()
 
 
 def facts_of(item: pytest.Item, facts: RunFacts) -> RunFacts:
-    """Returns the run's facts as they are for one item: both blocks of a pair have a seed of their own."""
+    """Return the run's facts as they are for one item: both blocks of a pair have a seed of their own."""
     turn = item.stash.get(TURN, None)
     return facts if turn is None else facts.replace(seed=f"{facts.seed}/pair-{turn.pair}")
 
@@ -75,7 +75,7 @@ def _module_of(item: pytest.Item) -> str:
 
 
 def params_of(item: pytest.Item, *without: str) -> dict[str, Any]:
-    """Returns the parameters of one test item as plain values, except those of the fixtures in ``without``."""
+    """Return the parameters of one test item as plain values, except those of the fixtures in ``without``."""
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec else {}
     return {key: _plain(value) for key, value in params.items() if key not in without}

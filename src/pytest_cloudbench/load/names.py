@@ -17,7 +17,7 @@ class Labels:
     _given: set[str] = field(default_factory=set)
 
     def new(self, wanted: str) -> str:
-        """Returns the label of the next entry: ``wanted``, with ``-2`` if an entry has it already, ``-3``...
+        """Return the label of the next entry: ``wanted``, with ``-2`` if an entry has it already, ``-3``...
 
         Without a label it is the entry's number, from the second entry on.
         """
@@ -69,7 +69,7 @@ class FileNames:
     folder: str = ""
 
     def new(self, sensor: int, seq: int) -> str:
-        """Returns a unique name for the content of a sensor's operation, even if all overwrite one file."""
+        """Return a unique name for the content of a sensor's operation, even if all overwrite one file."""
         middle = f"s{sensor:05d}-{seq:06d}"
         if self.key:
             middle = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()

@@ -52,12 +52,12 @@ def _store(config: pytest.Config, folder: Path) -> None:
 
 
 def adopted(config: pytest.Config) -> bool:
-    """Returns whether this run is one of load suites."""
+    """Return whether this run is one of load suites."""
     return _ADOPTED in config.stash
 
 
 def suite_folder(name: str) -> Path | None:
-    """Returns a suite's folder in the installed package for a name as in ``--pyargs``; None for any other name."""
+    """Return a suite's folder in the installed package for a name as in ``--pyargs``; None for any other name."""
     if not f"{name}.".startswith("pytest_cloudbench.suites."):
         return None
     below = name.partition("::")[0].split(".")[1:]
@@ -79,13 +79,13 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
 
 
 def _keys(configuration: Path | None) -> str:
-    """Returns the keys in a configuration file, whichever its format. What its comments name is not asked for."""
+    """Return the keys in a configuration file, whichever its format. What its comments name is not asked for."""
     lines = configuration.read_text("utf-8", "replace").splitlines() if configuration else []
     return " ".join(line.partition("=")[0] for line in lines if "=" in line and not line.lstrip().startswith("#"))
 
 
 def _runs_only(config: pytest.Config, folder: Path) -> bool:
-    """Returns whether the command line names only suites in ``folder``."""
+    """Return whether the command line names only suites in ``folder``."""
     named = [str(arg) for arg in config.args]
     folders = [suite_folder(name) if config.option.pyargs else None for name in named]
     paths = [

@@ -48,7 +48,7 @@ class Sandbox:
         self._cleaner: Any = _Patient(provider.driver, Budget(), self._wait)
 
     def folder(self) -> str:
-        """Returns the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
+        """Return the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
         path = f"{self._top}/{next(self._numbers)}"
         if not self._is_claimed:
             self._is_claimed = True

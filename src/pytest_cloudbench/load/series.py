@@ -94,7 +94,7 @@ class SeriesKeeper:
         file.add({**asked.line, "ended_s": time.time()})
 
     def page(self, asked: SeriesPage) -> SeriesLines:
-        """Returns some lines of a series."""
+        """Return some lines of a series."""
         file, _, _ = self._open[asked.name]
         lines, offset = file.read_page(asked.offset, _PAGE)
         return SeriesLines(tuple(lines), offset, file.path.name, file.was_torn)
@@ -162,7 +162,7 @@ class Series:
         self._once("add", SeriesAdd(self._name, line))
 
     def sum(self, fold: Callable[[Iterator[dict[str, Any]]], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Returns ``fold`` of all lines, including earlier sessions' lines; one agent runs it, all get its result.
+        """Return ``fold`` of all lines, including earlier sessions' lines; one agent runs it, all get its result.
 
         Its result gets ``state_file`` and ``was_torn``.
         """

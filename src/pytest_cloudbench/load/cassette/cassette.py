@@ -57,7 +57,7 @@ def check_options(option: Any) -> None:
 
 
 def header(option: Any) -> Mapping[str, str]:
-    """Returns ``run_id``, ``seed`` and ``provider`` of the recording that is replayed; empty if none is.
+    """Return ``run_id``, ``seed`` and ``provider`` of the recording that is replayed; empty if none is.
 
     Raises ConfigError.
     """
@@ -69,7 +69,7 @@ def header(option: Any) -> Mapping[str, str]:
 
 
 def open_cassette(option: Any, facts: RunFacts) -> Cassette:
-    """Returns the cassette that the options name, recording or replaying already. Raises UsageError."""
+    """Return the cassette that the options name, recording or replaying already. Raises UsageError."""
     (mode, path), specs = option.cloudbench_cassette, option.cloudbench_provider
     said = f"cloudbench_cassette {mode} {path}"
     spec = ProviderSpec.parse(specs[0]) if len(specs) == 1 else None
@@ -134,7 +134,7 @@ class Cassette:
         return recorder
 
     def one_at_a_time(self, driver: Driver) -> Driver:
-        """Returns the driver; from now on its calls wait for each other."""
+        """Return the driver; from now on its calls wait for each other."""
         for name in (*(verb.value for verb in Verb), "mkdir", "space", "prepare"):
             if (method := getattr(driver, name, None)) is not None:
                 setattr(driver, name, self._streams(method) if name in ("get", "list") else self._alone(method))
@@ -154,7 +154,7 @@ class Cassette:
             raise ResultsError(f"{said}: cannot be written ({error.strerror or error})") from error
 
     def _unfit(self) -> str:
-        """Returns why what was recorded must not be kept; empty if it may."""
+        """Return why what was recorded must not be kept; empty if it may."""
         if not self._text:
             return "nothing was recorded: this driver's requests are not Python's, and vcrpy cannot see them"
         return "something in it looks like a secret" if has_secret(self._text) else ""
@@ -162,7 +162,7 @@ class Cassette:
     # -- what vcrpy calls ---------------------------------------------------------------------------
 
     def load_cassette(self, path: str, serializer: Any) -> Any:
-        """Returns what is replayed. Raises ConfigError."""
+        """Return what is replayed. Raises ConfigError."""
         from vcr.persisters.filesystem import CassetteNotFoundError
         from vcr.serialize import deserialize
 
@@ -182,11 +182,11 @@ class Cassette:
         self._text = serialize(cassette, serializer)
 
     def serialize(self, cassette: Mapping[str, Any]) -> str:
-        """Returns the file's text."""
+        """Return the file's text."""
         return json.dumps({"recorded": self._recorded, **_each(cassette, _packed)}, indent=1) + "\n"
 
     def deserialize(self, text: str) -> Any:
-        """Returns what ``serialize`` was given."""
+        """Return what ``serialize`` was given."""
         return _each(json.loads(text), _unpacked)
 
     def _request(self, request: Any) -> Any:
@@ -244,7 +244,7 @@ def _arguments(request: Any) -> dict[str, str]:
 
 
 def _body(request: Any) -> bytes:
-    """Returns the body without the boundary between the parts of a form, which is random."""
+    """Return the body without the boundary between the parts of a form, which is random."""
     body = _bytes_of(request.body)
     kinds = [str(value) for name, value in request.headers.items() if name.lower() == "content-type"]
     found = re.search(r'boundary="?([^";]+)', kinds[0]) if kinds else None
@@ -252,7 +252,7 @@ def _body(request: Any) -> bytes:
 
 
 def _bytes_of(body: Any) -> bytes:
-    """Returns a body that is a text, bytes, a file or an iterator; vcrpy gives a new one of these for each look."""
+    """Return a body that is a text, bytes, a file or an iterator; vcrpy gives a new one of these for each look."""
     if body is None:
         return b""
     if isinstance(body, str):
@@ -272,7 +272,7 @@ _FORMS = {"cap": "URI:DIR2:{}"}
 
 
 def _account(said: str, bound: BoundSpec) -> Mapping[str, str | None]:
-    """Returns the fields by which a replay logs in, and the values of those that are not secret. Raises UsageError."""
+    """Return the fields by which a replay logs in, and the values of those that are not secret. Raises UsageError."""
     sets = bound.credential_sets
     if not sets:
         return {}
@@ -303,7 +303,7 @@ def _pretend(recorded: Mapping[str, Any], stack: ExitStack) -> None:
 
 
 def _made_up(field: str) -> str:
-    """Returns a credential that is not a word: messages would hide the word. Some drivers need it in base64."""
+    """Return a credential that is not a word: messages would hide the word. Some drivers need it in base64."""
     return _FORMS.get(field, "{}").format(base64.b64encode(os.urandom(24)).decode())
 
 
@@ -326,7 +326,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns plain data with every leaf changed."""
+    """Return plain data with every leaf changed."""
     value = change(value)
     if isinstance(value, Mapping) and value.keys() != {"base64"}:
         return {name: _each(each, change) for name, each in value.items()}
@@ -334,7 +334,7 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Returns a cassette's content. Raises ConfigError for a file that is not one."""
+    """Return a cassette's content. Raises ConfigError for a file that is not one."""
     try:
         found = json.loads(opening.read_file(Path(path), _MOST_FILE_BYTES))
     except OSError as error:

@@ -38,24 +38,24 @@ _SHAPES = re.compile(
 
 
 def looks_secret(text: str) -> bool:
-    """Returns whether a text holds what looks like a token or a key."""
+    """Return whether a text holds what looks like a token or a key."""
     return bool(_SHAPES.search(text))
 
 
 def has_secret(text: str) -> bool:
-    """Returns whether a text holds what looks secret, or is known to be."""
+    """Return whether a text holds what looks secret, or is known to be."""
     return looks_secret(text) or redact.clean(text) != text
 
 
 def scrubbed(text: str) -> str:
-    """Returns a text without values whose names say that they are secret, and without known secrets."""
+    """Return a text without values whose names say that they are secret, and without known secrets."""
     # Known secrets first: a value that is taken out has one form then, whether or not it is known, too.
     text = _IN_JSON.sub(rf'\1"{TAKEN_OUT}"', _IN_FORMS.sub(rf"\1={TAKEN_OUT}", redact.clean(text)))
     return _CAPABILITY.sub(rf"URI\1\2\1{TAKEN_OUT}", text)
 
 
 def scrubbed_body(body: bytes) -> bytes:
-    """Returns a body without secrets; one that is not text has none."""
+    """Return a body without secrets; one that is not text has none."""
     try:
         return scrubbed(body.decode("utf-8")).encode()
     except UnicodeDecodeError:
@@ -63,7 +63,7 @@ def scrubbed_body(body: bytes) -> bytes:
 
 
 def kept_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the headers that may be kept, each as it was given: a text, or a list of them."""
+    """Return the headers that may be kept, each as it was given: a text, or a list of them."""
     return {name: _kept(name, value) for name, value in headers.items() if _KEPT.fullmatch(name)}
 
 

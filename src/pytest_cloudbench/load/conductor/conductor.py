@@ -173,7 +173,7 @@ class Conductor:
     def _watched(self, agent: str, told: Watched) -> None:
         """End a run on all agents when its metric has been steady; a little later, so that all hear of it in time."""
         run = self._runs.get(told.run)
-        if run is not None and run.decider is not None and run.decider.is_over(told):
+        if run is not None and run.decider is not None and run.decider.add_report(told):
             run.end_ns = now_ns() + _margin_ns(len(run.item.members))
             run.item.busy_until_s = run.end_ns / 1e9
             if self.coordinator is not None:
@@ -280,7 +280,7 @@ class Conductor:
                 run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}), which may have added to the times")
 
     def _result(self, item: Item, payloads: Mapping[str, HandedIn]) -> Merged:
-        """All agents are done: merge, verify, store and judge. Returns the answer that every agent's test receives."""
+        """All agents are done: merge, verify, store and judge. Return the answer that every agent's test receives."""
         self.meter.end()
         self.on_end()
         first = next(iter(payloads.values()))
@@ -386,7 +386,7 @@ class Conductor:
 
 
 def _lost(item: Item) -> list[str]:
-    """Returns a doubt for agents that an item has lost, and one for those that had been lost before it began."""
+    """Return a doubt for agents that an item has lost, and one for those that had been lost before it began."""
     absent = item.expected - len({*item.entered, *item.missing})
     began = f"began with {len(item.entered)} of {item.expected} agents"
     began += f": {absent} had been lost before, and not been replaced yet"
@@ -394,7 +394,7 @@ def _lost(item: Item) -> list[str]:
 
 
 def _line(subject: Subject) -> str:
-    """Returns what tells a run from others of its experiment: its side, its label, or nothing if it has a number."""
+    """Return what tells a run from others of its experiment: its side, its label, or nothing if it has a number."""
     if subject.turn is not None:
         return f"{subject.turn.side}{'' if subject.turn.pair else ', warm-up'}"
     label = label_of(subject.nodeid, subject.fullname)
@@ -407,12 +407,12 @@ def _margin_ns(agents: int) -> int:
 
 
 def _gathered(kind: type[Message], handler: Callable[[Item, dict[str, Any]], Any]) -> Handler:
-    """Returns a handler for a gathering whose payloads are messages of one kind."""
+    """Return a handler for a gathering whose payloads are messages of one kind."""
     return lambda item, payloads: handler(
         item, {agent: kind.from_plain(payload) for agent, payload in payloads.items()}
     )
 
 
 def _asked(kind: type[Message], answer: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Returns what answers requests that are messages of one kind."""
+    """Return what answers requests that are messages of one kind."""
     return lambda agent, payload: answer(agent, kind.from_plain(payload))

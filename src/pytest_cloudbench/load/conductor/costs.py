@@ -42,7 +42,7 @@ class Price:
 
 
 def read_prices(table: Mapping[str, Any]) -> Mapping[str, Price]:
-    """Returns the prices of a parsed table, by the scheme of the driver. Raises TypeError for an unknown key."""
+    """Return the prices of a parsed table, by the scheme of the driver. Raises TypeError for an unknown key."""
     return {scheme: Price(**row) for scheme, row in table.items()}
 
 
@@ -56,7 +56,7 @@ def _prices() -> Mapping[str, Price]:
 
 
 def price_of(spec: str) -> Price | None:
-    """Returns what a provider charges; None if that is unknown. ``X+fast`` is another client of X.
+    """Return what a provider charges; None if that is unknown. ``X+fast`` is another client of X.
 
     A price is the provider's own, and not that of other services to which the spec's ``endpoint`` leads.
     """
@@ -67,7 +67,7 @@ def price_of(spec: str) -> Price | None:
 
 
 def _endpoint_host(spec: ProviderSpec) -> str | None:
-    """Returns the host to which a spec's endpoint leads; None if it names none."""
+    """Return the host to which a spec's endpoint leads; None if it names none."""
     if "endpoint" not in spec.params:
         return None
     try:
@@ -77,14 +77,14 @@ def _endpoint_host(spec: ProviderSpec) -> str | None:
 
 
 def _name(spec: str) -> str:
-    """Returns what messages call an account: its scheme, and the host of its endpoint."""
+    """Return what messages call an account: its scheme, and the host of its endpoint."""
     parsed = ProviderSpec.parse(spec)
     host = _endpoint_host(parsed)
     return parsed.scheme if host is None else f"{parsed.scheme} at {host}"
 
 
 def estimate_usd(price: Price, asked: Start, requests: Mapping[Verb, int]) -> float:
-    """Returns what a run costs, in US dollars: its operations, what is prepared before, the listing after, and bytes.
+    """Return what a run costs, in US dollars: its operations, what is prepared before, the listing after, and bytes.
 
     Args:
         price: what the provider charges.
@@ -102,7 +102,7 @@ def estimate_usd(price: Price, asked: Start, requests: Mapping[Verb, int]) -> fl
 
 
 def announcement(asked: Start, money: str = "") -> str:
-    """Returns the line that announces what is about to be done to a real service."""
+    """Return the line that announces what is about to be done to a real service."""
     load = asked.load
     more = f" ({load.prepared} uploads before)" if load.prepared else ""
     moved = f", {load.bytes:,} bytes {'down' if asked.load.operation is Verb.GET else 'up'}"
@@ -146,7 +146,7 @@ class Spending:
             )
 
     def begin(self, asked: Start, accounts: Sequence[tuple[str, Mapping[Verb, int]]]) -> str:
-        """Returns the line that announces a run on real accounts, after the bound was checked and the user agreed.
+        """Return the line that announces a run on real accounts, after the bound was checked and the user agreed.
 
         Args:
             asked: what is going to be done.
@@ -190,6 +190,6 @@ def _told(known: Mapping[str, Price | None], cost_usd: float, unknown: list[str]
 
 
 def _money(usd: float) -> str:
-    """Returns an amount to the cent; a smaller one with two significant digits."""
+    """Return an amount to the cent; a smaller one with two significant digits."""
     digits = max(2, 1 - floor(log10(usd))) if usd > 0 else 2
     return f"${usd:.{digits}f}"

@@ -38,7 +38,7 @@ class Outputs:
             expectations.check_file(self._updated)
 
     def judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
-        """Returns the recorded claims that judge this session: not those that it renews itself."""
+        """Return the recorded claims that judge this session: not those that it renews itself."""
         if self._updated is None or self._updated.resolve() != Path(self._judged_by or "").resolve():
             return list(claims)
         from pytest_cloudbench.judge.observed import is_observed

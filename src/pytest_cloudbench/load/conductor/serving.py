@@ -47,10 +47,10 @@ class Workers(Protocol):
     """xdist's workers, as the service for their agents needs them."""
 
     def is_apart(self, agent: str) -> bool:
-        """Returns whether an agent is at a different item from the one where others wait for it."""
+        """Return whether an agent is at a different item from the one where others wait for it."""
 
     def size(self) -> int:
-        """Returns how many agents run an item for the whole fleet, if none is lost."""
+        """Return how many agents run an item for the whole fleet, if none is lost."""
 
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Workers have collected items that all of them run."""
@@ -140,7 +140,7 @@ class Serving:
                 reporter.write_line(line, **markup)
 
     def _asker(self) -> Callable[[str], bool] | None:
-        """Returns a function that puts a question to the user; None if no user sits at a terminal."""
+        """Return a function that puts a question to the user; None if no user sits at a terminal."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if "CI" in os.environ or reporter is None or not reporter.isatty:
             return None
@@ -202,7 +202,7 @@ class Serving:
             self.entries.gate.settle(session)
 
     def header(self) -> list[str]:
-        """Returns lines for pytest's header, if it is already known that the plugin is used."""
+        """Return lines for pytest's header, if it is already known that the plugin is used."""
         providers = ", ".join(self.config.option.cloudbench_provider or ["the default provider"])
         return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
 
@@ -303,7 +303,7 @@ class Serving:
             self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative(root)}` merges them")
 
     def _past_capture(self) -> Callable[[str], None]:
-        """Returns a writer of lines for when a test runs here: another thread must not suspend pytest's capture."""
+        """Return a writer of lines for when a test runs here: another thread must not suspend pytest's capture."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         with nullcontext() if capture is None else capture.global_and_fixture_disabled():
             try:

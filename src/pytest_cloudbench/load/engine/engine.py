@@ -1,6 +1,6 @@
-"""The load engine: turns due times into operations and keeps their records. The only clock for operations.
+"""The load engine, which runs operations at their due times and records them. The only clock for operations.
 
-What may live here: threads, waiting, time stamps. One agent runs one engine at a time.
+Only it has threads, waiting and time stamps. One agent runs one engine at a time.
 
 **Open loop** (``run_schedule``): the plan is fixed in advance. Threads of a bounded pool take
 numbered tickets in due order, prepare the payload, wait for the due time and do the operation, so
@@ -28,7 +28,7 @@ from pytest_cloudbench.workload.arrival import Plan, ThinkTime, Threads
 from pytest_cloudbench.workload.trace import VERBS
 
 MAX_THREADS = 512
-"""The most operations in flight at once in one agent. Beyond it the engine is late and says so."""
+"""The most operations in flight at once in one agent. With more, operations begin late, and their records show it."""
 
 _READY_WINDOW_NS = 100_000_000
 _READY_THREADS = 64
@@ -36,22 +36,22 @@ _NAP_S = 0.2
 """The longest wait between checks of the stop signal."""
 
 _SWITCH_INTERVAL_S = 0.02
-"""How long a thread may hold the interpreter while others wait for it. It is longer than an operation's own work, so
-that answers which arrive together are finished one by one, instead of all waiting for the last."""
+"""How long a thread may hold the interpreter while others wait for it. This is longer than an operation's own work.
+Answers that arrive together are therefore finished one by one, and do not all wait for the last one."""
 
 
 class Task(Protocol):
-    """Defines one operation. ``prepare`` runs before the due time; only ``execute`` is timed."""
+    """One operation of a run. ``prepare`` runs before the due time, and only ``execute`` is timed."""
 
     @property
     def verb(self) -> Verb: ...
 
     def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
-        """Returns what ``execute`` needs, the number of bytes that the operation will move, and their digest."""
+        """Return the argument of ``execute``, the number of bytes that the operation will move, and their digest."""
         ...
 
     def execute(self, prepared: Any) -> int:
-        """Run the operation. Returns the time of the first byte in ns, or 0 if it is not known. Raises CloudError."""
+        """Run the operation. Return the time of the first byte in ns, or 0 if it is unknown. Raises CloudError."""
         ...
 
 
@@ -60,19 +60,19 @@ class Steps(Task, Protocol):
     """A task that can also follow a plan that specifies each operation, such as a replayed trace."""
 
     def step(self, verb: Verb, size_bytes: int) -> Task:
-        """The task for one operation of the plan."""
+        """Return the task for one operation of the plan."""
         ...
 
 
 def outcome_of(kind: ErrorKind) -> Outcome:
-    """Returns the outcome for a kind of error; throttling is not failure."""
+    """Return the outcome of an operation that ended with this kind of error. Throttling is not a failure."""
     if kind is ErrorKind.THROTTLED:
         return Outcome.THROTTLED
     return Outcome.CORRUPT if kind is ErrorKind.CORRUPT else Outcome.FAILED
 
 
 class Budget:
-    """Stops a run before it exceeds a number of operations or bytes. None means no bound."""
+    """A limit on the operations and bytes of a run. None means no limit."""
 
     def __init__(self, max_ops: int | None = None, max_bytes: int | None = None) -> None:
         self.max_ops, self.max_bytes = max_ops, max_bytes
@@ -95,15 +95,16 @@ class Engine:
     """One agent's engine.
 
     Attributes:
-        task: what each operation does; must also be a ``Steps`` if the plan specifies each operation.
+        task: the operation to run. It must also be a ``Steps`` if the plan specifies each operation.
         record: called with every finished ``Op``, from many threads.
         agent: this agent's index, kept in every record.
         stop: set from outside to end the run early.
-        budget: bound on operations and bytes.
-        max_threads: bound on operations in flight.
-        requests: how many requests this thread has sent so far (see ``drivers.base.Counting``), if that is known.
-        end_ns: operations that are due at this time or later are not begun; set from outside while it runs.
-        measured_from_ns: operations that are due before are a warm-up; set from outside before the first one.
+        budget: limit on operations and bytes.
+        max_threads: limit on operations in flight.
+        requests: returns how many requests this thread has sent so far (see ``drivers.base.Counting``). None if the
+            driver does not count them.
+        end_ns: operations that are due at this time or later are not begun. Set from outside while the engine runs.
+        measured_from_ns: operations that are due earlier are a warm-up. Set from outside before the first operation.
     """
 
     task: Task
@@ -116,41 +117,44 @@ class Engine:
     error: BaseException | None = None
     end_ns: int | None = None
     measured_from_ns: int = 0
-    _begun_cpu_s: float | None = None
+    _cpu_at_start_s: float | None = None
     _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
-    _halted: bool = False
-    _busy: set[int] = field(default_factory=set)
+    _is_halted: bool = False
+    _busy_threads: set[int] = field(default_factory=set)
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
 
-        Raises what the first failing thread raised, unless it was a CloudError, and UsageError for a plan that says
-        what each operation is when ``task`` is not a ``Steps``.
+        Raises what the first failing thread raised, unless it was a CloudError. Raises UsageError if the plan specifies
+        each operation and ``task`` is not a ``Steps``.
         """
         pool = _Pool(self, plan, start_ns)
         ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
-        self._run(pool.spawn, min(ready, len(plan)), pool.join)
+        self._run_until_joined(pool.start_thread, min(ready, len(plan)), pool.join)
 
     def run_closed(
         self, arrival: ThinkTime, sensors: Iterable[int], count: int | Callable[[int], int], seed: str, start_ns: int,
         time_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """Run ``count`` operations per sensor (or of each), one thread each, which sleeps after each operation."""
+        """Run ``count`` operations of each sensor in a thread of its own, which sleeps after each operation.
+
+        ``count`` may also be a function of the sensor.
+        """
         think_ns = round(arrival.interval_s * 1e9 / time_scale)
 
-        def sensor_loop(sensor: int) -> None:
+        def run_sensor(sensor: int) -> None:
             due = start_ns + round(arrival.first_s(seed, sensor) * 1e9 / time_scale)
             for seq in range(count(sensor) if callable(count) else count):
-                end = self._one(self.task, sensor, seq, due)
+                end = self._run_one(self.task, sensor, seq, due)
                 if end is None:
                     return
                 due = end + think_ns
 
         threads = [
-            threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
+            threading.Thread(target=self._run_guarded, args=(run_sensor, sensor), name=f"sensor-{sensor}", daemon=True)
             for sensor in sensors
         ]
-        self._run_all(threads)
+        self._run_threads(threads)
 
     def run_pool(
         self, arrival: Threads, threads: Iterable[int], files: Sequence[tuple[int, int]], seed: str,
@@ -158,47 +162,49 @@ class Engine:
     ) -> None:  # fmt: skip
         """Run one operation for each of ``files`` (sensor, sequence number), each on the next free thread.
 
-        An operation is scheduled when a thread is free for it, and all are prepared before ``start_ns`` is asked for:
-        the time this process takes to make a payload must not count as the provider's.
+        An operation is due when a thread is free for it. All are prepared before ``start_ns`` is called, because the
+        time that this process takes to make a payload must not count as the provider's.
 
         Args:
             arrival: when threads begin and how long they pause.
             threads: the numbers of this agent's threads.
             files: the files to work on, in this order.
             seed: of random first delays.
-            start_ns: called once when all is prepared; gives the common start.
+            start_ns: called once when all is prepared. Return the common start.
             time_scale: divides all times.
         """
         works = [self.task.prepare(*file) for file in files]
         queue, common_ns = deque(range(len(files))), start_ns()
         pause_ns = round(arrival.pause_s * 1e9 / time_scale)
 
-        def thread_loop(thread: int) -> None:
+        def run_thread(thread: int) -> None:
             due = common_ns + round(arrival.first_s(seed, thread) * 1e9 / time_scale)
-            while self._wait(due, queue):
+            while self._wait_until_due(due, queue):
                 try:
                     ticket = queue.popleft()
                 except IndexError:
                     return
-                due = self._do(self.task, *files[ticket], works[ticket], due) + pause_ns
+                due = self._execute(self.task, *files[ticket], works[ticket], due) + pause_ns
 
-        self._run_all(
+        self._run_threads(
             [
-                threading.Thread(target=self._guarded, args=(thread_loop, thread), name=f"thread-{thread}", daemon=True)
+                threading.Thread(
+                    target=self._run_guarded, args=(run_thread, thread), name=f"thread-{thread}", daemon=True
+                )
                 for thread in threads
             ]
         )
 
     @property
     def in_flight(self) -> int:
-        """How many operations have begun and not ended: threads that are in one."""
-        return len(self._busy)
+        """The number of operations that have begun and not ended."""
+        return len(self._busy_threads)
 
     def measured_cpu_s(self) -> float:
-        """Returns this process's CPU time since the first operation after the warm-up began; 0 if there was none."""
-        return 0.0 if self._begun_cpu_s is None else time.process_time() - self._begun_cpu_s
+        """Return this process's CPU time since the first operation after the warm-up began, or 0 if there was none."""
+        return 0.0 if self._cpu_at_start_s is None else time.process_time() - self._cpu_at_start_s
 
-    def _run_all(self, threads: Sequence[threading.Thread]) -> None:
+    def _run_threads(self, threads: Sequence[threading.Thread]) -> None:
         waiting = iter(enumerate(threads))
 
         def start_next() -> None:
@@ -211,33 +217,33 @@ class Engine:
                     "raise its limit on processes, or use fewer sensors or agents"
                 ) from error
 
-        self._run(start_next, len(threads), lambda: _join(threads))
+        self._run_until_joined(start_next, len(threads), lambda: _join_threads(threads))
 
-    def _run(self, spawn: Callable[[], None], count: int, join: Callable[[], None]) -> None:
-        former = sys.getswitchinterval()
+    def _run_until_joined(self, start: Callable[[], None], count: int, join: Callable[[], None]) -> None:
+        former_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:
             for _ in range(count):
-                spawn()
+                start()
             join()
         except BaseException:
-            self._halted = True
+            self._is_halted = True
             join()
             raise
         finally:
-            sys.setswitchinterval(former)
+            sys.setswitchinterval(former_interval_s)
         if self.error is not None:
             raise self.error
 
-    def _guarded(self, target: Callable[..., None], *args: Any) -> None:
+    def _run_guarded(self, target: Callable[..., None], *args: Any) -> None:
         try:
             target(*args)
         except BaseException as error:  # a bug or the budget: ends the run, and the caller raises it
             self.error = self.error or error
-            self._halted = True
+            self._is_halted = True
 
-    def _wait(self, due_ns: int, queue: Sized | None = None) -> bool:
-        """Wait for ``due_ns``. Returns False if the run is to stop, or as soon as ``queue`` is empty."""
+    def _wait_until_due(self, due_ns: int, queue: Sized | None = None) -> bool:
+        """Wait for ``due_ns``. Return False if the run is to stop, or as soon as ``queue`` is empty."""
         while (left_ns := due_ns - now_ns()) > 0:
             if self._is_over(due_ns) or (queue is not None and not queue):
                 return False
@@ -245,30 +251,30 @@ class Engine:
         return not self._is_over(due_ns)
 
     def _is_over(self, due_ns: int) -> bool:
-        return self._halted or self.stop.is_set() or (self.end_ns is not None and due_ns >= self.end_ns)
+        return self._is_halted or self.stop.is_set() or (self.end_ns is not None and due_ns >= self.end_ns)
 
-    def _one(
-        self, task: Task, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None
+    def _run_one(
+        self, task: Task, sensor: int, seq: int, due_ns: int, on_start: Callable[[], None] | None = None
     ) -> int | None:
-        """Prepare, wait, run and record one operation. Returns its end, or None if the run is to stop."""
+        """Prepare, wait, run and record one operation. Return its end, or None if the run is to stop."""
         work = task.prepare(sensor, seq)
-        if not self._wait(due_ns):
+        if not self._wait_until_due(due_ns):
             return None
-        if started is not None:
-            started()
-        return self._do(task, sensor, seq, work, due_ns)
+        if on_start is not None:
+            on_start()
+        return self._execute(task, sensor, seq, work, due_ns)
 
-    def _do(self, task: Task, sensor: int, seq: int, work: tuple[Any, int, bytes], due_ns: int) -> int:
-        """Do and record one operation that is prepared and due. Returns its end."""
+    def _execute(self, task: Task, sensor: int, seq: int, work: tuple[Any, int, bytes], due_ns: int) -> int:
+        """Run and record one operation that is prepared and due. Return its end."""
         prepared, size_bytes, digest = work
         self.budget.take(size_bytes)
         outcome, kind, retry_after_s, first_byte_ns, detail = Outcome.OK, None, None, 0, ""
-        if self._begun_cpu_s is None and due_ns >= self.measured_from_ns:
-            self._begun_cpu_s = time.process_time()
+        if self._cpu_at_start_s is None and due_ns >= self.measured_from_ns:
+            self._cpu_at_start_s = time.process_time()
         requests = self.requests
         before = requests() if requests is not None else 0
         thread = threading.get_ident()
-        self._busy.add(thread)
+        self._busy_threads.add(thread)
         before_ns = self._thread_wait_ns()
         start_ns = now_ns()
         try:
@@ -279,7 +285,7 @@ class Engine:
             outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
             detail = error.detail
         finally:
-            self._busy.discard(thread)
+            self._busy_threads.discard(thread)
         waited_ns = self._thread_wait_ns()
         self.record(
             Op(
@@ -305,19 +311,19 @@ class Engine:
 
 
 class _Pool:
-    """Threads that take tickets. A thread that starts work leaves another one waiting, up to the bound."""
+    """Threads that take tickets. A thread that begins an operation lets another one wait, up to ``max_threads``."""
 
     def __init__(self, engine: Engine, plan: Plan, start_ns: int) -> None:
         self._engine, self._plan, self._start_ns = engine, plan, start_ns
         self._lock = threading.Lock()
         self._next = 0
         self._waiting = 0
-        self._full = False
+        self._is_full = False
         self._threads: list[threading.Thread] = []
         self._step = self._find_step()
 
     def _find_step(self) -> Callable[[int], Task] | None:
-        """Returns what gives the task of a ticket if the plan specifies each operation."""
+        """Return a function from a ticket to its task, or None if the plan does not specify each operation."""
         codes, sizes, task = self._plan.code, self._plan.size_bytes, self._engine.task
         if codes is None or sizes is None:
             return None
@@ -326,35 +332,37 @@ class _Pool:
         step = task.step
         return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
 
-    def spawn(self) -> None:
-        thread = threading.Thread(target=self._engine._guarded, args=(self._work,), name="engine", daemon=True)
+    def start_thread(self) -> None:
+        thread = threading.Thread(
+            target=self._engine._run_guarded, args=(self._take_tickets,), name="engine", daemon=True
+        )
         with self._lock:
             self._threads.append(thread)
             self._waiting += 1
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more threads: those there are do the work, and are late
+        except RuntimeError:  # the system gives no more threads: the existing ones do the work, and are late
             with self._lock:
                 self._waiting -= 1
-                self._full = True
+                self._is_full = True
             if len(self._threads) == 1:
                 raise
 
     def join(self) -> None:
         joined = 0
         while joined < len(self._threads):
-            _join(self._threads[joined : joined + 1])
+            _join_threads(self._threads[joined : joined + 1])
             joined += 1
 
-    def _work(self) -> None:
-        due_ns, sensor, seq, start_ns, one = (
+    def _take_tickets(self) -> None:
+        due_ns, sensor, seq, start_ns, run_one = (
             self._plan.due_ns,
             self._plan.sensor,
             self._plan.seq,
             self._start_ns,
-            self._engine._one,
+            self._engine._run_one,
         )
-        total, lock, started = len(due_ns), self._lock, self._started
+        total, lock, leave_waiting = len(due_ns), self._lock, self._leave_waiting
         task, step = self._engine.task, self._step
         while True:
             with lock:
@@ -364,20 +372,21 @@ class _Pool:
                 return
             if step is not None:
                 task = step(ticket)
-            if one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], started) is None:
+            if run_one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], leave_waiting) is None:
                 return
             with lock:
                 self._waiting += 1
 
-    def _started(self) -> None:
+    def _leave_waiting(self) -> None:
+        """Count the calling thread as working, and start another one if none waits for the next operation."""
         with self._lock:
             self._waiting -= 1
-            short = not self._waiting and not self._full and self._next < len(self._plan)
-        if short and len(self._threads) < self._engine.max_threads:
-            self.spawn()
+            needs_thread = not self._waiting and not self._is_full and self._next < len(self._plan)
+        if needs_thread and len(self._threads) < self._engine.max_threads:
+            self.start_thread()
 
 
-def _join(threads: Iterable[threading.Thread]) -> None:
+def _join_threads(threads: Iterable[threading.Thread]) -> None:
     """Wait for threads in pieces, so that Ctrl-C reaches the main thread on every platform."""
     for thread in threads:
         while thread.is_alive():

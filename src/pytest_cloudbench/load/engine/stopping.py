@@ -1,8 +1,7 @@
-"""When a run ends before all of its operations are done: its metric has been steady (``judge.steady``).
+"""The early end of a run whose metric has been steady (``judge.steady``), and the drift of a metric in any run.
 
-What may live here: the agents' half, which reports what operations took, and the controller's half, which decides for
-the whole fleet. All agents end at one due time: what is due before is done, and nothing later is begun. And whether a
-metric drifted in any run, which its end is the time to say.
+What may live here: the agents' half, which reports the times of operations, and the controller's half, which decides
+for the whole fleet. All agents end at one due time: operations that are due earlier are done, later ones are not begun.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from pytest_cloudbench.load.engine.engine import Engine
 from pytest_cloudbench.load.messages import EndOfRun, Watched
 from pytest_cloudbench.model import Op, Outcome
 
-_USUAL = "response_p50"
-"""What is looked at for a drift in a run that does not say what is to be steady."""
+_DEFAULT_METRIC = "response_p50"
+"""The metric whose drift is described in a run without ``until``."""
 _AMOUNT_FIELDS = ("scheduled_ns", "start_ns", "end_ns", "size_bytes")
-"""What ``amount_of`` takes."""
+"""The arguments of ``amount_of`` after the metric."""
 
 
 class RunWatch:
-    """What one agent's operations took, for the controller, and the end of the run when that says so.
+    """The reports of one agent's operations to the controller, which may end the run.
 
     Args:
         agent: this process in the fleet.
-        run: which run.
-        until: what is to be steady.
-        record: where records go.
+        run: the run's name.
+        until: the metric that is to be steady.
+        record: called with every finished operation.
 
     Attributes:
         measured_from_ns: the end of the warm-up on this host's clock; None before the start.
@@ -49,7 +48,7 @@ class RunWatch:
         self.measured_from_ns: int | None = None
 
     def record(self, op: Op) -> None:
-        """Keep a finished operation; from many threads."""
+        """Keep a finished operation. Many threads call this."""
         self._record(op)
         first_ns = self.measured_from_ns
         if op.outcome is Outcome.OK and first_ns is not None and op.scheduled_ns >= first_ns:
@@ -57,42 +56,42 @@ class RunWatch:
             self._waiting.append((op.end_ns + self._agent.clock_offset_ns, amount))
 
     def report(self) -> None:
-        """Tell the controller what is new."""
+        """Send the operations since the last report to the controller."""
         if self._waiting:
             new = [self._waiting.popleft() for _ in range(len(self._waiting))]
             ends_ns, amounts = (array("q", column).tobytes() for column in zip(*new, strict=True))
             self._agent.tell("watched", Watched(self._run, ends_ns, amounts))
 
-    def ends(self, engine: Engine) -> None:
-        """Let the controller end this agent's engine."""
+    def end_engine(self, engine: Engine) -> None:
+        """Let a message from the controller end this agent's engine."""
 
-        def end(payload: object) -> None:
-            told = EndOfRun.from_plain(payload)
-            if told.run == self._run:
-                end_ns = told.end_ns - self._agent.clock_offset_ns
+        def end_in_time(payload: object) -> None:
+            message = EndOfRun.from_plain(payload)
+            if message.run == self._run:
+                end_ns = message.end_ns - self._agent.clock_offset_ns
                 engine.end_ns = end_ns if engine.end_ns is None else min(end_ns, engine.end_ns)
 
-        self._agent.listeners["end"] = end
+        self._agent.listeners["end"] = end_in_time
 
 
 class Decider:
-    """Decides when a run may end; agents report from different threads."""
+    """The decision when a run may end. Agents report from different threads."""
 
     def __init__(self, until: Stable) -> None:
         self._lookout, self._lock, self._is_over = Lookout(until), threading.Lock(), False
 
-    def is_over(self, told: Watched) -> bool:
-        """Take a report. Returns True once: when the run is to end."""
+    def add_report(self, report: Watched) -> bool:
+        """Take an agent's report. Return True once, when the run is to end."""
         with self._lock:
             if self._is_over:
                 return False
-            self._is_over = self._lookout.add(_numbers(told.ends_ns), _numbers(told.amounts))
+            self._is_over = self._lookout.add(_unpack_numbers(report.ends_ns), _unpack_numbers(report.amounts))
             return self._is_over
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, for its entry, for a reader, as a reason to doubt its numbers, and how its metric drifted."""
+    """The end of a run: what its entry holds, notes for a reader, doubts about its numbers, and its metric's drift."""
 
     info: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -100,61 +99,63 @@ class End:
     drift: str = ""
 
 
-def drift_of(summary: Summary) -> str:
-    """Returns how the usual metric drifted in a run that was to do all of its operations, in words; or nothing."""
-    return drift(_USUAL, (), summary.response_s, summary.metrics["elapsed"] or 0.0)
+def describe_drift(summary: Summary) -> str:
+    """Return in words how the default metric drifted in a run without ``until``. Empty if it did not."""
+    return drift(_DEFAULT_METRIC, (), summary.response_s, summary.metrics["elapsed"] or 0.0)
 
 
-def end_of(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, end_ns: int | None) -> End:
-    """Returns how a run ended that was to end when its metric is steady, with figures from all its records.
+def describe_end(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, end_ns: int | None) -> End:
+    """Describe the end of a run that had to go on until its metric is steady, with figures from all its records.
 
     Args:
         table: its records without the warm-up.
-        until: what was to be steady.
-        ops: operations that were tried, the warm-up among them, and operations at most.
-        start_ns: when it began.
-        end_ns: when the controller ended it, None if it did not.
+        until: the metric that had to be steady.
+        ops: operations that were tried, the warm-up among them, and the most that were allowed.
+        start_ns: the start of the run.
+        end_ns: the end that the controller set, None if it set none.
     """
-    ends_ns, amounts = _columns(table, until.metric)
-    found, off = steadiness(until, ends_ns, amounts), unsettled(until, ends_ns, amounts)
-    in_turn = (
-        amounts if until.metric in ("ops_per_s", "throughput") else _columns(table, until.metric, "scheduled_ns")[1]
+    ends_ns, amounts = _times_and_amounts(table, until.metric)
+    steady, doubt = steadiness(until, ends_ns, amounts), unsettled(until, ends_ns, amounts)
+    amounts_in_order = (
+        amounts
+        if until.metric in ("ops_per_s", "throughput")
+        else _times_and_amounts(table, until.metric, "scheduled_ns")[1]
     )
     elapsed_ns = ends_ns[-1] - start_ns if ends_ns else 0
-    moved = drift(until.metric, ends_ns, in_turn, elapsed_ns, until.within)
-    known = "too few operations succeeded to tell" if found is None else f"known to ±{found.error:.1%}"
+    drift_text = drift(until.metric, ends_ns, amounts_in_order, elapsed_ns, until.within)
+    precision = "too few operations succeeded to tell" if steady is None else f"known to ±{steady.error:.1%}"
     tried, planned = ops
     if end_ns is not None:
         took = f"after {(end_ns - start_ns) / 1e9:.1f} s, with {tried:,} of {planned:,} operations"
-        line = f"ended steady {took}: {until.metric} {known}"
+        line = f"ended steady {took}: {until.metric} {precision}"
     else:
         where = f"at its budget of {planned:,}" if tried >= planned else f"early, with {tried:,} of {planned:,}"
-        asked = f" (±{until.within:.1%} was asked for)" if found is not None else ""
-        line = f"ended {where} operations: {until.metric} not steady, {known}{asked}"
+        required = f" (±{until.within:.1%} was asked for)" if steady is not None else ""
+        line = f"ended {where} operations: {until.metric} not steady, {precision}{required}"
     info = {
         "until": make_plain(until),
         "ended": "steady" if end_ns is not None else "budget" if tried >= planned else "stopped",
-        "steadiness": None if found is None else {
-            "ops": found.ops, "value": found.value, "error": found.error, "change": found.change,
+        "steadiness": None if steady is None else {
+            "ops": steady.ops, "value": steady.value, "error": steady.error, "change": steady.change,
         },
     }  # fmt: skip
-    return End(info, (line,), (off,) if off and not moved else (), moved)
+    return End(info, (line,), (doubt,) if doubt and not drift_text else (), drift_text)
 
 
-def _columns(table: OpTable, metric: str, by: str = "end_ns") -> tuple[array[int], array[int]]:
-    """Returns that time of all successful operations in its order, and what the metric is made of."""
-    times_ns, amounts, place = array("q"), array("q"), _AMOUNT_FIELDS.index(by)
+def _times_and_amounts(table: OpTable, metric: str, time_field: str = "end_ns") -> tuple[array[int], array[int]]:
+    """Return one time of all successful operations, in order, and the amounts that the metric is computed from."""
+    times_ns, amounts, column = array("q"), array("q"), _AMOUNT_FIELDS.index(time_field)
     for block in table.blocks():
         fields = zip(*(values(block, name) for name in _AMOUNT_FIELDS), strict=True)
-        for each, outcome in zip(fields, values(block, "outcome"), strict=True):
+        for times_and_size, outcome in zip(fields, values(block, "outcome"), strict=True):
             if outcome is Outcome.OK:
-                times_ns.append(each[place])
-                amounts.append(amount_of(metric, *each))
+                times_ns.append(times_and_size[column])
+                amounts.append(amount_of(metric, *times_and_size))
     rows = rows_in_order(times_ns)
     return array("q", map(times_ns.__getitem__, rows)), array("q", map(amounts.__getitem__, rows))
 
 
-def _numbers(packed: bytes) -> array[int]:
-    found = array("q")
-    found.frombytes(packed)
-    return found
+def _unpack_numbers(packed: bytes) -> array[int]:
+    numbers = array("q")
+    numbers.frombytes(packed)
+    return numbers

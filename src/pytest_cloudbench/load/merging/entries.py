@@ -92,7 +92,7 @@ class Entries:
     def info(
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
     ) -> dict[str, Any]:
-        """Returns what every entry's extra_info holds and a reader needs to trust the entry."""
+        """Return what every entry's extra_info holds and a reader needs to trust the entry."""
         learn_declared(subject.suite)
         return {
             "schema": ENTRY_SCHEMA,
@@ -195,7 +195,7 @@ class Entries:
         self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
 
     def unjudged(self) -> tuple[list[str], bool]:
-        """Returns the gates that judged no experiment, each with the reason, and whether that is a failure."""
+        """Return the gates that judged no experiment, each with the reason, and whether that is a failure."""
         if self.findings or self.comparisons:
             why = "no experiment in this run has that metric"
         elif self.selected is None:
@@ -206,14 +206,14 @@ class Entries:
         return lines, bool(self.findings or self.selected)
 
     def forgiven(self) -> list[str]:
-        """Returns gates that must fail a test that did not fail: it ended the session, or a hook made it pass."""
+        """Return gates that must fail a test that did not fail: it ended the session, or a hook made it pass."""
         return [
             f"{line} ({fullname} {info['outcome']})"
             for fullname, info, line in self._failing if info["outcome"] in ("passed", "unfinished")
         ]  # fmt: skip
 
     def compare(self) -> Sequence[str]:
-        """Read what relative gates compare with. Returns the names of files that cannot be read.
+        """Read what relative gates compare with. Return the names of files that cannot be read.
 
         Raises UsageError if the user named a run that cannot be read.
         """
@@ -223,12 +223,12 @@ class Entries:
 
     @property
     def stores(self) -> bool:
-        """Returns whether a gate compares runs; if so, this run's entries are stored for the next run."""
+        """Return whether a gate compares runs; if so, this run's entries are stored for the next run."""
         return self.gate is not None or self.has_relative
 
     @property
     def has_relative(self) -> bool:
-        """Returns whether a bound from the command line is relative to an earlier run."""
+        """Return whether a bound from the command line is relative to an earlier run."""
         return any(gate.relative for gate in self._gates)
 
     def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
@@ -254,7 +254,7 @@ class Entries:
 
 
 def _without_provider(subject: Subject) -> str:
-    """Returns an entry's name without the provider among its parameters, so that it is the same for all providers."""
+    """Return an entry's name without the provider among its parameters, so that it is the same for all providers."""
     test, mark, rest = subject.fullname.partition("[")
     inside, _, label = rest.rpartition("]")
     if not mark:

@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.judge.records import VERBS, OpTable, values
-from pytest_cloudbench.load.engine.stopping import Decider, End, drift_of, end_of
+from pytest_cloudbench.load.engine.stopping import Decider, End, describe_drift, describe_end
 from pytest_cloudbench.load.merging import wire
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.messages import LoadShape, Merged, Start, Subject
@@ -122,7 +122,7 @@ class _Measured:
 
     @property
     def left_out(self) -> int:
-        """Returns how many operations belong to the warm-up."""
+        """Return how many operations belong to the warm-up."""
         return len(self.table) - self.summary.ops
 
 
@@ -168,7 +168,7 @@ def merge(
 
 
 def _measure(run: OpenRun, table: OpTable) -> _Measured:
-    """Returns what all records of a run say, verified against what the provider lists."""
+    """Return what all records of a run say, verified against what the provider lists."""
     asked = run.asked
     since_ns = run.measured_from_ns if asked.load.warm_up_s else None
     verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
@@ -186,12 +186,12 @@ def _measure(run: OpenRun, table: OpTable) -> _Measured:
         "wire_bytes_per_op": on_wire.bytes / len(table) if on_wire.bytes is not None and table else None,
     }  # fmt: skip
     tried = len(table), asked.load.ops
-    ending = end_of(counted, asked.load.until, tried, run.start_ns, run.end_ns) if asked.load.until else End()
+    ending = describe_end(counted, asked.load.until, tried, run.start_ns, run.end_ns) if asked.load.until else End()
     return _Measured(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
 
 
 def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
-    """Returns the extra_info of a run's entry."""
+    """Return the extra_info of a run's entry."""
     entry = run.asked.entry
     return {
         **entries.info(run.asked.subject, run.item, entry.published, run.profile_digest), **entry.extra,
@@ -230,7 +230,7 @@ def _operation_notes(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _spread(run: OpenRun, measured: _Measured) -> Mapping[str, Sequence[float]]:
-    """Returns the samples by which providers, or the two sides of a comparison, are ranked."""
+    """Return the samples by which providers, or the two sides of a comparison, are ranked."""
     if run.asked.subject.turn is not None:
         return {"quiet_service": quiet_service_s(measured.counted, run.beside)}
     return spread_of(measured.counted, measured.summary.response_s)
@@ -270,7 +270,7 @@ def _store(
 
 
 def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> list[str]:
-    """Returns a doubt if a server has failed that the run has chosen by itself: then the provider is not to blame.
+    """Return a doubt if a server has failed that the run has chosen by itself: then the provider is not to blame.
 
     Args:
         servers: which these are, or an empty text.
@@ -284,7 +284,7 @@ def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> lis
 
 
 def _block_of(subject: Subject) -> dict[str, str]:
-    """Returns what records of a block say of it."""
+    """Return what records of a block say of it."""
     turn = subject.turn
     return {} if turn is None else {"side": turn.side, "block": str(turn.number), "provider": subject.provider}
 
@@ -293,23 +293,23 @@ def answer(
     info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
     ops: Mapping[str, Any] | None = None, tried: bytes = b"",
 ) -> Merged:  # fmt: skip
-    """Returns the answer that all agents get for a run or a conclusion."""
+    """Return the answer that all agents get for a run or a conclusion."""
     judged = tuple((each.status, each.line) for each in judgements)
     return Merged(info, judged, tuple(doubts), tuple(notes), ops or {}, tried)
 
 
 def planned_of(load: LoadShape) -> dict[str, Any]:
-    """Returns what an entry says of how long a load was to be. Bounded by time, its operations may differ by chance."""
+    """Return what an entry says of how long a load was to be. Bounded by time, its operations may differ by chance."""
     return {"planned_ops": None, "for_s": load.for_s} if load.for_s else {"planned_ops": load.ops}
 
 
 def _may_end_early(run: OpenRun) -> bool:
-    """Returns whether fewer operations than planned are no surprise."""
+    """Return whether fewer operations than planned are no surprise."""
     return run.end_ns is not None or run.asked.load.ends_by_time
 
 
 def _time_notes(run: OpenRun, measured: _Measured) -> list[str]:
-    """Returns a note if a closed loop had done the most that it may do before its time was up."""
+    """Return a note if a closed loop had done the most that it may do before its time was up."""
     load = run.asked.load
     if not load.ends_by_time or len(measured.table) < load.ops:
         return []
@@ -317,7 +317,7 @@ def _time_notes(run: OpenRun, measured: _Measured) -> list[str]:
 
 
 def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
-    """Returns what an entry says of the warm-up; nothing if there is none."""
+    """Return what an entry says of the warm-up; nothing if there is none."""
     warm_up_s = run.asked.load.warm_up_s
     if not warm_up_s:
         return {}
@@ -335,7 +335,7 @@ def _warm_up_notes(run: OpenRun, measured: _Measured) -> list[str]:
 
 
 def _tried_by_sensor(table: OpTable) -> bytes:
-    """Returns how many operations of each sensor were tried; see ``Merged``."""
+    """Return how many operations of each sensor were tried; see ``Merged``."""
     sensors, seqs = table.column("sensor"), table.column("seq")
     found = array("I", bytes(4 * (max(sensors, default=-1) + 1)))
     for sensor, seq in zip(sensors, seqs, strict=True):
@@ -344,14 +344,14 @@ def _tried_by_sensor(table: OpTable) -> bytes:
 
 
 def _drift(run: OpenRun, measured: _Measured) -> str:
-    """Returns how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
+    """Return how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
     if run.asked.load.until:
         return measured.ending.drift
-    return drift_of(measured.summary) if run.asked.entry.store and run.asked.subject.turn is None else ""
+    return describe_drift(measured.summary) if run.asked.entry.store and run.asked.subject.turn is None else ""
 
 
 def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[str]:
-    """Returns why this run's numbers may be wrong."""
+    """Return why this run's numbers may be wrong."""
     summary, left_out = measured.summary, measured.left_out
     doubts, planned = [], run.asked.load.ops
     late_s = summary.metrics["lateness_p99"]
@@ -369,7 +369,7 @@ def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[st
 
 
 def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification | None) -> dict[str, Any]:
-    """Returns what else the extra_info of one run's entry holds: all counts, and what the load was."""
+    """Return what else the extra_info of one run's entry holds: all counts, and what the load was."""
     load = run.asked.load
     return {
         "start_wall_ms": run.start_wall_ms,

@@ -40,14 +40,14 @@ def begin(asked: Iterable[Start]) -> TcpCounter:
 
 
 def ended(counter: TcpCounter) -> Carried:
-    """Returns what the clients' connections have carried; questions whether a service still answers are left out."""
+    """Return what the clients' connections have carried; questions whether a service still answers are left out."""
     from pytest_cloudbench.services.child import OWN_QUESTIONS
 
     return counter.stop(OWN_QUESTIONS)
 
 
 def believed(found: Carried, operation: Verb, payload_bytes: int, missing: Collection[str]) -> Carried:
-    """Returns what was counted for a run, unless something shows that it is not what all its operations have carried.
+    """Return what was counted for a run, unless something shows that it is not what all its operations have carried.
 
     Args:
         found: what was counted.
@@ -66,7 +66,7 @@ def believed(found: Carried, operation: Verb, payload_bytes: int, missing: Colle
 
 
 def told(found: Carried) -> dict[str, Any]:
-    """Returns what an entry says of ``wire_bytes_per_op``: how it was found, or why it is not known."""
+    """Return what an entry says of ``wire_bytes_per_op``: how it was found, or why it is not known."""
     is_known = found.bytes is not None
     return {
         "wire_by": "socket counters" if is_known else None,
@@ -120,7 +120,7 @@ class Wire:
         return result, WireSeen.from_plain(told)
 
     def _start(self) -> str:
-        """Begin to capture. Returns why not, or an empty text."""
+        """Begin to capture. Return why not, or an empty text."""
         from pytest_cloudbench.net.capture import Capture
 
         try:
@@ -157,7 +157,7 @@ class Wire:
             found.path.unlink(missing_ok=True)
 
     def _where(self) -> tuple[str, list[int]]:
-        """Returns the interface, and the ports of the service. Raises UsageError if they cannot be known."""
+        """Return the interface, and the ports of the service. Raises UsageError if they cannot be known."""
         given: Any = self.experiment.agent.ask("provide", self.experiment.provider.spec)
         provided = Provided.from_plain(given)
         if provided.children:

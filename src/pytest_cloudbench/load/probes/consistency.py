@@ -134,7 +134,7 @@ def _concluded(
 
 
 def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: float) -> list[str]:
-    """Returns what the numbers mean, in sentences."""
+    """Return what the numbers mean, in sentences."""
     notes = []
     if extra["flapped"]:
         notes.append(
@@ -180,7 +180,7 @@ class _Probe:
     _counts: dict[int, int] = field(default_factory=dict)
 
     def run(self, check: str, files: int) -> dict[str, Any]:
-        """Returns plain data: the trials, and why it ended early."""
+        """Return plain data: the trials, and why it ended early."""
         one: Callable[[int], Trial] = getattr(self, f"_{check}")
 
         def guarded(number: int) -> Trial | None:
@@ -292,7 +292,7 @@ class _Probe:
     def _polled(
         self, since_ns: int, look: Callable[[], str], is_final: Callable[[str], bool] = lambda seen: not seen
     ) -> tuple[list[Glance], bool]:
-        """Read again and again. Returns the reads, and whether the file has settled to what ``is_final`` accepts."""
+        """Read again and again. Return the reads, and whether the file has settled to what ``is_final`` accepts."""
         reads, settling = list[Glance](), Settling(self.settle_s, is_final)
         while not self.stop.is_set():
             start_ns = now_ns()
@@ -314,7 +314,7 @@ class _Probe:
         return reads, settling.is_settled
 
     def _seen(self, number: int, version: int | None) -> str:
-        """Download a file. Returns an empty text if it is that version (None: if it is gone), else what was seen."""
+        """Download a file. Return an empty text if it is that version (None: if it is gone), else what was seen."""
         found = self._download(number, (0, 1))
         if version is None:
             return "" if found is None else _THERE
@@ -327,7 +327,7 @@ class _Probe:
         return _MISSING if found is None else _OTHER if found < 0 else f"version {found}"
 
     def _download(self, number: int, versions: Sequence[int]) -> int | None:
-        """Returns which of the versions a download gives, -1 if none of them, and None if there is no file."""
+        """Return which of the versions a download gives, -1 if none of them, and None if there is no file."""
 
         def read() -> int:
             data = b"".join(self.reader.get(self._path(number)))
@@ -341,7 +341,7 @@ class _Probe:
             raise
 
     def _listed(self, number: int, version: int | None) -> str:
-        """List the folder. Returns an empty text if it shows that version (None: if the file is not shown)."""
+        """List the folder. Return an empty text if it shows that version (None: if the file is not shown)."""
         sizes = [entry.size_bytes for entry in self._listing(number) if entry.path == self._path(number)]
         if version is None:
             return _THERE if sizes else ""
@@ -352,7 +352,7 @@ class _Probe:
         return "" if sizes[0] == self._content(number, version).size_bytes else _OLD
 
     def _copies(self, number: int) -> str:
-        """List the folder. Returns an empty text if there is exactly one file of this number, under its own name."""
+        """List the folder. Return an empty text if there is exactly one file of this number, under its own name."""
         stem = self._path(number).removesuffix(".bin")
         found = [entry.path for entry in self._listing(number) if entry.path.startswith(stem)]
         if not found:
@@ -381,7 +381,7 @@ class _Probe:
         return RandomContent(f"{self.key}/{number}/{version}", self.size_bytes + version)
 
     def _put(self, number: int, version: int) -> tuple[int, int]:
-        """Upload, and wait if the provider asks for it. Returns start and end of the attempt that succeeded."""
+        """Upload, and wait if the provider asks for it. Return start and end of the attempt that succeeded."""
         return self._written(
             Verb.PUT, number, lambda: self.writer.put(self._path(number), self._content(number, version))
         )
@@ -390,7 +390,7 @@ class _Probe:
         return self._written(Verb.DELETE, number, lambda: self.writer.delete(self._path(number)))
 
     def _try_put(self, number: int, version: int) -> tuple[int, int] | None:
-        """Upload once. Returns its start and end, or None if it failed."""
+        """Upload once. Return its start and end, or None if it failed."""
         begin_ns = now_ns()
         content = self._content(number, version)
         try:

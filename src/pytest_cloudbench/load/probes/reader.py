@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.drivers.base import Counting, Driver
 from pytest_cloudbench.load.engine.engine import Budget
-from pytest_cloudbench.load.engine.operations import compare
+from pytest_cloudbench.load.engine.operations import compare_content
 from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, FleetError, chunks
 from pytest_cloudbench.services.child import Child
 from pytest_cloudbench.support import redact
@@ -84,7 +84,7 @@ class FileWatcher(Protocol):
         ...
 
     def finish(self, patience_s: float, gone: Callable[[], bool]) -> Sequence[Attempt]:
-        """Wait until the file is intact, at most ``patience_s``, or until ``gone``. Returns all tries in order."""
+        """Wait until the file is intact, at most ``patience_s``, or until ``gone``. Return all tries in order."""
         ...
 
 
@@ -156,13 +156,13 @@ class Watcher:
             self._over.set()
 
     def _try(self, path: str, content: Content) -> tuple[Attempt, float]:
-        """Try one download. Returns the attempt, and how long the provider asks to wait."""
+        """Try one download. Return the attempt, and how long the provider asks to wait."""
         driver = self._driver
         requests = driver.requests if isinstance(driver, Counting) else None
         before = requests() if requests else 0
         start_ns = self._clock()
         try:
-            first_byte_ns, read_bytes, is_right = compare(driver, path, content, self._clock)
+            first_byte_ns, read_bytes, is_right = compare_content(driver, path, content, self._clock)
         except CloudError as error:
             end_ns, sent = self._clock(), requests() - before if requests else None
             detail = redact.clean(error.detail)  # a separate process sends it over a pipe
@@ -314,7 +314,7 @@ class _Served:
 
 
 def main(clock: Callable[[], int] = now_ns) -> int:
-    """Run the reading process until the parent closes the pipe or dies. Returns the exit status."""
+    """Run the reading process until the parent closes the pipe or dies. Return the exit status."""
     answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not get between the answers
     requests, orphaned = queue.SimpleQueue[str | None](), threading.Event()
     served = _Served(clock, orphaned)

@@ -288,7 +288,7 @@ class _Series:
         return offsets[self.reader].minus(offsets[self.writer])
 
     def _one(self, number: int, reader: Watcher | ReaderProcess | None, log: OpLog) -> bool:
-        """Measure one file. Returns False if it cannot go on: a needed agent is gone, or a budget is used up."""
+        """Measure one file. Return False if it cannot go on: a needed agent is gone, or a budget is used up."""
         agent, name = self.experiment.agent, f"{self.run}:{number}"
         path, content = self.on.file(number, 0)
         if reader is not None:
@@ -394,7 +394,7 @@ class _Series:
         return {name: None if value is None else value / 1e6 for name, value in zip(names, values, strict=True)}
 
     def _notes(self, ready: Sequence[FileReadiness], extra: Mapping[str, Any]) -> list[str]:
-        """Returns what the numbers mean, in sentences."""
+        """Return what the numbers mean, in sentences."""
         notes = []
         size = f"files of {extra['size_bytes']:,} bytes"
         if extra["not_ready"]:
@@ -416,5 +416,5 @@ class _Series:
 
 
 def _first(kind: type[_M], told: Mapping[str, Any]) -> _M | None:
-    """Returns the answer of the one agent that gave one."""
+    """Return the answer of the one agent that gave one."""
     return next((kind.from_plain(each) for each in told.values() if each is not None), None)

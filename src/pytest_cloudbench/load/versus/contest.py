@@ -93,7 +93,7 @@ class Contests:
         self._open: dict[str, _Contest] = {}
 
     def next(self, item: Item, payloads: Mapping[str, BlockEnded]) -> Turn:
-        """All agents that did not fail are done with a block. Returns whose turn it is now."""
+        """All agents that did not fail are done with a block. Return whose turn it is now."""
         now_s = self._clock()
         contest = self._open.get(item.nodeid)
         if contest is None:
@@ -141,7 +141,7 @@ class Contests:
             self._conclude(nodeid, why, is_judged=False)
 
     def _enough(self, contest: _Contest, now_s: float) -> str:
-        """Returns why another pair is not needed, or not possible; empty if it is."""
+        """Return why another pair is not needed, or not possible; empty if it is."""
         rules, elapsed_s = self._rules, now_s - contest.began_s
         found = {name: self._compared(contest, name, _pairs(shown)) for name, shown in contest.shown.items()}
         if found and self._is_decided(contest, found):
@@ -153,7 +153,7 @@ class Contests:
         return ""
 
     def _is_decided(self, contest: _Contest, found: Mapping[str, Mapping[str, Difference]]) -> bool:
-        """Returns whether all experiments have their answer, or with a gate, whether the test has its own."""
+        """Return whether all experiments have their answer, or with a gate, whether the test has its own."""
         if self._margins is None:
             return all(paired.is_decided(differences, self._rules.deciding) for differences in found.values())
         answers = [self._ruling(contest, name, each).answer for name, each in found.items()]
@@ -194,7 +194,7 @@ class Contests:
     # -- one entry for both sides -------------------------------------------------------------------
 
     def _conclude(self, nodeid: str, stopped: str, *, is_judged: bool = True) -> dict[str, str]:
-        """Store what was found, and let the gate judge it. Returns what machine-readable reports say about it."""
+        """Store what was found, and let the gate judge it. Return what machine-readable reports say about it."""
         contest, told = self._open.pop(nodeid), dict[str, str]()
         elapsed_s = self._clock() - contest.began_s
         for fullname, shown in contest.shown.items():
@@ -214,7 +214,7 @@ class Contests:
     def _info(
         self, shown: Sequence[_Shown], differences: Mapping[str, Difference], stopped: str, minutes: float
     ) -> dict[str, Any]:
-        """Returns the entry's extra_info. It has no metric at its top level, so that no run is compared with it."""
+        """Return the entry's extra_info. It has no metric at its top level, so that no run is compared with it."""
         sides = {each.turn.side: each for each in reversed(shown)}
         first = shown[0].info
         info = {key: first[key] for key in _OF_ENTRY if key in first} | {"outcome": "unfinished", "missing_agents": {}}
@@ -243,7 +243,7 @@ class Contests:
 
 
 def _side_of(number: int) -> Side:
-    """Returns the side of a block: the first pair warms up and does not count."""
+    """Return the side of a block: the first pair warms up and does not count."""
     return paired.side_of(number - 2 if number >= 2 else number)
 
 
@@ -252,7 +252,7 @@ def _of(turn: Turn) -> str:
 
 
 def _pairs(shown: Sequence[_Shown]) -> dict[int, Pair]:
-    """Returns the complete pairs after the warm-up by their numbers, as they were measured."""
+    """Return the complete pairs after the warm-up by their numbers, as they were measured."""
     by_pair: dict[int, dict[str, BlockValues]] = {}
     for each in shown:
         if each.turn.pair and not each.unfit:
@@ -261,7 +261,7 @@ def _pairs(shown: Sequence[_Shown]) -> dict[int, Pair]:
 
 
 def _doubts(shown: Sequence[_Shown]) -> list[str]:
-    """Returns why the comparison may be wrong: each kind of doubt with the number of blocks that had it."""
+    """Return why the comparison may be wrong: each kind of doubt with the number of blocks that had it."""
     counts = Counter(doubt.partition(" (")[0] for each in shown if not each.unfit for doubt in each.doubts)
     told = [f"{count} of {len(shown)} blocks: {doubt}" for doubt, count in counts.items()]
     out = [f"pair {each.turn.pair} is left out: {each.unfit} {_of(each.turn)}" for each in shown if each.unfit]

@@ -124,7 +124,7 @@ def provided(config: pytest.Config, make: Callable[[str], Provider]) -> Iterator
 
 
 def run_in_turns(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
-    """Run an item once per block until the controller has seen enough. Returns the reports of the last block.
+    """Run an item once per block until the controller has seen enough. Return the reports of the last block.
 
     Fixtures of the test's own are made anew for each block, those of its module and session stay.
     """

@@ -101,14 +101,14 @@ def _check_provider(text: str, source: str, key: str) -> None:
 
 def _check_traces(bench: BenchExperiment, source: str, key: str) -> None:
     """Raise ConfigError unless all rows of traces that will be used can be replayed, and start soon."""
-    from pytest_cloudbench.load.engine.operations import traced_work
+    from pytest_cloudbench.load.engine.operations import find_traced_work
 
     for case in bench.cases:
         load = case.load
         if not isinstance(load.arrival, Replay):
             continue
         try:
-            traced_work(load.arrival, range(load.sensors), load.ops_per_sensor)
+            find_traced_work(load.arrival, range(load.sensors), load.ops_per_sensor)
         except UsageError as error:
             raise ConfigError(source, f"{key}.arrival.file", str(error)) from None
         begin_s = load.arrival.trace.begin_s / load.arrival.scale

@@ -1,7 +1,4 @@
-"""Whether there is enough memory for a run, checked before anything is allocated.
-
-What may live here: how much memory operations need, and how much this machine has left.
-"""
+"""The check that a run's operations fit into memory, before anything is allocated for them."""
 
 from __future__ import annotations
 
@@ -14,47 +11,47 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads
 
 _PLANNED_BYTES, _PREPARED_BYTES, _STREAMED_BYTES, _SENSOR_BYTES = 300, 800, 150, 100
-"""Bytes of one operation in an open loop (unfolded to a plan), in a pool (prepared before the start), in a closed loop
-(its record); and of one sensor. Measured with CPython 3.11: 130 for a plan, 100 for a record, 590 for what is
+"""Bytes of one operation in an open loop (a row of its plan), in a pool (prepared before the start) and in a closed
+loop (its record), and of one sensor. Measured with CPython 3.11: 130 for a plan, 100 for a record, 590 for what is
 prepared."""
 
 _SMALL_BYTES = 64 * 1024 * 1024
-"""This much is always available, or nothing would run."""
+"""A need of at most this is not checked: nothing would run without so much memory."""
 
 
-def check_room(deal: Deal, ask: Callable[[], int | None]) -> None:
+def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
     """Raise UsageError for a run whose operations would not fit into memory.
 
-    ``ask`` gives the available bytes (None: not known); it is called only if much is needed.
+    ``find_available`` returns the available bytes, None if unknown. It is called only if much is needed.
     """
     ops, arrival = deal.sensors * deal.ops_per_sensor, deal.arrival
     if isinstance(arrival, Threads):
-        each_bytes = _PREPARED_BYTES
+        op_bytes = _PREPARED_BYTES
     elif isinstance(arrival, ThinkTime):
-        each_bytes = _STREAMED_BYTES
+        op_bytes = _STREAMED_BYTES
     else:
-        each_bytes = _PLANNED_BYTES
+        op_bytes = _PLANNED_BYTES
         if arrival.steps(0, 0) is not None:  # a trace, which is in memory already; sensors may have fewer operations
             ops = 0
-    needed = ops * each_bytes + deal.sensors * _SENSOR_BYTES
+    needed = ops * op_bytes + deal.sensors * _SENSOR_BYTES
     if needed <= _SMALL_BYTES:
         return
-    available = ask()
+    available = find_available()
     if available is not None and needed > available:
         what = f"{ops:,} operations" if ops else f"{deal.sensors:,} sensors"
         raise UsageError(
-            f"experiment.run: {what} would take about {_size(needed)} of memory, and this machine has "
-            f"{_size(available)}; use fewer, or several runs one after the other"
+            f"experiment.run: {what} would take about {_format_size(needed)} of memory, and this machine has "
+            f"{_format_size(available)}; use fewer, or several runs one after the other"
         )
 
 
 def available_bytes() -> int | None:
-    """Returns the memory that this machine or container can still provide; None if unknown."""
-    found = [each for each in (_of_machine(), _of_container()) if each is not None]
-    return min(found, default=None)
+    """Return the memory that this machine or container can still provide, None if unknown."""
+    limits = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
+    return min(limits, default=None)
 
 
-def _of_machine() -> int | None:
+def _machine_bytes() -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -68,7 +65,7 @@ def _of_machine() -> int | None:
         return None
 
 
-def _of_container() -> int | None:
+def _container_bytes() -> int | None:
     try:
         limit, used = (Path("/sys/fs/cgroup", name).read_text("ascii") for name in ("memory.max", "memory.current"))
         return max(0, int(limit) - int(used))
@@ -76,7 +73,7 @@ def _of_container() -> int | None:
         return None
 
 
-def _size(count_bytes: float) -> str:
+def _format_size(count_bytes: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if count_bytes < 1000:
             return f"{count_bytes:.3g} {unit}"

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
+from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
 from pytest_cloudbench.load.engine.operations import Deal
-from pytest_cloudbench.load.engine.room import available_bytes, check_room
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime, Threads
 from pytest_cloudbench.workload.trace import Replay, parse_trace
@@ -37,26 +37,26 @@ def test_what_this_machine_has_left() -> None:
 )
 def test_what_does_not_fit_is_refused(deal: Deal, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        check_room(deal, lambda: GB)
+        check_memory(deal, lambda: GB)
     assert "and this machine has 1 GB; use fewer" in str(caught.value)
-    check_room(deal, lambda: None)
-    check_room(deal, lambda: 10**30)
+    check_memory(deal, lambda: None)
+    check_memory(deal, lambda: 10**30)
 
 
 def test_nobody_is_asked_about_what_fits_everywhere() -> None:
     def fail() -> int:
         raise AssertionError
 
-    check_room(Deal(FixedInterval(1), 10_000, 10), fail)
-    check_room(Deal(FixedInterval(1), 1_000_000, 1), lambda: GB)
+    check_memory(Deal(FixedInterval(1), 10_000, 10), fail)
+    check_memory(Deal(FixedInterval(1), 1_000_000, 1), lambda: GB)
 
 
 @pytest.mark.parametrize("arrival", [Threads(3), Threads(7), ThinkTime(1)])
 @pytest.mark.parametrize("agents", [1, 2, 5])
 def test_files_are_counted_without_being_made(arrival: Threads | ThinkTime, agents: int) -> None:
     deal = Deal(arrival, 11, 1 if isinstance(arrival, Threads) else 4)
-    counts = [deal.count(index, agents) for index in range(agents)]
-    assert counts == [len(deal.files(index, agents)) for index in range(agents)]
+    counts = [deal.count_agent_files(index, agents) for index in range(agents)]
+    assert counts == [len(deal.agent_files(index, agents)) for index in range(agents)]
 
 
 BENCH = """

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.judge.anytime import AnytimeInterval, interval, needed
+from pytest_cloudbench.judge.anytime import AnytimeInterval, interval, values_needed
 
 Noise = tuple[list[float], list[float]]
 """The difference of each pair, and its level."""
@@ -53,7 +53,7 @@ def test_the_interval_holds_the_truth_at_every_look(noise: Callable[[Random, int
     assert ordinary >= 6
 
 
-def test_equal_sides_differ_in_few_of_all_the_ways_in_which_they_could_have_been_exchanged() -> None:
+def test_equal_sides_rarely_differ_in_all_exchanges_of_sides() -> None:
     """No randomness: 512 sessions, of which each is as likely as any other."""
     away, levels = [0.1, 0.12, 0.09, 0.3, 0.11, 0.08, 0.1, 0.25, 0.12], [3.0, 1, 4, 2, 5, 1, 2, 1, 6]
     wrong = 0
@@ -81,7 +81,7 @@ def test_a_few_wild_pairs_do_not_hide_a_difference() -> None:
     assert min(spread) > 0.1  # of which an interval for normal noise would need 100 pairs and more
 
 
-def test_what_slow_pairs_tell_less_of_is_found_in_quick_ones() -> None:
+def test_differences_are_found_in_quick_pairs_if_slow_ones_are_noisy() -> None:
     random = Random(4)
     sessions = [busy(random, 80) for _ in range(20)]
     aware = sum(found_after(each, log(1.1)) < inf for each in sessions)
@@ -90,7 +90,7 @@ def test_what_slow_pairs_tell_less_of_is_found_in_quick_ones() -> None:
     assert unaware <= 14
 
 
-def test_precise_pairs_are_few() -> None:
+def test_few_precise_pairs_are_enough() -> None:
     random = Random(5)
     found = [found_after(([random.gauss(0, 0.01) for _ in range(20)], [0.0] * 20), log(1.1)) for _ in range(20)]
     assert max(found) <= 9
@@ -116,7 +116,7 @@ CHANGES = st.lists(st.integers(-1000, 1000).map(lambda number: number / 1000), m
 
 @given(CHANGES, st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_it_moves_turns_and_grows_with_its_values(changes: list[float], random: Random) -> None:
+def test_the_interval_shifts_flips_and_scales_with_its_values(changes: list[float], random: Random) -> None:
     levels = [random.gauss(0, 1) for _ in changes]
     found = interval(changes, 0.01, 0.001, levels)
     assert found.low <= found.change <= found.high
@@ -130,19 +130,19 @@ def test_it_moves_turns_and_grows_with_its_values(changes: list[float], random: 
 
 @given(CHANGES)
 @settings(max_examples=40, deadline=None)
-def test_who_may_be_wrong_more_often_knows_more(changes: list[float]) -> None:
+def test_a_larger_alpha_gives_a_narrower_interval(changes: list[float]) -> None:
     strict, loose = interval(changes, 0.001, 0.001), interval(changes, 0.1, 0.001)
     assert strict.low <= loose.low <= loose.high <= strict.high
 
 
 @pytest.mark.parametrize("noise", [normal, heavy, busy])
-def test_as_many_values_as_are_needed_find_it_in_most_cases(noise: Callable[[Random, int], Noise]) -> None:
+def test_the_values_needed_find_a_change_in_most_cases(noise: Callable[[Random, int], Noise]) -> None:
     random, enough, told = Random(6), 0, 0
     for _ in range(20):
         values, levels = noise(random, 400)
         values = [value + log(1.1) for value in values]
         first = interval(values[:25], 0.005, 0.005, levels[:25])
-        count = needed(first, values[:25], 0.005, 0.005, log(1.1))
+        count = values_needed(first, values[:25], 0.005, 0.005, log(1.1))
         if outside(first, 0.0):
             continue
         assert count is not None
@@ -152,7 +152,7 @@ def test_as_many_values_as_are_needed_find_it_in_most_cases(noise: Callable[[Ran
     assert enough >= 0.75 * told
 
 
-def test_what_can_never_be_found_is_not_promised() -> None:
+def test_no_number_of_values_is_promised_for_a_hopeless_change() -> None:
     wild = [(-1.0) ** number * 50 for number in range(20)]
-    assert needed(interval(wild, 0.005), wild, 0.005, 0.005, 0.1) is None
-    assert needed(interval([0.1], 0.005), [0.1], 0.005, 0.005, 0.1) is None
+    assert values_needed(interval(wild, 0.005), wild, 0.005, 0.005, 0.1) is None
+    assert values_needed(interval([0.1], 0.005), [0.1], 0.005, 0.005, 0.1) is None

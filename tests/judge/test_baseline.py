@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.judge.baseline import Compared, Stored, choose, faults, is_about_times
+from pytest_cloudbench.judge.baseline import (
+    BaselineValue,
+    StoredEntry,
+    baseline_faults,
+    choose_baseline,
+    is_about_times,
+)
 
 NOW: dict[str, Any] = {
     "schema": 2, "outcome": "unfinished", "doubts": [], "missing_agents": {}, "agents": 4, "machine": "Linux, 2 x CPU",
@@ -22,16 +28,16 @@ LATE = "engine saturated (lateness p99 310 ms is over 200 ms)"
 OUTLIER = {"answer": "met", "quarantined": ["quiet_p50"]}
 
 
-def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> Stored:
+def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> StoredEntry:
     """A valid entry with the given changes."""
-    return Stored(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
+    return StoredEntry(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
 
 
-def test_the_latest_that_fits_is_chosen() -> None:
-    assert choose([stored(1), stored(2), stored(3)], NOW, "response_p99") == Compared(3.0)
+def test_the_latest_comparable_entry_is_chosen() -> None:
+    assert choose_baseline([stored(1), stored(2), stored(3)], NOW, "response_p99") == BaselineValue(3.0)
     worse = [stored(9, outcome="failed"), stored(9, doubts=["engine saturated"]), stored(9, agents=50)]
-    assert choose([stored(1), stored(2), *worse], NOW, "response_p99") == Compared(2.0)
-    assert choose([], NOW, "response_p99") == Compared(None, "no baseline yet")
+    assert choose_baseline([stored(1), stored(2), *worse], NOW, "response_p99") == BaselineValue(2.0)
+    assert choose_baseline([], NOW, "response_p99") == BaselineValue(None, "no baseline yet")
 
 
 @pytest.mark.parametrize(
@@ -71,30 +77,38 @@ def test_the_latest_that_fits_is_chosen() -> None:
         ({"schema": 1}, "came from another version"),
     ],
 )
-def test_what_does_not_fit_and_why(changes: dict[str, Any], reason: str) -> None:
+def test_entries_that_are_no_baseline_and_why(changes: dict[str, Any], reason: str) -> None:
     one = stored(**changes)
-    assert choose([one], NOW, "response_p99") == Compared(None, f"no baseline: the stored run {reason}")
-    assert choose([one] * 3, NOW, "response_p99") == Compared(None, f"no baseline: the 3 stored runs {reason}")
-    named = choose([one], NOW, "response_p99", named="0001")
+    assert choose_baseline([one], NOW, "response_p99") == BaselineValue(None, f"no baseline: the stored run {reason}")
+    assert choose_baseline([one] * 3, NOW, "response_p99") == BaselineValue(
+        None, f"no baseline: the 3 stored runs {reason}"
+    )
+    named = choose_baseline([one], NOW, "response_p99", named="0001")
     if reason.startswith(("differed", "came")):
-        assert named == Compared(1.0, f"0001_a.json {reason}"), "a named run is used, and a remark says how it differs"
+        assert named == BaselineValue(1.0, f"0001_a.json {reason}"), (
+            "a named run is used, and a remark says how it differs"
+        )
     else:
-        assert named == Compared(None, f"0001_a.json {reason}", fails=True)
+        assert named == BaselineValue(None, f"0001_a.json {reason}", fails=True)
 
 
 @pytest.mark.parametrize("value", [nan, inf, "1.0", None, True, [1], 10**400])
-def test_what_holds_no_number(value: object) -> None:
+def test_an_entry_without_a_number_is_no_baseline(value: object) -> None:
     reason = "held no number for response_p99"
-    assert choose([stored(value)], NOW, "response_p99") == Compared(None, f"no baseline: the stored run {reason}")
-    assert choose([stored(value)], NOW, "response_p99", "1") == Compared(None, f"0001_a.json {reason}", fails=True)
-    assert choose([stored(2), stored(value)], NOW, "response_p99") == Compared(2.0)
+    assert choose_baseline([stored(value)], NOW, "response_p99") == BaselineValue(
+        None, f"no baseline: the stored run {reason}"
+    )
+    assert choose_baseline([stored(value)], NOW, "response_p99", "1") == BaselineValue(
+        None, f"0001_a.json {reason}", fails=True
+    )
+    assert choose_baseline([stored(2), stored(value)], NOW, "response_p99") == BaselineValue(2.0)
 
 
-def test_all_that_speaks_against_a_run_is_listed_the_gravest_first() -> None:
+def test_all_faults_of_an_entry_are_listed_the_gravest_first() -> None:
     told = stored(doubts=[LATE], outcome="failed", gate={"answer": "broken"}).info
-    assert faults(told) == ["failed only at the gate", "had doubts about its times"]
-    assert faults(stored(doubts=["gone"], outcome="failed").info) == ["had doubts", "did not pass"]
-    assert faults(stored(gate={"answer": "met", "quarantined": []}).info) == []
+    assert baseline_faults(told) == ["failed only at the gate", "had doubts about its times"]
+    assert baseline_faults(stored(doubts=["gone"], outcome="failed").info) == ["had doubts", "did not pass"]
+    assert baseline_faults(stored(gate={"answer": "met", "quarantined": []}).info) == []
 
 
 @pytest.mark.parametrize(
@@ -118,15 +132,15 @@ def test_a_doubt_is_about_times_only_if_counts_are_right_all_the_same(doubt: obj
 
 
 def test_several_reasons_are_counted() -> None:
-    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), Stored("x", {"mean": 1})]
-    assert choose(entries, NOW, "response_p99").remark == (
+    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), StoredEntry("x", {"mean": 1})]
+    assert choose_baseline(entries, NOW, "response_p99").remark == (
         "no baseline: of 4 stored runs 1 held no number for response_p99, 1 did not pass, "
         "2 differed in agents (50, here 4)"
     )
 
 
 def test_a_named_run_without_the_test_is_an_error() -> None:
-    assert choose([], NOW, "response_p99", named="0001") == Compared(
+    assert choose_baseline([], NOW, "response_p99", named="0001") == BaselineValue(
         None, "the run 0001 has no entry for this test", fails=True
     )
 
@@ -140,19 +154,19 @@ plain = st.recursive(
 
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from([*NOW, "other"]), plain), max_size=3), st.sampled_from(["", "0001"]))
-def test_whatever_was_stored_is_judged(infos: list[dict[str, Any]], named: str) -> None:
-    found = choose([Stored("0001_a.json", info) for info in infos], NOW, "response_p99", named)
+def test_any_stored_entry_is_judged(infos: list[dict[str, Any]], named: str) -> None:
+    found = choose_baseline([StoredEntry("0001_a.json", info) for info in infos], NOW, "response_p99", named)
     assert found.value is not None or found.remark
     assert "\n" not in found.remark
 
 
 def test_a_run_that_had_zero_is_no_baseline_where_higher_is_better() -> None:
     reason = "held 0 for response_p99, to which no percentage applies"
-    assert choose([stored(0.0)], NOW, "response_p99") == Compared(0.0)
-    assert choose([stored(0.0)], NOW, "response_p99", higher=True) == Compared(
+    assert choose_baseline([stored(0.0)], NOW, "response_p99") == BaselineValue(0.0)
+    assert choose_baseline([stored(0.0)], NOW, "response_p99", higher=True) == BaselineValue(
         None, f"no baseline: the stored run {reason}"
     )
-    assert choose([stored(2), stored(0.0)], NOW, "response_p99", higher=True) == Compared(2.0)
-    assert choose([stored(0.0)], NOW, "response_p99", "1", higher=True) == Compared(
+    assert choose_baseline([stored(2), stored(0.0)], NOW, "response_p99", higher=True) == BaselineValue(2.0)
+    assert choose_baseline([stored(0.0)], NOW, "response_p99", "1", higher=True) == BaselineValue(
         None, f"0001_a.json {reason}", fails=True
     )

@@ -64,7 +64,7 @@ def test_a_real_change_is_seldom_doubtful_unless_runs_are_alike(kind: str, most:
     assert sum(change.is_doubtful for change in found) <= most * SERIES
 
 
-def test_what_does_not_vary_is_never_doubtful() -> None:
+def test_a_change_without_noise_is_never_doubtful() -> None:
     (found,) = find_changes([1000.0] * 20 + [1010.0] * 5)
     assert (found.correlation, found.is_doubtful) == (0.0, False)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.judge.baseline import Compared
+from pytest_cloudbench.judge.baseline import BaselineValue
 from pytest_cloudbench.judge.expect import (
     Expectation,
     Gate,
@@ -309,12 +309,12 @@ def test_any_text_is_a_gate_or_a_usage_error(text: str) -> None:
         assert gate.metric in METRICS
         assert isfinite(gate.limit)
         assert gate.limit >= 0
-        assert judge_gate(gate, {gate.metric: 1.0}, Compared(1.0), []).status in ("met", "broken")
+        assert judge_gate(gate, {gate.metric: 1.0}, BaselineValue(1.0), []).status in ("met", "broken")
 
 
 def status(text: str, value: float | None, former: Any = None, doubts: tuple[str, ...] = ()) -> str:
     gate = parse_gate(text)
-    compared = None if former is None else Compared(former)
+    compared = None if former is None else BaselineValue(former)
     return judge_gate(gate, {gate.metric: value}, compared, doubts).status
 
 
@@ -340,7 +340,7 @@ def test_a_relative_gate_bounds_the_worsening_and_never_an_improvement() -> None
 def test_a_relative_gate_on_a_share_of_nothing_is_unknown() -> None:
     """Nothing is 10 % below zero, so the gate could never break."""
     gate = parse_gate("throughput:10%")
-    judged = judge_gate(gate, {"throughput": 90.0}, Compared(0.0), [])
+    judged = judge_gate(gate, {"throughput": 90.0}, BaselineValue(0.0), [])
     assert judged == Judgement(
         "unknown", "gate throughput:10%: unknown, the compared run had 0, to which no percentage applies"
     )
@@ -351,17 +351,19 @@ def test_a_relative_gate_on_a_share_of_nothing_is_unknown() -> None:
 def test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_one() -> None:
     gate, metrics = parse_gate("response_p99:10%"), {"response_p99": 1.0}
     assert judge_gate(gate, metrics, None, []) == Judgement("note", "gate response_p99:10%: no baseline yet")
-    assert judge_gate(gate, metrics, Compared(None, "no baseline: so it is"), []) == Judgement(
+    assert judge_gate(gate, metrics, BaselineValue(None, "no baseline: so it is"), []) == Judgement(
         "note", "gate response_p99:10%: no baseline: so it is"
     )
-    assert judge_gate(gate, metrics, Compared(None, "it is gone", fails=True), []) == Judgement(
+    assert judge_gate(gate, metrics, BaselineValue(None, "it is gone", fails=True), []) == Judgement(
         "unknown", "gate response_p99:10%: unknown, it is gone"
     )
 
 
 def test_a_compared_run_that_differs_is_said() -> None:
     gate = parse_gate("response_p99:10%")
-    judged = judge_gate(gate, {"response_p99": 1.0}, Compared(1.0, "0001_a.json differed in agents (4, here 50)"), [])
+    judged = judge_gate(
+        gate, {"response_p99": 1.0}, BaselineValue(1.0, "0001_a.json differed in agents (4, here 50)"), []
+    )
     assert judged.line.endswith("of the compared run (0001_a.json differed in agents (4, here 50))")
 
 
@@ -375,7 +377,7 @@ def test_a_gate_on_what_is_doubted_or_not_known_is_unknown() -> None:
 def test_the_line_of_a_gate_says_value_bound_and_baseline() -> None:
     def line(text: str, value: float | None, former: float | None = None) -> str:
         gate = parse_gate(text)
-        compared = None if former is None else Compared(former)
+        compared = None if former is None else BaselineValue(former)
         return judge_gate(gate, {gate.metric: value}, compared, []).line
 
     assert line("loss_rate:0.01", 0.5) == "gate loss_rate:0.01: 0.5 breaks the bound <= 0.01"

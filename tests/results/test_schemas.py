@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.baseline import Compared, choose
+from pytest_cloudbench.judge.baseline import BaselineValue, choose_baseline
 from pytest_cloudbench.judge.expect import judge_gate, parse_gate
 from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.judge.records import OpTable
@@ -130,9 +130,9 @@ def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[
     config = pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store")
     stored = benchmarks.stored_runs(config).entries_of(entry["fullname"])
     gate = parse_gate("loss_rate:10%")
-    unnamed = choose(stored, {}, "loss_rate")
-    assert unnamed == Compared(None, "no baseline: the stored run came from another version")
-    former = choose(stored, {}, "loss_rate", named="0001")
-    assert former == Compared(0.278, "0001_worst-case.json came from another version")
+    unnamed = choose_baseline(stored, {}, "loss_rate")
+    assert unnamed == BaselineValue(None, "no baseline: the stored run came from another version")
+    former = choose_baseline(stored, {}, "loss_rate", named="0001")
+    assert former == BaselineValue(0.278, "0001_worst-case.json came from another version")
     assert judge_gate(gate, {"loss_rate": 0.3}, former, []).status == "met"
     assert judge_gate(gate, {"loss_rate": 0.31}, former, []).status == "broken"

@@ -98,8 +98,8 @@ def _power(options: argparse.Namespace) -> int:
         few = f", and {FEWEST_RUNS} are needed{_others(histories[test])}" if seen < FEWEST_RUNS else ""
         _say(f"{test}: {_runs(seen)}{few}")
         for check in found:
-            if told := _sight(check, tests):
-                _say(f"  {check.metric}: {told}")
+            if line := _sight(check, tests):
+                _say(f"  {check.metric}: {line}")
     return 0
 
 
@@ -109,12 +109,15 @@ def _runs(count: int) -> str:
 
 def _others(runs: Sequence[_Run]) -> str:
     """Why other runs are not in the baseline of the next one."""
-    from pytest_cloudbench.judge.baseline import differing, told
+    from pytest_cloudbench.judge.baseline import describe_differences, explain_no_baseline
 
     last = next((each for each in reversed(runs) if not each.point.fit), runs[-1])
-    whys = [each.point.fit or differing(each.point.fingerprint, last.point.fingerprint) for each in reversed(runs)]
+    whys = [
+        each.point.fit or describe_differences(each.point.fingerprint, last.point.fingerprint)
+        for each in reversed(runs)
+    ]
     reasons = [why for why in whys if why]
-    return f" ({told(reasons).removeprefix('no baseline: ')})" if reasons else ""
+    return f" ({explain_no_baseline(reasons).removeprefix('no baseline: ')})" if reasons else ""
 
 
 def _sight(check: Check, tests: int) -> str:

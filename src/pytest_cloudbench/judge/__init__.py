@@ -1,6 +1,6 @@
-"""From records to statements: metrics, expectations, shapes, and which level to measure next.
+"""Statements from records: metrics, expectations, shapes, gates, and which level to measure next.
 
-What may live here: pure functions of numbers. No clock, no I/O.
+All modules here are pure functions of numbers, without clock and I/O.
 """
 
 from __future__ import annotations

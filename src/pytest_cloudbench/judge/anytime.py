@@ -1,18 +1,16 @@
-"""How far two sides are apart, as an interval that may be looked at after every pair.
+"""The interval of a difference between two sides, which stays valid however often one looks at it.
 
-What may live here: differences of pairs into an interval, and how many pairs it would take. Pure functions.
+Three players bet against each value that the difference might have. What they own together says how wrong that value
+is. The first player begins with a half, the others with a quarter each, and none can expect to win while the value is
+right. So they ever own 1/alpha together with a probability of at most alpha (Ville 1939), and a session may stop at any
+look. The interval holds all values against which they own less.
 
-Three players bet against each value that the difference might have, and what they own together says how wrong it is.
-The first begins with a half, the others with a quarter each, and none can expect to win while the value is right. So
-together they ever own 1/alpha with a probability of at most alpha (Ville 1939), and a session may stop at any look.
-The interval is all values against which they own less.
-
-The first bets as if the noise were normal: its wealth is a mixture of t statistics (Lai 1976; Wang and Ramdas,
-"Anytime-valid t-tests", 2023). It is the fastest on a calm machine, and a few wild pairs ruin it. The others bet that
-the next pair is above the value, or below. That is fair whenever the noise is symmetric, however heavy its tails are
-and whatever the pairs before were (de la Pena, "A general class of exponential inequalities for martingales and
-ratios", 1999; Ramdas, Grunwald, Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference", 2023).
-What they stake may depend on everything but the order of the sides: on former pairs, and on how slow both sides of
+The first player bets as if the noise were normal. Its wealth is a mixture of t statistics (Lai 1976; Wang and Ramdas,
+"Anytime-valid t-tests", 2023). It is the fastest on a calm machine, but a few wild pairs ruin it. The other two bet
+that the next pair is above the value, or below it. That is fair whenever the noise is symmetric, however heavy its
+tails are and whatever the pairs before were (de la Pena, "A general class of exponential inequalities for martingales
+and ratios", 1999; Ramdas, Grunwald, Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference",
+2023). Their stakes may depend on everything but the order of the sides: on former pairs, and on how slow both sides of
 this pair were together. Where a machine is busy, slow pairs tell little and quick ones much.
 """
 
@@ -23,35 +21,35 @@ from dataclasses import dataclass
 from math import exp, fsum, inf, isinf, log, log1p, pi, sqrt
 from statistics import fmean, median
 
-_FIRST, _OTHER = 0.5, 0.25
-"""What the first player begins with, and each of the others."""
+_NORMAL_WEALTH, _SIGN_WEALTH = 0.5, 0.25
+"""The wealth with which the player who expects normal noise begins, and each of the other two."""
 
 _EFFECT_VARIANCE = 2.0
-"""How large a difference the t statistic expects, in variances of a pair. This and the next numbers decide when an
+"""The difference that the t statistic expects, in variances of a pair. This number and the next ones decide how soon an
 interval is short, not how often it is wrong."""
 
 _STAKE = 1.0
 """The logarithm of the odds of a bet on one side, if the pair is as far away as such pairs usually are."""
 
-_BOLDEST = 3.0
+_MAX_BOLDNESS = 3.0
 """A pair that is expected to be precise gets at most this many times the usual stake."""
 
-_WATCHED = 3
-"""Pairs before the first bet: bets need a scale."""
+_PAIRS_BEFORE_BETS = 3
+"""Pairs before the first bet, because bets need a scale."""
 
-_ALIKE = 8
-"""Former pairs with nearly the same level, from which a pair's scale is known."""
+_SIMILAR_PAIRS = 8
+"""The number of former pairs with the most similar levels, from which a pair's scale is estimated."""
 
-_TINY = 1e-12
+_MIN_SD = 1e-12
 _NINE_OF_TEN = 1.2816
 """Standard deviations below which nine of ten normal values lie."""
 
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class AnytimeInterval:
-    """Where a difference is: ``change`` in the middle, the limits infinite while nothing can be said."""
+    """The interval of a difference: its middle ``change``, and limits that are infinite while nothing is certain."""
 
     change: float
     low: float
@@ -60,7 +58,7 @@ class AnytimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class _Bet:
-    """What is staked on one pair: per unit of its distance, and up to which distance."""
+    """A bet on one pair: the pair's value, the stake per unit of distance, and the distance up to which it grows."""
 
     value: float
     stake: float
@@ -72,48 +70,52 @@ def interval(
 ) -> AnytimeInterval:
     """Return the interval of the difference.
 
-    The probability that it ever misses the true difference is at most ``alpha``, after however many values one looks,
-    if the values are distributed symmetrically around it.
+    If the values are distributed symmetrically around the true difference, the probability that the interval ever
+    misses it is at most ``alpha``, however often and after however many values one looks.
 
     Args:
         values: the difference of each pair, in the order they were measured.
         alpha: see above.
-        least_sd: the least standard deviation to believe in.
-        levels: the sum of the sides of each pair, from which its precision is guessed.
+        least_sd: a smaller standard deviation of the values is taken for this one.
+        levels: the sum of the sides of each pair, from which the precision of the pair is estimated.
     """
     if len(values) < 2:
         return AnytimeInterval(fmean(values) if values else 0.0, -inf, inf)
-    sd = max(_deviation(values), least_sd, _TINY)
-    bets = _bets(values, levels or [0.0] * len(values), max(least_sd, _TINY))
-    low = _lower(values, bets, sd, alpha)
-    high = -_lower([-value for value in values], [_Bet(-bet.value, bet.stake, bet.reach) for bet in bets], sd, alpha)
+    sd = max(_deviation(values), least_sd, _MIN_SD)
+    bets = _place_bets(values, levels or [0.0] * len(values), max(least_sd, _MIN_SD))
+    low = _lower_limit(values, bets, sd, alpha)
+    high = -_lower_limit(
+        [-value for value in values], [_Bet(-bet.value, bet.stake, bet.reach) for bet in bets], sd, alpha
+    )
     if isinf(low) or isinf(high):
         return AnytimeInterval(fmean(values), low, high)
     return AnytimeInterval((low + high) / 2, min(low, high), max(low, high))
 
 
-def needed(found: AnytimeInterval, values: Sequence[float], alpha: float, least_sd: float, change: float) -> int | None:
-    """Return how many values would find a change in nine of ten cases, if they went on like this.
+def values_needed(
+    current: AnytimeInterval, values: Sequence[float], alpha: float, least_sd: float, change: float
+) -> int | None:
+    """Return how many values would find a change in nine of ten cases, if the noise stays the same. None if too many.
 
-    The interval is assumed to shrink like one of normal values that is as long now.
+    The interval is assumed to shrink like that of normal values which is as wide now.
     """
     if len(values) < 2:
         return None
-    alpha, count = alpha * _FIRST, len(values)
-    half, of_one = (found.high - found.low) / 2, _half(count, 1.0, alpha)
-    sd = max(_deviation(values), least_sd) if isinf(half) or isinf(of_one) else half / of_one
+    alpha, count = alpha * _NORMAL_WEALTH, len(values)
+    width, unit_width = (current.high - current.low) / 2, _half_width(count, 1.0, alpha)
+    sd = max(_deviation(values), least_sd) if isinf(width) or isinf(unit_width) else width / unit_width
     if not sd:
         return None
     count = 2
-    while _half(count, sd, alpha) + _NINE_OF_TEN * sd / sqrt(count) > change:
+    while _half_width(count, sd, alpha) + _NINE_OF_TEN * sd / sqrt(count) > change:
         count += max(1, count // 20)
-        if count > _MOST_VALUES:
+        if count > _MAX_VALUES:
             return None
     return count
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of two values or more."""
+    """Return the standard deviation of two values or more."""
     mean = fmean(values)
     return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
@@ -121,48 +123,51 @@ def _deviation(values: Sequence[float]) -> float:
 # --- the limits -----------------------------------------------------------------------------------------
 
 
-def _lower(values: Sequence[float], bets: Sequence[_Bet], sd: float, alpha: float) -> float:
-    """Return the lower limit: below it, those who bet on larger values own enough.
+def _lower_limit(values: Sequence[float], bets: Sequence[_Bet], sd: float, alpha: float) -> float:
+    """Return the lower limit of the interval: below it, the players who bet on larger values own enough.
 
-    What they own falls with the value that they bet against, so there is one such place. The player who bets on smaller
-    values is left out, which can only move the limit outwards.
+    Their wealth falls as the value that they bet against rises, so there is one such limit, found by bisection. The
+    player who bets on smaller values is left out, which can only move the limit outwards.
     """
-    count, mean, enough = len(values), fmean(values), -log(alpha)
+    count, mean, log_enough = len(values), fmean(values), -log(alpha)
 
     def is_beaten(value: float) -> bool:
-        first = log(_FIRST) + _log_normal(count, (mean - value) / sd) if value < mean else -inf
-        return _log_sum(first, log(_OTHER) + _log_signs(bets, value)) >= enough
+        first = log(_NORMAL_WEALTH) + _log_normal_wealth(count, (mean - value) / sd) if value < mean else -inf
+        return _log_of_sum(first, log(_SIGN_WEALTH) + _log_sign_wealth(bets, value)) >= log_enough
 
-    half = _half(count, sd, alpha * _FIRST)
-    below, above = mean - half, max(values)
-    if isinf(half):
-        below = min(values) - max(bet.reach for bet in bets)
-        if not is_beaten(below):
+    width = _half_width(count, sd, alpha * _NORMAL_WEALTH)
+    low, high = mean - width, max(values)
+    if isinf(width):
+        low = min(values) - max(bet.reach for bet in bets)
+        if not is_beaten(low):
             return -inf
-    while above - below > 1e-9 * sd:
-        middle = (below + above) / 2
-        if not below < middle < above:
+    while high - low > 1e-9 * sd:
+        middle = (low + high) / 2
+        if not low < middle < high:
             break
-        below, above = (middle, above) if is_beaten(middle) else (below, middle)
-    return below
+        low, high = (middle, high) if is_beaten(middle) else (low, middle)
+    return low
 
 
-def _log_sum(one: float, other: float) -> float:
-    """The logarithm of the sum of two numbers, from theirs."""
+def _log_of_sum(one: float, other: float) -> float:
+    """Return the logarithm of the sum of two numbers that are given by their logarithms."""
     return max(one, other) + log1p(exp(-abs(one - other)))
 
 
 # --- the player who expects normal noise ------------------------------------------------------------------
 
 
-def _log_normal(count: int, effect: float) -> float:
-    """The logarithm of the Bayes factor of an effect ~ N(0, g) against none; ``effect`` is in standard deviations."""
+def _log_normal_wealth(count: int, effect: float) -> float:
+    """Return the logarithm of the Bayes factor of an effect ~ N(0, g) against none.
+
+    ``effect`` is in standard deviations.
+    """
     spread, square = 1 + count * _EFFECT_VARIANCE, count * effect**2 / (count - 1)
     return count / 2 * log((1 + square) / (1 + square / spread)) - log(spread) / 2
 
 
-def _half(count: int, sd: float, alpha: float) -> float:
-    """How far from the mean this Bayes factor is 1/alpha."""
+def _half_width(count: int, sd: float, alpha: float) -> float:
+    """Return the distance from the mean at which this Bayes factor is 1/alpha."""
     spread = 1 + count * _EFFECT_VARIANCE
     bound = exp(2 / count * log(sqrt(spread) / alpha))
     if bound >= spread:
@@ -170,32 +175,37 @@ def _half(count: int, sd: float, alpha: float) -> float:
     return sd / sqrt(count) * sqrt((count - 1) * (bound - 1) / (1 - bound / spread))
 
 
-# --- those who expect symmetric noise ---------------------------------------------------------------------
+# --- the players who expect symmetric noise ---------------------------------------------------------------------
 
 
-def _bets(values: Sequence[float], levels: Sequence[float], least_scale: float) -> list[_Bet]:
-    """Return the stakes, each from the pairs before and from the pair's own level."""
-    bets = [_Bet(value, 0.0, 0.0) for value in values[:_WATCHED]]
-    for count in range(_WATCHED, len(values)):
-        middle = median(values[:count])
-        away = [abs(value - middle) for value in values[:count]]
-        gaps = [abs(level - levels[count]) for level in levels[:count]]
-        alike = sorted(range(count - 1, -1, -1), key=gaps.__getitem__)[:_ALIKE]
-        usual, here = (max(_scale(some), least_scale) for some in (away, (away[place] for place in alike)))
-        bets.append(_Bet(values[count], _STAKE * min(usual / here, _BOLDEST) / here, here))
+def _place_bets(values: Sequence[float], levels: Sequence[float], least_scale: float) -> list[_Bet]:
+    """Return the bets. Each stake depends on the pairs before and on the pair's own level."""
+    bets = [_Bet(value, 0.0, 0.0) for value in values[:_PAIRS_BEFORE_BETS]]
+    for count in range(_PAIRS_BEFORE_BETS, len(values)):
+        centre = median(values[:count])
+        distances = [abs(value - centre) for value in values[:count]]
+        level_gaps = [abs(level - levels[count]) for level in levels[:count]]
+        similar = sorted(range(count - 1, -1, -1), key=level_gaps.__getitem__)[:_SIMILAR_PAIRS]
+        usual_scale, pair_scale = (
+            max(_scale(sample), least_scale) for sample in (distances, (distances[index] for index in similar))
+        )
+        bets.append(_Bet(values[count], _STAKE * min(usual_scale / pair_scale, _MAX_BOLDNESS) / pair_scale, pair_scale))
     return bets
 
 
 def _scale(distances: Iterable[float]) -> float:
-    """The standard deviation of normal values that are so far from their middle; large distances count less."""
+    """Return the standard deviation of normal values that have these distances from their centre.
+
+    From the mean distance, in which large distances count less than in a mean of squares.
+    """
     return fmean(distances) * sqrt(pi / 2)
 
 
-def _log_signs(bets: Sequence[_Bet], value: float) -> float:
-    """The logarithm of what bets on larger values have won against ``value``."""
-    won = 0.0
+def _log_sign_wealth(bets: Sequence[_Bet], value: float) -> float:
+    """Return the logarithm of what bets on larger values have won against ``value``."""
+    log_wealth = 0.0
     for bet in bets:
         distance = bet.value - value
-        away = bet.reach if distance > bet.reach else max(distance, -bet.reach)
-        won -= log1p(exp(-bet.stake * away))
-    return won + len(bets) * log(2)
+        capped = bet.reach if distance > bet.reach else max(distance, -bet.reach)
+        log_wealth -= log1p(exp(-bet.stake * capped))
+    return log_wealth + len(bets) * log(2)

@@ -1,7 +1,7 @@
-"""Compares results with claims: expectations from a file and gates from the command line.
+"""Compare results with claims: expectations from a file, and gates from the command line.
 
-What may live here: parsing of claims and their verdicts, as pure functions of metrics. A claim on a
-number that is not known is ``unknown``, never "met".
+This module parses claims and judges them, as pure functions of metrics. A claim on an unknown number is ``unknown``,
+never "met".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-from pytest_cloudbench.judge.baseline import Compared, finite
+from pytest_cloudbench.judge.baseline import BaselineValue, is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 
@@ -23,19 +23,19 @@ Status = Literal["met", "broken", "unknown", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A claim's verdict, and the one line that states it."""
+    """The verdict on a claim, and the line that states it."""
 
     status: Status
     line: str
 
 
-_WORST: tuple[Status, ...] = ("broken", "unknown", "note", "met")
+_WORST_FIRST: tuple[Status, ...] = ("broken", "unknown", "note", "met")
 
 
 def worst(statuses: Iterable[str]) -> str:
     """Return the verdict on an entry: ``broken``, ``inconclusive``, ``note``, ``met``, or ``none`` without a claim."""
-    found = set(statuses)
-    verdict = next((status for status in _WORST if status in found), "none")
+    present = set(statuses)
+    verdict = next((status for status in _WORST_FIRST if status in present), "none")
     return "inconclusive" if verdict == "unknown" else verdict
 
 
@@ -49,7 +49,7 @@ class Expectation:
         at_least: lower bound, or None.
         at_most: upper bound, or None.
         source: where the bound comes from.
-        date: when it was published or measured.
+        date: when the bound was published or measured.
         where: test name (``test``) and parameters that the claim is limited to.
     """
 
@@ -81,52 +81,54 @@ def parse_expectations(text: str, source: str) -> list[Expectation]:
         raise ConfigError(source, "", f"is not valid TOML: {error}") from error
     for key in document:
         if key != "expect":
-            raise ConfigError(source, _named(key), "unknown key; expected only [[expect]] tables")
+            raise ConfigError(source, _format_key(key), "unknown key; expected only [[expect]] tables")
     tables = document.get("expect", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(source, "expect", "expected [[expect]] tables")
-    return [_expectation(table, source, f"expect[{number}]") for number, table in enumerate(tables)]
+    return [_parse_expectation(table, source, f"expect[{number}]") for number, table in enumerate(tables)]
 
 
-def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectation:
+def _parse_expectation(table: Mapping[str, Any], source: str, location: str) -> Expectation:
     for key, value in table.items():
         if key not in _KEYS:
-            raise ConfigError(source, f"{place}.{_named(key)}", _unknown("key", key, _KEYS))
+            raise ConfigError(source, f"{location}.{_format_key(key)}", _unknown_name("key", key, _KEYS))
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-            wanted = " or ".join(kind.__name__ for kind in _KEYS[key])
-            raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {_shown(value)}")
-        if isinstance(value, (int, float)) and not finite(value):
-            raise ConfigError(source, f"{place}.{key}", f"expected a finite number, found {_shown(value)}")
+            expected = " or ".join(kind.__name__ for kind in _KEYS[key])
+            raise ConfigError(source, f"{location}.{key}", f"expected {expected}, found {_format_value(value)}")
+        if isinstance(value, (int, float)) and not is_finite(value):
+            raise ConfigError(source, f"{location}.{key}", f"expected a finite number, found {_format_value(value)}")
     for key in ("provider", "metric", "source", "date"):
         if key not in table:
-            raise ConfigError(source, f"{place}.{key}", "is missing")
+            raise ConfigError(source, f"{location}.{key}", "is missing")
     if "*" in table["provider"]:
-        wanted = "expected one provider, as --provider names it, or emulated:PROFILE; patterns match nothing"
-        raise ConfigError(source, f"{place}.provider", f"{wanted}, found {_shown(table['provider'])}")
+        expected = "expected one provider, as --provider names it, or emulated:PROFILE; patterns match nothing"
+        raise ConfigError(source, f"{location}.provider", f"{expected}, found {_format_value(table['provider'])}")
     if table["metric"] not in METRICS:
-        raise ConfigError(source, f"{place}.metric", _unknown("metric", table["metric"], METRICS))
+        raise ConfigError(source, f"{location}.metric", _unknown_name("metric", table["metric"], METRICS))
     at_least, at_most = table.get("at_least"), table.get("at_most")
     if at_least is None and at_most is None:
-        raise ConfigError(source, place, "expected at_least, at_most or both")
+        raise ConfigError(source, location, "expected at_least, at_most or both")
     if at_least is not None and at_most is not None and at_least > at_most:
-        raise ConfigError(source, place, f"at_least {at_least} is above at_most {at_most}")
+        raise ConfigError(source, location, f"at_least {at_least} is above at_most {at_most}")
     return Expectation(
         table["provider"], table["metric"], at_least, at_most, table["source"], table["date"], table.get("where", {})
     )
 
 
-def _unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown name: the nearest known one, or all of them."""
-    return f"unknown {what} {_shown(word)}" + (did_you_mean(word, known) or f"; expected one of {', '.join(known)}")
+def _unknown_name(kind: str, name: str, known_names: Iterable[str]) -> str:
+    """Return the message for an unknown name: the most similar known one, or all of them."""
+    return f"unknown {kind} {_format_value(name)}" + (
+        did_you_mean(name, known_names) or f"; expected one of {', '.join(known_names)}"
+    )
 
 
-def _named(key: str) -> str:
-    """A key for one line."""
-    return key if key.isprintable() else _shown(key)
+def _format_key(key: str) -> str:
+    """Format a key for one line."""
+    return key if key.isprintable() else _format_value(key)
 
 
-def _shown(value: Any) -> str:
-    """A value for one short line."""
+def _format_value(value: Any) -> str:
+    """Format a value for one short line."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print very long integers
@@ -137,16 +139,16 @@ def _shown(value: Any) -> str:
 def select(
     expectations: Iterable[Expectation], providers: Sequence[str], test: str, params: Mapping[str, Any]
 ) -> list[Expectation]:
-    """The expectations for one experiment. ``providers`` are all names that its provider goes by."""
-    known = {"test": test, **params}
+    """Return the expectations for one experiment. ``providers`` are all names of its provider."""
+    values = {"test": test, **params}
     return [
         claim
         for claim in expectations
-        if claim.provider in providers and all(known.get(key) == value for key, value in claim.where.items())
+        if claim.provider in providers and all(values.get(key) == value for key, value in claim.where.items())
     ]
 
 
-def _bounds(claim: Expectation) -> str:
+def _format_bounds(claim: Expectation) -> str:
     parts = [f">= {claim.at_least:g}"] if claim.at_least is not None else []
     parts += [f"<= {claim.at_most:g}"] if claim.at_most is not None else []
     return " and ".join(parts)
@@ -154,7 +156,7 @@ def _bounds(claim: Expectation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBounds:
-    """The values that a claim allows; None is no bound on that side."""
+    """The range that a claim allows. None is no bound on that side."""
 
     at_least: float | None
     at_most: float | None
@@ -168,21 +170,21 @@ _CLAIM = re.compile(r"(\w[\w.]*)(?: >= (\S+))?(?: and)?(?: <= (\S+))? \(")
 
 
 def find_bounds(lines: object, metric: str) -> ClaimBounds | None:
-    """Return the bounds of a metric by the lines that ``judge_expectation`` made, which entries store."""
+    """Return the bounds of a metric from the lines of ``judge_expectation``, which entries store."""
     for line in lines if isinstance(lines, list) else ():
         match = _CLAIM.match(str(line))
         if match and match[1] == metric and (match[2] or match[3]):
             try:
                 return ClaimBounds(*(None if bound is None else float(bound) for bound in (match[2], match[3])))
-            except ValueError:  # written by something else
+            except ValueError:  # another program wrote the line
                 continue
     return None
 
 
 def judge_expectation(claim: Expectation, metrics: Mapping[str, float | None], doubts: Sequence[str]) -> Judgement:
-    """Judge one expectation. ``doubts`` are the reasons why this run's numbers may be wrong."""
+    """Judge one expectation. ``doubts`` are reasons why this run's numbers may be wrong."""
     value = metrics.get(claim.metric)
-    text = f"{claim.metric} {_bounds(claim)} ({claim.source}, {claim.date})"
+    text = f"{claim.metric} {_format_bounds(claim)} ({claim.source}, {claim.date})"
     if value is None or doubts:
         return Judgement("unknown", f"{text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     low_ok = claim.at_least is None or value >= claim.at_least
@@ -192,7 +194,7 @@ def judge_expectation(claim: Expectation, metrics: Mapping[str, float | None], d
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A bound from the command line: absolute, or relative to the compared run (``limit`` is then a fraction)."""
+    """A bound from the command line: absolute, or relative to the compared run (then ``limit`` is a fraction)."""
 
     metric: str
     limit: float
@@ -225,27 +227,27 @@ def parse_gate(text: str) -> Gate:
 
 
 def judge_gate(
-    gate: Gate, metrics: Mapping[str, float | None], compared: Compared | None, doubts: Sequence[str]
+    gate: Gate, metrics: Mapping[str, float | None], compared: BaselineValue | None, doubts: Sequence[str]
 ) -> Judgement:
-    """Judge one gate. ``compared`` is the baseline of a relative one; a run named on the command line must exist."""
+    """Judge one gate. ``compared`` is the baseline of a relative gate. A run that the user named must exist."""
     value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
     shown_unit = f" {unit}" if unit and unit != "fraction" else ""
     higher = METRICS[gate.metric].better == "higher"
-    bound, against = gate.limit, ""
+    bound, comparison = gate.limit, ""
     if gate.relative:
-        compared = compared or Compared(None, "no baseline yet")
+        compared = compared or BaselineValue(None, "no baseline yet")
         if compared.value is None:
             status: Status = "unknown" if compared.fails else "note"
             return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
         if higher and compared.value <= 0:
-            why = f"the compared run had {compared.value:g}, to which no percentage applies"
-            return Judgement("unknown", f"gate {gate.text}: unknown, {why}")
+            reason = f"the compared run had {compared.value:g}, to which no percentage applies"
+            return Judgement("unknown", f"gate {gate.text}: unknown, {reason}")
         bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
-        way = "below" if higher else "above"
-        against = f", {gate.limit * 100:g} % {way} the {compared.value:.6g} of the compared run"
-        against += f" ({compared.remark})" if compared.remark else ""
+        side = "below" if higher else "above"
+        comparison = f", {gate.limit * 100:g} % {side} the {compared.value:.6g} of the compared run"
+        comparison += f" ({compared.remark})" if compared.remark else ""
     if value is None or doubts:
         return Judgement("unknown", f"gate {gate.text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     met = value >= bound if higher else value <= bound
     relation = ("is within" if met else "breaks") + f" the bound {'>=' if higher else '<='} {bound:.6g}"
-    return Judgement("met" if met else "broken", f"gate {gate.text}: {value:.6g}{shown_unit} {relation}{against}")
+    return Judgement("met" if met else "broken", f"gate {gate.text}: {value:.6g}{shown_unit} {relation}{comparison}")

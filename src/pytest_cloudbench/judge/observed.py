@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite, unfit
+from pytest_cloudbench.judge.baseline import is_finite, unfit_reason
 from pytest_cloudbench.judge.expect import Expectation, select
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.significance import wilson
@@ -147,7 +147,7 @@ def _metrics(each: SessionEntry) -> list[str]:
 def _reasons(about: Sequence[SessionEntry], metric: str) -> Iterator[str]:
     """Yield why an entry may not become a bound."""
     for each in about:
-        if reason := unfit(each.info, metric, False):
+        if reason := unfit_reason(each.info, metric, False):
             yield reason
         elif METRICS[metric].time_like and each.info.get("time_scale", 1.0) != 1.0:
             yield "had times that --time-scale distorts"
@@ -214,4 +214,4 @@ def _rounded(value: float, outwards: Any) -> float:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, bool)) or finite(value)
+    return isinstance(value, (str, bool)) or is_finite(value)

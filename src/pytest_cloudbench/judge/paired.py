@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge import anytime
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS, Metric
 from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
@@ -168,7 +168,7 @@ def awaited(deciding: Sequence[str]) -> list[str]:
 
 
 def _is_known(name: str, pairs: Sequence[Pair]) -> bool:
-    return bool(pairs) and all(finite(block.values.get(name)) for pair in pairs for block in pair)
+    return bool(pairs) and all(is_finite(block.values.get(name)) for pair in pairs for block in pair)
 
 
 def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -> Difference | None:
@@ -187,7 +187,7 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
     a, b = (median(side) for side in zip(*levels, strict=True))
     answer, needed = _answer(COMPARED[name].better == "lower", found.low, found.high, least, most), None
     if answer == "inconclusive":
-        count = anytime.needed(found, changes, alpha, least_sd, min(-least, most))
+        count = anytime.values_needed(found, changes, alpha, least_sd, min(-least, most))
         needed = count and round(max(count, LEAST_PAIRS) * len(pairs) / len(levels) + 0.5)
     low, change, high = (each if is_points else _as_share(each) for each in (found.low, found.change, found.high))
     return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)

@@ -11,7 +11,7 @@ from math import log, log1p
 from statistics import median
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, finite
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading
@@ -143,7 +143,12 @@ def _margin(value: Any, where: str) -> float | None:
         number = float(value.removesuffix("%")) / 100 if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         number = 0.0
-    if isinstance(value, bool) or not finite(number) or number <= 0 or (isinstance(value, str) and value[-1:] != "%"):
+    if (
+        isinstance(value, bool)
+        or not is_finite(number)
+        or number <= 0
+        or (isinstance(value, str) and value[-1:] != "%")
+    ):
         raise UsageError(f'{where}: expected a margin such as 0.1 or "10%", or false, found {value!r}')
     return number
 
@@ -354,7 +359,7 @@ def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
 
 def _number(numbers: Numbers, name: str) -> float | None:
     value = numbers.get(name)
-    return float(value) if finite(value) and value is not None else None
+    return float(value) if is_finite(value) and value is not None else None
 
 
 def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.quantities import UNKNOWN, format_number, format_points, format_share, format_with_unit
@@ -71,7 +71,7 @@ def compare_with_published(info: Mapping[str, Any]) -> Iterator[Comparison]:
     published = info.get("published")
     for name, value in published.items() if isinstance(published, Mapping) else ():
         measured = info.get(name)
-        if isinstance(value, bool) or not finite(value) or (measured is not None and not finite(measured)):
+        if isinstance(value, bool) or not is_finite(value) or (measured is not None and not is_finite(measured)):
             continue
         if name not in info:
             continue

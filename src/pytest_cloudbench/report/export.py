@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
@@ -143,7 +143,7 @@ def choose(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, doubted: b
                 value = info.get(metric)
                 if metric not in info:
                     chosen.left_out[f"without {metric}"] += 1
-                elif not finite(value):
+                elif not is_finite(value):
                     chosen.left_out["unknown"] += 1
                 elif not doubted and doubts_of(info, metric):
                     chosen.left_out["with doubts"] += 1
@@ -213,7 +213,7 @@ def _as_openmetrics(chosen: Chosen) -> str:
 
 
 def _unknown(info: Mapping[str, Any]) -> float:
-    return float(sum(name in info and not finite(info[name]) for name in METRICS))
+    return float(sum(name in info and not is_finite(info[name]) for name in METRICS))
 
 
 def _told(info: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
@@ -226,7 +226,7 @@ def _measurement(
 ) -> Measurement:  # fmt: skip
     clean = {str(key): _clean(value) for key, value in info.items()}
     for key in METRICS.keys() & clean.keys():
-        if METRICS[key].unit != "1 is yes" and not finite(clean[key]):
+        if METRICS[key].unit != "1 is yes" and not is_finite(clean[key]):
             clean[key] = None  # an entry may hold anything under a metric's name
     for key in _TEXTS:
         value = clean.get(key)
@@ -290,7 +290,7 @@ def _named(folders: Sequence[Path], name: str) -> Path | None:
 
 def _clean(value: Any) -> Any:
     """Return a value in which numbers that no float can hold, NaN and infinities are unknown (None)."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and not finite(value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not is_finite(value):
         return None
     if isinstance(value, Mapping):
         return {str(key): _clean(each) for key, each in value.items()}

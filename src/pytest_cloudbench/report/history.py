@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, differing, finite
+from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, describe_differences, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
@@ -185,7 +185,7 @@ def test_history(index: Index, test: str, metric: str, last: int, width: int, *,
     for group in sorted(_groups(points), key=lambda group: group[-1].time_ms, reverse=True):
         lines.append("")
         if group[-1].fingerprint != latest:
-            lines.append(f"apart: {printable(differing(group[-1].fingerprint, latest))}")
+            lines.append(f"apart: {printable(describe_differences(group[-1].fingerprint, latest))}")
         shown = group[-last:]
         rows = [["run", "time (UTC)", "commit", "branch", "value", "remark"]]
         changes = {point.run: change for point, change in _changes(shown)}
@@ -296,7 +296,7 @@ def _beside(
     for like in _groups([some[place] for place in there]):
         first, group = like[0], [point.run for point in like]
         if group[0] != there[0]:
-            lines.append(f"apart: {printable(differing(first.fingerprint, some[there[0]].fingerprint))}")
+            lines.append(f"apart: {printable(describe_differences(first.fingerprint, some[there[0]].fingerprint))}")
         rows = [["run", "commit", *(title for name in found for title in (name, "difference")), "remark"]]
         for place in group:
             row = [printable(runs[place].name), _commit(runs[place].commit, runs[place].is_dirty)]
@@ -354,7 +354,7 @@ def _is_shown(name: str) -> bool:
 
 def _number(entry: EntryRow, name: str) -> float | None:
     value = entry.info.get(name)
-    return float(value) if finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
+    return float(value) if is_finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
 
 
 def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str]) -> Iterator[str]:
@@ -363,7 +363,7 @@ def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str])
     given = published if isinstance(published, Mapping) else {}
     for name, cell in zip(names, cells, strict=True):
         value = given.get(name)
-        yield f"{cell} (published {format_metric(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
+        yield f"{cell} (published {format_metric(float(value), name)})" if is_finite(value) else cell  # type: ignore[arg-type]  # the same
 
 
 def _sources(entries: Sequence[EntryRow]) -> list[str]:
@@ -389,7 +389,7 @@ def baselines(index: Index, tests: Sequence[str], metric: str | None, width: int
         points = index.series(test, name)
         latest = points[-1].fingerprint
         whys = sorted(
-            point.fit or differing(point.fingerprint, latest)
+            point.fit or describe_differences(point.fingerprint, latest)
             for point in points if point.fit or point.fingerprint != latest
         )  # fmt: skip
         told = [f"{len(list(group))} {why}" for why, group in groupby(whys)]

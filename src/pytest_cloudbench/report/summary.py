@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, doubts_of, emulated_text, is_comparison
@@ -156,7 +156,7 @@ def _keys(info: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _cell(key: str, value: Any) -> str:
-    return _text(column(key)[2](value)) if finite(value) else _UNKNOWN
+    return _text(column(key)[2](value)) if is_finite(value) else _UNKNOWN
 
 
 def _lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:

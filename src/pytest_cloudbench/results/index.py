@@ -30,9 +30,9 @@ from pytest_cloudbench.judge.baseline import (
     HAD_DOUBTFUL_TIMES,
     ONLY_AT_GATE,
     WAS_OUTLIER,
-    faults,
-    finite,
-    unfit,
+    baseline_faults,
+    is_finite,
+    unfit_reason,
 )
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
@@ -271,7 +271,7 @@ class Index:
             fit = self._explain_unfit(row)
             newer = self._explain_superseded(row) if fit in COMPARABLE else ""
             if not (fit or newer) and (value is None or value <= 0):
-                fit = unfit({metric: value}, metric, higher)
+                fit = unfit_reason({metric: value}, metric, higher)
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _decode_json(fingerprint[row]),
                                fit or newer, bool(newer), self._row_faults[row]))  # fmt: skip
         return points
@@ -524,7 +524,7 @@ class Index:
         }
         numbers = {
             name: float(value) for name, value in info.items()
-            if finite(value) and len(name) <= _MAX_NAME_LENGTH and name not in fixed
+            if is_finite(value) and len(name) <= _MAX_NAME_LENGTH and name not in fixed
         }  # fmt: skip
         return {name: _escape_text(value) if name in _TEXT_COLUMNS else value for name, value in fixed.items()}, numbers
 
@@ -560,7 +560,7 @@ def _encode_json(value: Any) -> str:
 
 @cache
 def _find_faults(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> tuple[str, ...]:
-    return tuple(faults(_decode_conditions(schema, outcome, gate, doubts, missing, sides)))
+    return tuple(baseline_faults(_decode_conditions(schema, outcome, gate, doubts, missing, sides)))
 
 
 def _decode_conditions(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> dict[str, Any]:

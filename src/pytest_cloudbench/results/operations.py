@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results.index import EntryRow
 
@@ -102,7 +102,7 @@ def _create_tables(
     database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]
 ) -> None:
     params = dict.fromkeys(name for _, entry, _ in entries for name in entry.params)
-    numbers = dict.fromkeys(name for _, entry, _ in entries for name, value in entry.info.items() if finite(value))
+    numbers = dict.fromkeys(name for _, entry, _ in entries for name, value in entry.info.items() if is_finite(value))
     is_number = {name: all(_is_number(entry.params.get(name)) for _, entry, _ in entries) for name in params}
     common = [f"{name} VARCHAR" for name in _ENTRY_TEXTS]
     common += [f"{_quote_name(f'param_{name}')} {'DOUBLE' if is_number[name] else 'VARCHAR'}" for name in params]
@@ -166,7 +166,7 @@ def _entry_texts(run: str, entry: EntryRow) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or finite(value)
+    return value is None or is_finite(value)
 
 
 def _param_value(value: Any, is_number: bool) -> Any:

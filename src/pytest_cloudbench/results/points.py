@@ -27,7 +27,7 @@ class Point:
         fingerprint: the conditions of the measurement, by name. Points with equal ones may be compared.
         fit: why the entry may not be a baseline, or empty if it may. In that case ``value`` is a number.
         is_superseded: whether it may not be a baseline only because a later run was accepted as the new one.
-        faults: all objections to it, whatever the metric, as in ``baseline.faults``.
+        faults: all objections to it, whatever the metric, as in ``baseline.baseline_faults``.
     """
 
     run: str

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import FOLLOWED, differing, told
+from pytest_cloudbench.judge.baseline import FOLLOWED, describe_differences, explain_no_baseline
 from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
@@ -77,7 +77,7 @@ class GateHistory:
                 reasons.append(point.fit)
             else:
                 commit = point.commit or commit
-        remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
+        remark = explain_no_baseline(reasons).removeprefix("no baseline: ") if reasons else ""
         return FormerRuns(usable, commit, remark)
 
     def _former_names(self, fullname: str) -> list[str]:
@@ -89,7 +89,7 @@ class GateHistory:
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
         """Returns why a run does not count, or an empty text."""
         reason = "" if point.is_comparable else point.fit
-        if reason := reason or differing(point.fingerprint, info):
+        if reason := reason or describe_differences(point.fingerprint, info):
             return reason
         if not point.commit or not self.commits.base:
             return ""

@@ -17,7 +17,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
-from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, Compared, choose
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, BaselineValue, choose_baseline
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
@@ -231,9 +231,11 @@ class Entries:
         """Return whether a bound from the command line is relative to an earlier run."""
         return any(gate.relative for gate in self._gates)
 
-    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
+    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> BaselineValue:
         runs = self._stored or benchmarks.Runs()
-        found = choose(runs.entries_of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher")
+        found = choose_baseline(
+            runs.entries_of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher"
+        )
         if found.value is None and runs.unreadable:
             files = ", ".join(runs.unreadable[:3])
             more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""

@@ -11,7 +11,7 @@ from math import ceil
 from statistics import fmean
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import text_of
 from pytest_cloudbench.report.figures.quotes import quoted
@@ -76,7 +76,7 @@ def _line(row: TimeCourse, each: Measurement) -> list[_Point] | str:
 def _numbers(found: Any) -> list[float]:
     """Return a list of numbers, 0 or more each, or nothing."""
     values = found if isinstance(found, list) else []
-    return [float(each) for each in values] if all(finite(each) and each >= 0 for each in values) else []
+    return [float(each) for each in values] if all(is_finite(each) and each >= 0 for each in values) else []
 
 
 def _published(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
@@ -84,7 +84,7 @@ def _published(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tupl
     for y_key, x_key, words in row.published:
         for given in (each.info["published"] for each in members):
             y, x = given.get(y_key), given.get(x_key) if x_key else None
-            if finite(y) and (finite(x) or not x_key):
+            if is_finite(y) and (is_finite(x) or not x_key):
                 yield None if x is None else float(x), float(y), words
                 break
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.quotes import Quoted, quoted
@@ -189,7 +189,7 @@ def _marks(row: Curve, members: Sequence[Measurement], lines: Mapping[str, objec
     found: dict[str, float] = {}
     for each in members if row.mark else ():
         value: Any = each.number(row.mark) if row.mark in each.info else each.info["published"].get(row.mark)
-        if finite(value) and each.subject in lines:
+        if is_finite(value) and each.subject in lines:
             found[each.subject] = float(value)
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
@@ -43,7 +43,7 @@ def _figure(row: Delays, each: Measurement, lines: dict[str, list[float]]) -> Fi
     thirds = {
         ends: float(value)
         for key, ends in row.shares.items()
-        if finite(value := each.info["published"].get(key)) and row.shares_of in lines
+        if is_finite(value := each.info["published"].get(key)) and row.shares_of in lines
     }
     every = [end for ends in thirds for end in ends]
     every += [value for values in lines.values() for value in values] + list(theirs.values())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, unfit
+from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, unfit_reason
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
 from pytest_cloudbench.judge.gate import Check
 from pytest_cloudbench.judge.metrics import METRICS
@@ -162,7 +162,7 @@ def _point(each: Measurement, metric: str, place: str) -> Point:
     is_higher = metric in METRICS and METRICS[metric].better == "higher"
     commit = each.run.commit.partition(" ")[0]
     return Point(place, _time_ms(each) or 1 << 53, commit, "", each.number(metric), fingerprint,
-                 unfit(each.info, metric, is_higher))  # fmt: skip
+                 unfit_reason(each.info, metric, is_higher))  # fmt: skip
 
 
 def _figure(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.quantities import format_share
@@ -26,7 +26,7 @@ def losses(row: LossGrid, members: Sequence[Measurement]) -> list[Figure]:
     known: dict[tuple[float, float], float] = {}
     for cell in table.rows if table else ():
         place: Any = cell.params.get("sensors"), cell.params.get("interval_s")
-        if all(map(finite, place)):  # any suite may name any table
+        if all(map(is_finite, place)):  # any suite may name any table
             known[place] = cell.value / 100
     drawn = []
     for subject in dict.fromkeys(each.subject for each in members):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import log, log1p
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
@@ -119,7 +119,7 @@ def _changes(told: Mapping[str, Any]) -> tuple[list[_Change], list[list[object]]
 
 
 def _number(value: object) -> float | None:
-    return float(value) if finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
+    return float(value) if is_finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
 
 
 def _draw(canvas: Canvas, changes: Sequence[_Change], top: float, width: int) -> float:

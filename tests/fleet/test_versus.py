@@ -166,11 +166,11 @@ def test_the_page_of_the_session_has_both_sides(alone: Ended) -> None:
 
 
 def test_a_comparison_is_no_baseline(alone: Ended) -> None:
-    from pytest_cloudbench.judge.baseline import StoredEntry, choose_baseline
+    from pytest_cloudbench.judge.baseline import BaselineCandidate, choose_baseline
 
     info = alone.document["benchmarks"][0]["extra_info"]
     assert (
-        choose_baseline([StoredEntry("0001", info)], info, "failed_rate").remark
+        choose_baseline([BaselineCandidate("0001", info)], info, "failed_rate").remark
         == "no baseline: the stored run compared two sides"
     )
 

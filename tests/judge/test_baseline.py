@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.judge.baseline import (
+    BaselineCandidate,
     BaselineValue,
-    StoredEntry,
     baseline_faults,
     choose_baseline,
     is_about_times,
@@ -28,9 +28,9 @@ LATE = "engine saturated (lateness p99 310 ms is over 200 ms)"
 OUTLIER = {"answer": "met", "quarantined": ["quiet_p50"]}
 
 
-def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> StoredEntry:
+def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> BaselineCandidate:
     """A valid entry with the given changes."""
-    return StoredEntry(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
+    return BaselineCandidate(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
 
 
 def test_the_latest_comparable_entry_is_chosen() -> None:
@@ -132,7 +132,7 @@ def test_a_doubt_is_about_times_only_if_counts_are_right_all_the_same(doubt: obj
 
 
 def test_several_reasons_are_counted() -> None:
-    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), StoredEntry("x", {"mean": 1})]
+    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), BaselineCandidate("x", {"mean": 1})]
     assert choose_baseline(entries, NOW, "response_p99").remark == (
         "no baseline: of 4 stored runs 1 held no number for response_p99, 1 did not pass, "
         "2 differed in agents (50, here 4)"
@@ -155,7 +155,7 @@ plain = st.recursive(
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from([*NOW, "other"]), plain), max_size=3), st.sampled_from(["", "0001"]))
 def test_any_stored_entry_is_judged(infos: list[dict[str, Any]], named: str) -> None:
-    found = choose_baseline([StoredEntry("0001_a.json", info) for info in infos], NOW, "response_p99", named)
+    found = choose_baseline([BaselineCandidate("0001_a.json", info) for info in infos], NOW, "response_p99", named)
     assert found.value is not None or found.remark
     assert "\n" not in found.remark
 

@@ -50,7 +50,7 @@ _ABOUT_TIMES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEntry:
+class BaselineCandidate:
     """One stored entry of a test: the name of the run's file, and the entry's ``extra_info``."""
 
     run: str
@@ -132,7 +132,7 @@ def describe_differences(info: Mapping[str, Any], now: Mapping[str, Any]) -> str
 
 
 def choose_baseline(
-    stored: Sequence[StoredEntry], now: Mapping[str, Any], metric: str, named: str = "", *, higher: bool = False
+    stored: Sequence[BaselineCandidate], now: Mapping[str, Any], metric: str, named: str = "", *, higher: bool = False
 ) -> BaselineValue:
     """Choose the latest entry that may be a baseline. ``stored`` holds all entries of one test, the latest last.
 

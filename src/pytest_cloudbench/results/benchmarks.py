@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.baseline import StoredEntry
+from pytest_cloudbench.judge.baseline import BaselineCandidate
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.places import is_storage_named, session_results_folder
@@ -52,9 +52,9 @@ class Runs:
     files: list[tuple[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
-    def entries_of(self, fullname: str) -> list[StoredEntry]:
+    def entries_of(self, fullname: str) -> list[BaselineCandidate]:
         """Return the entries of one test."""
-        return [StoredEntry(name, entries[fullname]) for name, entries in self.files if fullname in entries]
+        return [BaselineCandidate(name, entries[fullname]) for name, entries in self.files if fullname in entries]
 
 
 def _benchmark_session(config: pytest.Config) -> Any:

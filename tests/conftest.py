@@ -16,7 +16,7 @@ from pytest_cloudbench.net.link import Link, LinkUnavailable
 from pytest_cloudbench.results.installed import learn_installed
 from pytest_cloudbench.support import redact
 from tests.outside import GUARD
-from tests.parts import choose_part, parse_part
+from tests.parts import choose_part, mark_slow_cases, parse_part
 from tests.truths import Truths, summary
 
 # On a busy machine an example may take any time: no test fails because it was slow.
@@ -134,6 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "truths" in getattr(item, "fixturenames", ()):
             item.add_marker("truth")
+    mark_slow_cases(items)
     _choose_part(config, items)
 
 

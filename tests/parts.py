@@ -14,10 +14,21 @@ from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["LARGE_FILE_TESTS", "choose_part", "parse_part", "part_of"]
+__all__ = ["LARGE_FILE_TESTS", "choose_part", "mark_slow_cases", "parse_part", "part_of"]
 
 LARGE_FILE_TESTS = 100
 """About 1 % of all tests."""
+
+
+def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases of a parametrized test as slow that follow the first n of ``quick_cases(n)``."""
+    cases = Counter[str]()
+    for item in items:
+        if marker := item.get_closest_marker("quick_cases"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > marker.args[0]:
+                item.add_marker("slow")
 
 
 def parse_part(text: str) -> tuple[int, int]:

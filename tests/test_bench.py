@@ -60,6 +60,7 @@ def test_a_bound_is_met_or_not(value: float, sense: str, met: bool) -> None:
     assert Figure("a", value, "x", 2.0, sense).met is met  # type: ignore[arg-type]  # a parameter is any text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) -> None:
     large = "import subprocess, sys; held = bytearray(b'x') * 400_000_000; subprocess.run(sys.argv[1:], check=True)"
@@ -201,6 +202,7 @@ def test_the_last_run_alone_decides_by_a_ratio(ratio: float, both_ways: bool, no
     assert [each.answer for each in last_run(session, ratio, both_ways=both_ways)] == [answer]
 
 
+@pytest.mark.slow
 def test_operations_are_compared_as_scipy_does() -> None:
     stats = pytest.importorskip("scipy.stats")
     for seed in range(5):

@@ -238,15 +238,11 @@ def broken_links(document: Path, text: str) -> list[str]:
     return broken
 
 
-# What takes longest. The suites' own tests run much the same in each `make test`.
-SLOW = re.compile(
-    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|batching|capacity|availability|consistency)\b"
-    r"(?!.*--grid paper)|suites/iot .*(--cloudbench-report|-k 4_2.*loss_rate)|experiment.bench.toml -k readings"
-)
-
-
 def marks(words: Words) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if SLOW.search(" ".join(words)) else []
+    """Mark as slow what measures: suites and examples have quick tests of their own."""
+    rule = rule_for(words)
+    is_slow = rule is not None and rule.run in (small, small_make, on_folder, example, collected, as_written)
+    return [pytest.mark.slow] if is_slow else []
 
 
 FIRST = {
@@ -279,15 +275,28 @@ def run_command(words: Words, checkout: Path) -> str:
     substitute = rule.run(words)
     if substitute is None:
         return ""
+    make_folders(checkout, substitute)
+    run = help_of if rule.run is only_help else run_in
+    status, output = run(checkout, tuple(substitute))
+    assert status == 0, f"{shlex.join(substitute)} ended with {status}:\n{output}"
+    if rule.run is only_help:
+        words = [word for word in words if word != "--storage"]
+        options = {word.partition("=")[0] for word in words if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
+        unknown = [option for option in options if not re.search(rf"{option}\b", output)]
+        assert not unknown, f"{shlex.join(substitute)} knows no {', '.join(unknown)}"
+    return output
+
+
+def run_in(checkout: Path, command: tuple[str, ...]) -> tuple[int, str]:
+    """Run a command in the copy of this checkout. Returns its exit status and its output."""
     leaky = ("PYTEST", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
-    environment["PYTEST_ADDOPTS"] = QUIET
+    environment |= {"PYTEST_ADDOPTS": QUIET, "PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "COLUMNS": "200"}
     program = {"python": sys.executable, "python3": sys.executable, ".venv/bin/python": sys.executable}
-    make_folders(checkout, substitute)
     done = subprocess.run(
-        [program.get(substitute[0], substitute[0]), *substitute[1:]],
+        [program.get(command[0], command[0]), *command[1:]],
         cwd=checkout,
-        env=environment | {**NO_ACCOUNT, "PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "COLUMNS": "200"},
+        env=environment | NO_ACCOUNT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -295,16 +304,18 @@ def run_command(words: Words, checkout: Path) -> str:
         timeout=HANG_S,
         check=False,
     )
-    assert done.returncode == 0, f"{shlex.join(substitute)} ended with {done.returncode}:\n{done.stdout}"
-    if rule.run is only_help:
-        words = [word for word in words if word != "--storage"]
-        options = {word.partition("=")[0] for word in words if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
-        unknown = [option for option in options if not re.search(rf"{option}\b", done.stdout)]
-        assert not unknown, f"{shlex.join(substitute)} knows no {', '.join(unknown)}"
-    return done.stdout
+    return done.returncode, done.stdout
 
 
-@pytest.mark.skipif(not CASES, reason="no document has a console block yet")
+help_of = functools.cache(run_in)
+"""Runs each ``--help`` once, however many commands of the documents need it."""
+
+
+@pytest.mark.parametrize("words", [[*words] for words in FIRST], ids=" ".join)
+def test_a_rule_says_how_a_command_is_run(words: Words) -> None:
+    assert rule_for(words)
+
+
 @pytest.mark.parametrize("words", CASES)
 def test_command_of_the_documents_runs(words: Words, checkout: Path) -> None:
     run_command(words, checkout)
@@ -339,9 +350,9 @@ def blocks(document: str, kind: str) -> list[str]:
     ("document", "tests", "time_scale"),
     [
         ("README.md", 1, 2),
-        ("docs/tutorial.md", 1, 2),
-        ("docs/reference/arrivals.md", 1, 2),
-        ("docs/experiments.md", 5, 100),
+        pytest.param("docs/tutorial.md", 1, 2, marks=pytest.mark.slow),
+        pytest.param("docs/reference/arrivals.md", 1, 2, marks=pytest.mark.slow),
+        pytest.param("docs/experiments.md", 5, 100, marks=pytest.mark.slow),
         pytest.param("docs/experiments.md", 6, 100, marks=pytest.mark.slow),  # with one that may take 50,000 uploads
     ],
 )

@@ -64,6 +64,7 @@ def test_the_list_of_examples_is_complete() -> None:
         assert broken_links(readme, readme.read_text("utf-8")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
 def test_the_gate_of_a_team_holds_and_bites(project: Path) -> None:
     held, broken = told(project)
@@ -86,6 +87,7 @@ def test_what_its_workflow_runs_is_what_the_readme_shows(project: Path) -> None:
     assert steps == [INSTALLS, told(project)[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["compare-services"], indirect=True)
 def test_services_stand_side_by_side(project: Path) -> None:
     made, measured, compared = told(project)

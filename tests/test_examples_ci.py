@@ -48,6 +48,7 @@ def checked(schema: str, path: Path, *more: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("path", WORKFLOWS, ids=[path.relative_to(ROOT).parts[1] for path in WORKFLOWS])
 def test_a_workflow_keeps_githubs_schema(path: Path, tmp_path: Path) -> None:
     found = checked("github-workflows", path)

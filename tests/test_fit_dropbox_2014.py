@@ -25,6 +25,7 @@ def test_tables_are_the_published_ones(fit: ModuleType) -> None:
     assert sum(row.lost for row in rows[15:]) == 2781
 
 
+@pytest.mark.slow
 def test_check_prints_all_rows_and_keeps_the_bounds(fit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main(["--check"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -33,6 +34,7 @@ def test_check_prints_all_rows_and_keeps_the_bounds(fit: ModuleType, capsys: pyt
     assert any(line.startswith("ordering kept") for line in lines)
 
 
+@pytest.mark.slow
 def test_profile_reproduces_the_tables_even_when_bursts_arrive_spread(fit: ModuleType) -> None:
     profile = load_profile("dropbox-2014")
     for spread_s in (0.0, 0.3, 1.0):

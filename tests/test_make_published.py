@@ -371,6 +371,7 @@ def compare(pytester: pytest.Pytester, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", COUNTS)
 def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pytester, name: str) -> None:
     printed = compare(pytester, f"published/{name}.json", "--time-unit=s", "--columns=mean", "--name=normal")
@@ -380,6 +381,7 @@ def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pyteste
         assert float(row.replace(",", "")) == pytest.approx(entry["stats"]["mean"], abs=5.1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.Pytester) -> None:
     """Its rounds are response times, so only --group-by=func brings them together."""
     stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5, 0.7], MY_NAME)
@@ -391,6 +393,7 @@ def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.P
     assert "benchmark 'test_table_4_2': 16 tests" in compare(pytester, *both, "--group-by=func")
 
 
+@pytest.mark.slow
 def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
     """They are not what a comparison without a name loads, nor what gates take as the latest run."""
     stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5], MY_NAME)

@@ -231,6 +231,7 @@ def test_it(experiment, payloads):
 """
 
 
+@pytest.mark.slow
 def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(_EXPERIMENT)
     done = bare_run(bare, "-m", "pytest", "-n", "2", "-p", "no:hypothesispytest", "--benchmark-autosave", cwd=tmp_path)
@@ -336,6 +337,7 @@ def test_suites_are_collected_from_the_wheel(installed: Path, tmp_path: Path) ->
     assert collect(installed, tmp_path)
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Path, spread: Spread) -> None:
     (tmp_path / "test_mine.py").write_text(
@@ -355,6 +357,7 @@ def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
     assert "failed" not in printed
 
 
+@pytest.mark.slow
 def test_a_checkout_checks_a_driver_by_the_same_command(tmp_path: Path) -> None:
     named = ("--pyargs", "pytest_cloudbench.suites.conformance", "-k", "test_any_order", "-p", "no:cacheprovider")
     (tmp_path / "objects").mkdir()

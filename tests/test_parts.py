@@ -61,6 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_each_test_is_in_exactly_one_part(project: Path, parts: int) -> None:
     everything = collect(project)
@@ -70,6 +71,7 @@ def test_each_test_is_in_exactly_one_part(project: Path, parts: int) -> None:
     assert all(tests == [test for test in everything if test in set(tests)] for tests in divided)
 
 
+@pytest.mark.slow
 def test_small_files_stay_together_and_slow_tests_and_large_files_do_not(project: Path) -> None:
     for part in range(1, 5):
         tests = collect(project, "--part", f"{part}/4")
@@ -80,6 +82,27 @@ def test_small_files_stay_together_and_slow_tests_and_large_files_do_not(project
         assert 10 <= files["test_large.py"] <= 45
 
 
+def test_cases_after_the_quick_ones_are_slow(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n  slow: takes long\n  quick_cases(n): the first n are quick\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.parts import mark_slow_cases\n"
+        "def pytest_collection_modifyitems(items):\n    mark_slow_cases(items)\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.quick_cases(2)\n"
+        "@pytest.mark.parametrize('number', range(5))\n"
+        "def test_some(number): pass\n"
+        "def test_one(): pass\n"
+    )
+    quick = collect(tmp_path, "-m", "not slow")
+    assert [test.partition("::")[2] for test in quick] == ["test_some[0]", "test_some[1]", "test_one"]
+
+
+@pytest.mark.slow
 def test_which_part_does_not_depend_on_the_other_tests(project: Path) -> None:
     whole = collect(project, "--part", "2/4", "-m", "not slow")
     alone = collect(project, "--part", "2/4", "test_large.py")

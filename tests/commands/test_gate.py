@@ -157,6 +157,7 @@ def judged_one_by_one(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_backtest_says_what_judging_each_run_by_itself_would(folder: Path, run: Run) -> None:
     """What is known of former runs is kept from one to the next, which must change no answer."""
     varied(folder, 120, 3)

@@ -23,6 +23,7 @@ EXPERIMENT = """
 OURS = "test_ours.py::test_ours[folder:objects]: passed"
 
 
+@pytest.mark.slow
 @SPREAD
 def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, spread: Spread) -> None:
     project.write({
@@ -36,6 +37,7 @@ def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, sp
     assert project.run("--provider=folder:objects", *spread).status == 4
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("given", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
 def test_short_names_are_ours_where_nobody_else_has_them(project: Project, given: tuple[str, ...]) -> None:
     """Also if conftest files and tests are found by ``testpaths``, and if the options are in a configuration file."""
@@ -49,6 +51,7 @@ def test_short_names_are_ours_where_nobody_else_has_them(project: Project, given
     assert "another plugin" not in ran.text
 
 
+@pytest.mark.slow
 def test_a_name_that_turns_out_to_be_a_conftest_s(project: Project) -> None:
     project.write({
         "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--grid', default='no')",
@@ -155,6 +158,7 @@ def test_a_measurement_is_not_repeated_until_it_passes(
     assert ran.text.count("(not rerun: --reruns and flaky marks do not apply") == 1, ran.text
 
 
+@pytest.mark.slow
 def test_quiet_runs_print_less(project: Project) -> None:
     project.write({"test_ours.py": EXPERIMENT})
     shown = [project.run("--provider", "folder:objects", *quiet).text for quiet in ((), ("-q",), ("-qq",))]

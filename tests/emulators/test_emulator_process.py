@@ -85,6 +85,7 @@ def _announced(process: subprocess.Popen[str]) -> Path:
     return Path(json.loads(process.stdout.readline())["ca_file"]).parent
 
 
+@pytest.mark.slow
 def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_killed_emulator_is_reported() -> None:
     assert not Path(running.endpoint.ca_file).exists()
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> None:
     with start_emulator("ideal") as healthy, start_emulator("ideal") as stopped:
         healthy.watch(0.5)
@@ -156,6 +158,7 @@ def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
         assert answers_http(slow.endpoint.url, 20)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, number: signal.Signals) -> None:
     with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
@@ -176,6 +179,7 @@ def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, 
     assert (tmp_path / "log.txt").read_text() == ""
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("api", SKINS)
 def test_python_may_leave_out_docstrings_and_asserts(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
@@ -336,6 +340,7 @@ def test_token_stays_out_of_repr(shared_emulator: EmulatorService) -> None:
     assert shared_emulator.endpoint.credentials["access_token"] not in repr(shared_emulator.endpoint)
 
 
+@pytest.mark.slow
 def test_same_seed_same_names() -> None:
     tokens = []
     for seed in (1, 1, 2):

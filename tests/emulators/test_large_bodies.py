@@ -283,6 +283,7 @@ def stored_once(profile: str, upload: Callable[[Client, int], Download], size_by
         assert peak_bytes(service) - before < size_bytes * 1.1 + _SLACK_BYTES
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_content_comes_back_whole_and_is_in_memory_once(way: str) -> None:
     stored_once(*WAYS[way], _SIZE_BYTES)

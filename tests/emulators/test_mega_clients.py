@@ -80,6 +80,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_rclone_by_the_real_names(emulator: EmulatorService, tmp_path: Path, source: Path) -> None:
     emulator.control(set={"account.type": "v2-hashcash"})
     rclone = Rclone(emulator, tmp_path, by_proxy=True)

@@ -24,6 +24,7 @@ def gate_lines(run: Ended) -> list[str]:
     return [line for line in shown.splitlines() if "gate " in line]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_absolute_gates(lab: Lab, spread: Spread) -> None:
     lab.write(ONE)
@@ -49,6 +50,7 @@ def change_stored(folder: Path, factor: float) -> None:
         path.write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 @SPREAD
 def test_relative_gates(lab: Lab, spread: Spread) -> None:
     lab.write(ONE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from pytest_cloudbench.results.recovery import find_unmerged, recover_run, write_note
@@ -100,6 +102,7 @@ def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread
     assert all(int(each.read_text()) < min(table.start_ns) for each in prepared), "before the clock runs"
 
 
+@pytest.mark.slow
 @SPREAD
 def test_words_of_an_emulated_service(lab: Lab, spread: Spread) -> None:
     (lab.folder / "tight.toml").write_text(TIGHT)

@@ -98,12 +98,14 @@ def test_all_agents_of_the_first_of_four_tests(lab: Lab, how: str) -> None:
     assert run.info("test_first[folder:objects]")["ops"] >= 2, "what was measured is kept"
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_while_it_collects_is_ended(lab: Lab) -> None:
     run, reports = run_dying(lab, ["gw1"], "collecting", "", "SIGSTOP", "-n", "2")
     assert reports == dict.fromkeys(ALL, "passed"), run.text
     assert run.lines_with("gw1 showed no sign of life for 2 s and was ended"), run.text
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_tests_that_nobody_is_left_to_run_are_reported(lab: Lab, restarts: int) -> None:
     limit = ("--max-worker-restart", str(restarts))

@@ -25,6 +25,7 @@ def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
     return lab
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize(
     ("faults", "kind"), [("error_rate = 1", "server"), ("reset_rate = 1", "network")], ids=["errors", "resets"]
@@ -58,6 +59,7 @@ def test_only_what_is_measured_fails(lab: Lab, spread: Spread, faults: str, kind
     assert errors == {kind: 8}
 
 
+@pytest.mark.slow
 @SPREAD
 def test_what_is_prepared_is_not_damaged(lab: Lab, spread: Spread) -> None:
     sick(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")

@@ -100,6 +100,7 @@ def accept_last(lab: Lab) -> None:
     assert main(["baseline", "accept", "last", "--reason", "known", "--storage", storage]) == 0
 
 
+@pytest.mark.slow
 @FACTS
 def test_what_happened_once_is_red_although_it_was_clean_three_times_afterwards(
     lab: Lab, test: str, fault: str, metric: str
@@ -115,6 +116,7 @@ def test_what_happened_once_is_red_although_it_was_clean_three_times_afterwards(
     assert session(lab, test).counts() == {"passed": 1, "deselected": 2}, "and it is over when it is over"
 
 
+@pytest.mark.quick_cases(1)
 @FACTS
 @SPREAD
 def test_the_first_session_of_all_is_red_for_what_happened(
@@ -139,6 +141,7 @@ def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
 
 
+@pytest.mark.quick_cases(1)
 @FACTS
 def test_accepting_a_run_allows_what_happened_in_it_and_no_more(lab: Lab, test: str, fault: str, metric: str) -> None:
     assert session(faulty(lab), test, **{fault: 1}).status == 1
@@ -151,6 +154,7 @@ def test_accepting_a_run_allows_what_happened_in_it_and_no_more(lab: Lab, test: 
     assert run.lines_with(f"gate broken: {metric}: 2 of 6")
 
 
+@pytest.mark.slow
 def test_a_bound_of_the_users_allows_a_loss_up_to_it(lab: Lab) -> None:
     faulty(lab, STRICT_SETTINGS + "silent_loss_rate = 0.2\n")
     assert session(lab, "test_put", lose=1).status == 0, "a sixth"
@@ -171,12 +175,14 @@ def late(lab: Lab, settings: str, **faults: int) -> Ended:
     return run
 
 
+@pytest.mark.slow
 def test_a_late_engine_leaves_times_open_and_says_why(lab: Lab) -> None:
     run = late(lab, STRICT_SETTINGS)
     assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 2}), run.text
     assert run.lines_with("gate inconclusive: response_p50: doubts: engine saturated (lateness p99 ")
 
 
+@pytest.mark.slow
 def test_a_late_engine_leaves_counts_judged(lab: Lab) -> None:
     settings = STRICT_SETTINGS.replace('response_p50 = "10%"\n', "")
     run = late(lab, settings)
@@ -186,6 +192,7 @@ def test_a_late_engine_leaves_counts_judged(lab: Lab) -> None:
     assert entry(session(lab, "test_late"), "test_late")["gate"]["runs"] == 13, "and it is a baseline for counts"
 
 
+@pytest.mark.slow
 def test_a_late_engine_hides_no_loss(lab: Lab) -> None:
     run = late(lab, STRICT_SETTINGS, lose=1)
     for _ in range(2):  # a run that lost a file is no baseline for the next one, although its times alone are doubted
@@ -211,6 +218,7 @@ def offered(run: Ended) -> list[list[str]]:
     ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file", ["test_it.py", "test_other_file.py"])
 def test_a_renamed_test_is_offered_its_old_runs_and_takes_them_over(lab: Lab, file: str) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
@@ -233,6 +241,7 @@ def test_a_renamed_test_is_offered_its_old_runs_and_takes_them_over(lab: Lab, fi
     assert not offered(run)
 
 
+@pytest.mark.slow
 def test_nothing_is_offered_of_a_test_that_is_still_there_or_of_other_conditions(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)

@@ -61,6 +61,7 @@ def times_again(run: Ended) -> list[int]:
     return sorted(len(entry(run, test)["gate"]["again"]) for test in ("test_broken", "test_own_suspect"))
 
 
+@pytest.mark.slow
 def test_measuring_suspects_again_is_announced(lab: Lab) -> None:
     run = suspects(lab)
     assert (run.status, times_again(run)) == (1, [3, 3]), run.text
@@ -74,6 +75,7 @@ def test_the_time_to_be_apart_from_the_first_run_is_announced(lab: Lab) -> None:
     assert re.search(r"2 suspects again, about [\d.]+ s, of which [123] s to be apart from the first time$", line)
 
 
+@pytest.mark.slow
 def test_what_the_budget_does_not_suffice_for_is_inconclusive_and_says_so(lab: Lab) -> None:
     """The most suspicious one is measured in any case."""
     run = suspects(lab, "-ocloudbench_gate_budget=0.01")
@@ -86,6 +88,7 @@ def test_what_the_budget_does_not_suffice_for_is_inconclusive_and_says_so(lab: L
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", ["option", "settings"])
 def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> None:
     if where == "option":
@@ -116,6 +119,7 @@ def slow_once(lab: Lab, *spread: str) -> Ended:
     return lab.run(*GATE, *spread)
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_suspect_is_cleared_by_its_first_repetition_and_its_run_is_no_baseline(lab: Lab, spread: Spread) -> None:
     run = slow_once(lab, *spread)
@@ -130,6 +134,7 @@ def test_a_suspect_is_cleared_by_its_first_repetition_and_its_run_is_no_baseline
     assert entry(lab.run(*GATE, *spread), "test_slow")["gate"]["runs"] == 13, "and the run after it is"
 
 
+@pytest.mark.slow
 def test_the_commands_say_why_a_run_that_was_an_outlier_is_no_baseline(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:

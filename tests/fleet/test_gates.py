@@ -43,6 +43,7 @@ def broken_lines(run: Ended) -> list[str]:
     return [line for line in shown.splitlines() if "gate response_p50:1e-07: " in line]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_test_that_never_asks_for_its_judgement_fails_all_the_same(lab: Lab, spread: Spread) -> None:
     run = lab.write(README).run(*FOLDER, *spread, *GATE)
@@ -94,6 +95,7 @@ WAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @SPREAD
 def test_whatever_a_test_makes_of_its_results(module_lab: Lab, spread: Spread) -> None:
     lab, body = module_lab, PRELUDE
@@ -120,6 +122,7 @@ def test_which_of_several_runs_breaks_it_is_said(lab: Lab) -> None:
     assert (first.partition(":")[0], again.partition(":")[0]) == ("gate response_p50", "again")
 
 
+@pytest.mark.slow
 @SPREAD
 def test_runs_in_fixtures_are_judged_as_well(lab: Lab, spread: Spread) -> None:
     lab.write(
@@ -178,6 +181,7 @@ BENCHCLOUD = changed(("test", "times", "4"), ("file_generator", "size", "1000"),
 FILES = {"x.bench.toml": textwrap.dedent(BENCH), "upload.conf": BENCHCLOUD}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", FILES)
 @SPREAD
 def test_files_that_are_tests(lab: Lab, name: str, spread: Spread) -> None:
@@ -256,6 +260,7 @@ def test_a_stored_run_that_cannot_be_read_is_said_and_the_one_before_is_compared
     assert line.endswith("0099_torn.json")
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:
     lab.write("""
     def test_it(experiment, payloads):

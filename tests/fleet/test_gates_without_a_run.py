@@ -53,6 +53,7 @@ SILENT = {
 ON_WORKERS = ("skipped by a mark", "expected to fail", "skipped client")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("case", "spread"), [*((case, []) for case in SILENT), *((case, ["-n", "2"]) for case in ON_WORKERS)]
 )
@@ -103,6 +104,7 @@ def pytest_runtest_makereport(item, call):
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", FORGIVEN)
 def test_a_broken_gate_fails_the_session_although_its_test_did_not_fail(lab: Lab, case: str) -> None:
     code, conftest = FORGIVEN[case]

@@ -150,6 +150,7 @@ def test_a_hangup_ends_in_order(lab: Lab, spread: list[str], group: bool) -> Non
     check_interrupted(running.end(), "folder:objects")
 
 
+@pytest.mark.slow
 @SPREAD
 @pytest.mark.usefixtures("hangup")
 def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
@@ -168,6 +169,7 @@ def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
     assert info["missing_agents"] == {}
 
 
+@pytest.mark.slow
 @SPREAD
 def test_ctrl_c_that_is_typed_into_a_terminal(lab: Lab, spread: list[str]) -> None:
     """On a terminal the progress line is redrawn until then."""

@@ -176,6 +176,7 @@ def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
     assert {sensor for sensor, _ in keys(run.records()["test_one"])} == {1, 2, 4, 5}
 
 
+@pytest.mark.slow
 def test_all_agents_are_lost(lab: Lab) -> None:
     running = (
         lab.write(TESTS.replace("ready-gw3", "ready-gw2")).write(CONFTEST, "conftest.py").start(*FOLDER, "-n", "2")
@@ -194,6 +195,7 @@ def test_all_agents_are_lost(lab: Lab) -> None:
     assert len(run.records()["test_first"]) >= 20
 
 
+@pytest.mark.slow
 def test_a_run_without_a_record_has_no_entry_with_times(lab: Lab) -> None:
     """All agents are killed in their first operation: nothing is known, and no number takes its place."""
     lab.write(

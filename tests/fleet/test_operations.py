@@ -172,6 +172,7 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
     assert run.duration_s < 30
 
 
+@pytest.mark.slow
 def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
     lab.write(f"""
         from pytest_cloudbench.workload.arrival import Threads

@@ -41,6 +41,7 @@ def properties(path: str) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agents", [ALONE, FLEET])
 def test_junit_has_the_metrics_of_every_experiment(agents: list[str], lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, *agents, "--junitxml=junit.xml")
@@ -87,6 +88,7 @@ def test_colours_are_where_those_of_pytest_are(colour: str, env: dict[str, str],
         assert (met[:5], broken[:5]) == ("\x1b[32m", "\x1b[31m")
 
 
+@pytest.mark.slow
 def test_without_a_terminal_and_with_no_color_there_are_none(lab: Lab) -> None:
     plain = lab.write(TESTS).run(*FOLDER, "-k", "test_fine", *GATES)
     refused = lab.run(*FOLDER, "-k", "test_fine", *GATES, env={"NO_COLOR": "1", "FORCE_COLOR": None})

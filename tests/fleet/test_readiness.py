@@ -193,6 +193,7 @@ def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[
 # --- files that do not become ready ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: tuple[str, ...]) -> None:
     spec = profile(lab, "corrupt", "[faults]\ncorrupt_rate = 1.0\n")
@@ -209,6 +210,7 @@ def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: t
     assert (info["partial_reads"], info["doubts"], run.leftovers) == (0, [], [])
 
 
+@pytest.mark.slow
 def test_uploads_that_fail_are_counted_and_do_not_spoil_the_others(lab: Lab) -> None:
     spec = profile(lab, "full", "[quota]\nbytes = 12_000\n")
     lab.write(f"""{MEASURE}
@@ -222,6 +224,7 @@ def test_uploads_that_fail_are_counted_and_do_not_spoil_the_others(lab: Lab) -> 
     assert run.lines_with("2 of 4 uploads failed (2 quota)")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("budget", "spread"), [(("--max-ops", "7"), ()), (("--max-bytes", "24000"), ("-n", "2"))], ids=["ops", "bytes"]
 )
@@ -238,6 +241,7 @@ def test_a_budget_is_kept_and_said(lab: Lab, budget: tuple[str, str], spread: tu
     assert info["files"] < 4
 
 
+@pytest.mark.slow
 def test_a_reader_that_dies_ends_the_series(lab: Lab) -> None:
     lab.write(f"""{MEASURE}
         def test_it(experiment, payloads, fleet):

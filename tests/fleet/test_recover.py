@@ -48,6 +48,7 @@ def kill_in_mid_run(lab: Lab, provider: tuple[str, str], spread: list[str]) -> i
     return 40 * len(agents)
 
 
+@pytest.mark.slow
 @SPREAD
 @pytest.mark.parametrize("chosen", [FOLDER, IDEAL], ids=["folder", "emulated"])
 def test_what_a_killed_controller_left_is_recovered(lab: Lab, chosen: tuple[str, str], spread: list[str]) -> None:
@@ -82,6 +83,7 @@ def stop_in_mid_run(lab: Lab) -> Running:
     return running
 
 
+@pytest.mark.slow
 def test_a_live_run_is_left_alone(lab: Lab) -> None:
     running = stop_in_mid_run(lab)
     assert recover(lab.folder) == ["left alone: test_it.py::test_long[folder:objects]: still running"]
@@ -108,6 +110,7 @@ def left_behind(folder: Path, count: int = 100, agents: int = 2, **head: Any) ->
     return place
 
 
+@pytest.mark.slow
 def test_logs_without_a_note_say_enough_themselves(tmp_path: Path) -> None:
     place = left_behind(tmp_path)
     (line,) = recover(tmp_path)
@@ -140,6 +143,7 @@ def test_a_warm_up_is_left_out_by_what_the_note_says(tmp_path: Path) -> None:
     assert columns["phase"] == ["warm_up"] * 4 + ["measured"] * 6
 
 
+@pytest.mark.slow
 def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: Path) -> None:
     place = left_behind(tmp_path)
     os.truncate(place / "gw1.oplog", (place / "gw1.oplog").stat().st_size - 10)
@@ -153,6 +157,7 @@ def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: 
     assert len(list((tmp_path / "two").rglob("*.oplog"))) == 3, "everything is left as it was"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("note", [
     "", "{", "[]", "null", "[" * 100_000, '{"owner": 7, "logs": [], "info": 3, "params": "x"}',
     '{"logs": {"gw9": "/etc/passwd", "gw8": "/dev/zero", "gw7": 5}, "run": "a.py::test_it#1"}',
@@ -183,6 +188,7 @@ def test_a_log_that_went_on_elsewhere_is_found_by_the_note(tmp_path: Path) -> No
     assert not moved.exists()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("change", [(0, "another-host"), (2, "pid:[7]")], ids=["host", "container"])
 def test_whose_owner_cannot_be_seen_from_here_is_left_unless_forced(tmp_path: Path, change: tuple[int, str]) -> None:
     described = json.loads(DEAD)
@@ -203,6 +209,7 @@ def test_a_process_with_the_owners_number_is_not_the_owner() -> None:
     assert owner.is_alive(json.dumps([*described[:4], 0])) is None, "the system did not say when it started"
 
 
+@pytest.mark.slow
 def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
     """After the records were written, before the logs were removed."""
     place = left_behind(tmp_path)
@@ -217,6 +224,7 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> N
     assert len(read_parquet(place.with_name("test_it.parquet"))) == 200
 
 
+@pytest.mark.slow
 def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
     left_behind(tmp_path, count=5000, agents=4)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "recover"]

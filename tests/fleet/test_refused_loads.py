@@ -70,6 +70,7 @@ arrival = {process = "fixed", interval_s = 1}
 OLD = changed(("test", "times", "1000000000000"), ("file_generator", "size", "10"), ("test", "sleep", "False"))
 
 
+@pytest.mark.slow
 @SPREAD
 def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: Spread) -> None:
     (lab.folder / "x.bench.toml").write_text(textwrap.dedent(BENCH))
@@ -104,6 +105,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 def test_numbers_of_a_run_that_mean_nothing(lab: Lab) -> None:
     for number, code in enumerate(WRONG):
         for kind in ("FixedInterval(0.01)", "ThinkTime(0.01)"):
@@ -132,6 +134,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("given", "expected"), OPTIONS.items(), ids=[" ".join(given) for given in OPTIONS])
 def test_options_that_mean_nothing(lab: Lab, given: tuple[str, str], expected: str) -> None:
     lab.write("""

@@ -145,6 +145,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Seen(first, run, {str(case.get("name")).partition("[")[0]: case for case in cases})
 
 
+@pytest.mark.slow
 def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen: Seen) -> None:
     assert seen.first.counts() == {"failed": 1, "skipped": 5}, seen.first.text
     assert len(seen.first.lines_with("gate inconclusive: baseline 0 of 10")) >= 4
@@ -229,6 +230,7 @@ def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
         assert run.lines_with("worse than 10 runs"), "the one before is not among them"
 
 
+@pytest.mark.slow
 def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_after_it(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
@@ -242,6 +244,7 @@ def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_a
     assert run.lines_with("gate inconclusive: baseline 2 of 10"), "that run and the one after it are the new baseline"
 
 
+@pytest.mark.slow
 def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
     def git(*args: str) -> str:
         told = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *args]
@@ -262,6 +265,7 @@ def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
     ), run.text
 
 
+@pytest.mark.slow
 def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
     """Payloads that take longer than the due times allow make every repetition late, but not the first run."""
     slow = """
@@ -319,6 +323,7 @@ HURRIES = """
 """
 
 
+@pytest.mark.slow
 def test_a_suspect_is_measured_again_when_another_agent_has_left_the_last_item_before_its_leader(lab: Lab) -> None:
     """Which items are suspects is asked when all have left the last one, and the leader has said how it ended."""
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
@@ -365,6 +370,7 @@ def test_ctrl_c_while_a_suspect_is_held_ends_in_order_and_says_nothing_good_of_i
     assert "a suspect, measured again 0 of 3 times" in str(skipped.get("message"))
 
 
+@pytest.mark.slow
 def test_strict_fails_what_is_inconclusive_with_a_status_of_its_own(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate-strict", "-k", "test_met or test_unsure")

@@ -49,6 +49,7 @@ TESTS = f'''
 '''
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: Spread) -> None:
     run = lab.write(TESTS).run("--provider", "folder:objects", *spread, "-k", "trace or poisson")
@@ -75,6 +76,7 @@ def test_what_cannot_be_replayed_fails_in_one_line(lab: Lab) -> None:
     assert run.lines_with("operation 1 of sensor 0 is delete; only put, get, stat, list are replayed")
 
 
+@pytest.mark.slow
 def test_the_budget_of_a_trace_counts_its_bytes(lab: Lab) -> None:
     run = lab.write(TESTS).run("--provider", "folder:objects", "-k", "trace", "--max-bytes", "1000")
     assert run.status == 1, run.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .harness import FOLDER, Ended, Lab, outcomes
 
 SMALL = "payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2"
@@ -144,6 +146,7 @@ def test_failures_are_merged_into_one_report(lab: Lab) -> None:
     assert list((lab.folder / "objects").rglob("*.bin")) == [], "also a failed experiment cleans up"
 
 
+@pytest.mark.slow
 def test_the_same_failures_without_xdist(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-rA", "-k", "same or fine or skipped or xfail or bug_everywhere")
     assert run.status == 1, run.text
@@ -190,6 +193,7 @@ OWN = """
 """
 
 
+@pytest.mark.slow
 def test_a_provider_of_ones_own(lab: Lab) -> None:
     lab.write(OWN, "conftest.py").write(f"""
         def test_own(experiment, payloads):

@@ -51,6 +51,7 @@ def check_complete(run: Ended, agents: int) -> None:
     assert list((run.folder / "objects").rglob("*.bin")) == []
 
 
+@pytest.mark.slow
 def test_agents_on_another_host_send_their_logs(lab: Lab) -> None:
     lab.write(
         """
@@ -84,6 +85,7 @@ def test_fifty_agents_do_the_same_work(lab: Lab) -> None:
     check_complete(lab.write(TESTS).run(*FOLDER, "-n", "50"), 50)
 
 
+@pytest.mark.slow
 def test_one_worker_is_a_fleet_too(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-n", "1")
     check_complete(run, 1)
@@ -103,6 +105,7 @@ def test_two_providers_in_one_run(lab: Lab) -> None:
     assert len(run.lines_with("measures the client and the loopback")) == 1
 
 
+@pytest.mark.slow
 def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
     lab.write(TESTS)
     for spread in ([], ["-n", "2"]):
@@ -148,6 +151,7 @@ KINDS = """
 """
 
 
+@pytest.mark.slow
 def test_every_kind_of_payload_has_its_name_is_found_again_and_new_in_a_second_run(lab: Lab) -> None:
     run = lab.write(KINDS).run(*FOLDER)
     assert run.status == 0, run.text

@@ -18,6 +18,7 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
     assert session._serving is None
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
 def test_a_fixture_that_is_asked_for_at_run_time_says_what_to_do(lab: Lab, name: str) -> None:
     lab.write(f"def test_late(request): request.getfixturevalue({name!r})")

@@ -34,6 +34,7 @@ THREE = """
 """
 
 
+@pytest.mark.slow
 @SPREAD
 def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> None:
     """A service echoes a token of one agent in a form of its own; people look at the terminal and at the JUnit file."""
@@ -61,6 +62,7 @@ def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> N
                 assert form not in text
 
 
+@pytest.mark.slow
 @SPREAD
 def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread: Spread) -> None:
     """People also look at live logs, at the log's file, at the summary of warnings and at pytest's own crash."""
@@ -107,6 +109,7 @@ def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread
         assert "/of+an+agent" not in text
 
 
+@pytest.mark.slow
 @SPREAD
 @pytest.mark.parametrize("option", ["-x", "--maxfail=2"])
 def test_the_first_failures_stop_the_session(lab: Lab, spread: Spread, option: str) -> None:
@@ -224,6 +227,7 @@ def test_a_long_stock_benchmark_is_no_straggler(lab: Lab) -> None:
     assert run.info("test_after[folder:objects]")["missing_agents"] == {}
 
 
+@pytest.mark.slow
 def test_the_agent_of_a_stock_benchmark_is_lost(lab: Lab) -> None:
     (lab.folder / "forever").touch()
     running = lab.write(SOLO).start(*FOLDER, "-n", "2")
@@ -238,6 +242,7 @@ def test_the_agent_of_a_stock_benchmark_is_lost(lab: Lab) -> None:
     assert keys(run.records()["test_after"]) == grid(4, 2)
 
 
+@pytest.mark.slow
 def test_an_ordinary_test_that_crashes_its_worker_fails_alone(lab: Lab) -> None:
     run = lab.write(
         THREE
@@ -253,6 +258,7 @@ def test_an_ordinary_test_that_crashes_its_worker_fails_alone(lab: Lab) -> None:
     assert all(keys(run.records()[test]) == grid(4, 2) for test in ("test_good", "test_later"))
 
 
+@pytest.mark.slow
 def test_a_session_without_experiments_is_xdists_own(lab: Lab) -> None:
     run = lab.write(ORDINARY, "test_ordinary.py").run("-n", "2", "-v")
     assert run.status == 0, run.text
@@ -339,6 +345,7 @@ def check_interrupted(run: Ended, provider: str) -> None:
     assert run.info(f"test_first[{provider}]")["doubts"] == []
 
 
+@pytest.mark.slow
 @SPREAD
 @pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
 def test_ctrl_c(lab: Lab, spread: Spread, group: bool) -> None:
@@ -351,6 +358,7 @@ def test_ctrl_c(lab: Lab, spread: Spread, group: bool) -> None:
     check_interrupted(running.end(), "folder:objects")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_emulator(lab: Lab) -> None:
     running = lab.write(ENDLESS).start(*IDEAL, "-n", "2")
     for agent in ("gw0", "gw1"):

@@ -23,6 +23,7 @@ while time.process_time() < 30:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="only Linux counts waits for a CPU")
 def test_threads_that_waited_for_a_cpu_for_most_of_the_time_make_times_doubtful(lab: Lab) -> None:
     """Six processes share the CPU of a client that computes digests: it waits for some six sevenths of the time."""

@@ -65,6 +65,7 @@ def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
     }
 
 
+@pytest.mark.slow
 def test_all_pass(run: Ended) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 4}, []), run.text
 
@@ -168,6 +169,7 @@ def test_part(experiment, payloads):
 """
 
 
+@pytest.mark.slow
 def test_a_drift_is_a_doubt_unless_it_was_expected_or_the_run_is_a_part(lab: Lab) -> None:
     run = lab.write(SLOWER, "conftest.py").write(RISING).run("-n", "2")
     assert run.counts() == {"passed": 3}, run.text

@@ -62,6 +62,7 @@ def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
     }
 
 
+@pytest.mark.slow
 def test_all_pass(run: Ended) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 10}, []), run.text
 

@@ -39,6 +39,7 @@ BAD_INPUT = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @SPREAD
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input(lab: Lab, case: str, spread: Spread) -> None:
@@ -74,6 +75,7 @@ def failures(run: Ended) -> str:
     return run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_an_emulator_dies(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start(*IDEAL, *spread)
@@ -97,6 +99,7 @@ def test_an_emulator_dies(lab: Lab, spread: Spread) -> None:
     assert len(keys(run.records()["test_long"])) == info["ops"] == 320
 
 
+@pytest.mark.slow
 @SPREAD
 def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start(*IDEAL, *spread, "-ocloudbench_patience=20")
@@ -140,6 +143,7 @@ CAN_MOUNT = (
 FULL = pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount a small disk: run as root")
 
 
+@pytest.mark.quick_cases(1)
 @FULL
 @SPREAD
 @pytest.mark.parametrize("size_kib", [16, 72], ids=["log", "parquet"])

@@ -44,6 +44,7 @@ def test_every_entry_of_an_own_service_has_them(lab: Lab, spread: Spread) -> Non
     assert up["wire_connections"] >= 1, "the folder was made through one of them"
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_more_is_told_by_exactly_that(lab: Lab) -> None:
     """The second experiment's connections are open: what remains are requests and answers."""
     lab.write(ONE_AFTER_ANOTHER)
@@ -57,6 +58,7 @@ def test_a_client_that_sends_more_is_told_by_exactly_that(lab: Lab) -> None:
     assert found[1]["wire_bytes_per_op"] - found[0]["wire_bytes_per_op"] == 200
 
 
+@pytest.mark.slow
 def test_children_of_an_array_count_together(lab: Lab) -> None:
     run = lab.write(ONE_AFTER_ANOTHER).run("--provider", "raid:six")
     assert run.status == 0, run.text

@@ -180,6 +180,7 @@ def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> 
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("answer", "passes"), [("y", True), ("n", False), ("", False)])
 def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, passes: bool) -> None:
     spec, folder = account

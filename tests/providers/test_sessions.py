@@ -55,6 +55,7 @@ def test_two_equal_emulated_children_are_two_accounts(lab: Lab, spread: Spread) 
     assert logs == ["emulator-ideal-1.log", "emulator-ideal-2.log"]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_child_dies_and_is_named(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start("--provider", TWO, *spread)
@@ -116,6 +117,7 @@ def test_a_real_server_belongs_to_the_run(lab: Lab, spread: Spread) -> None:
     assert not folder_of(lab).exists()
 
 
+@pytest.mark.slow
 def test_a_real_server_dies_and_is_named(lab: Lab) -> None:
     running = lab.write(LONG).start("--provider", SERVED, "-n", "2")
     running.wait_for_records("gw0", "test_long", 20)

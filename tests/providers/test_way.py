@@ -84,12 +84,14 @@ def check_whole_way(modules: set[str], spread: list[str]) -> None:
     assert ("fleet.session" in modules) == bool(spread)
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("spec", DRIVERS)
 def test_few_modules_lie_between_the_option_and_the_driver(lab: Lab, spec: str, spread: list[str]) -> None:
     check_whole_way(follow(lab, spec, DRIVERS[spec], *spread), spread)
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("spec", TREES)
 def test_the_way_to_a_tree_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
@@ -99,6 +101,7 @@ def test_the_way_to_a_tree_is_as_short(lab: Lab, spec: str, spread: list[str]) -
     check_whole_way(follow(lab, spec, TREES[spec], *spread), spread)
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("spec", ["folder:a", "folder:b"])
 def test_the_way_to_each_of_two_sides_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
@@ -175,6 +178,7 @@ def test_each_is_loaded_in_one_place() -> None:
     assert loaders(sources()) == LOADERS
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "snippet",
     [

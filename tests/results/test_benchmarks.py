@@ -328,6 +328,7 @@ def naming(pytester: pytest.Pytester, named: str) -> pytest.Config:
     return config
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", [*BAD, "folder", "fifo", "huge", "binary"])
 def test_a_named_run_that_is_none_is_an_error_of_one_line(pytester: pytest.Pytester, kind: str) -> None:
     saved_run(pytester, "good", 0.1, "it")

@@ -107,6 +107,7 @@ def test_stock_benchmarks_stay_where_pytest_benchmark_stores_them(folder: Path) 
     assert "0001_" in compared
 
 
+@pytest.mark.slow
 def test_the_last_run_is_the_last_of_all_folders(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "test_speed.py").write_text(TEST, "utf-8")
     run_pytest("--benchmark-autosave", cwd=folder)

@@ -94,6 +94,7 @@ KEYS = st.sampled_from(["name", "figures", "conclusions", "columns", "published"
 FIELDS = st.sampled_from(["kind", "test", "x", "y", "title", "told", "quotes", "times", "values", "published", "rows"])
 
 
+@pytest.mark.slow
 @given(
     JSON
     | st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(FIELDS, JSON | st.sampled_from(["Curve", "TimeCourse"])))),

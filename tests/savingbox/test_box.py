@@ -181,6 +181,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
     process = command(home, "--json")
     told = lines(process)
@@ -235,6 +236,7 @@ def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
         assert tree(home / "box") == tree(home / "sync")
 
 
+@pytest.mark.slow
 def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
     """A writer keeps writing while savingboxes start and are killed; the last one makes both folders equal."""
     chance = random.Random(11)

@@ -338,6 +338,7 @@ def test_a_few_histories_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     examine(monkeypatch, 25, 15)
 
 
+@pytest.mark.slow
 def test_a_few_turns_bring_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     examine(monkeypatch, 25, 15, Turns)
 

@@ -95,6 +95,7 @@ def copies_of_a_state(home: Path) -> tuple[Path, dict[str, Agreed]]:
     return home, {f"d{number % 7}/{number}": agreement(number) for number in range(400)}
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["closed/state.sqlite", "killed/state.sqlite", "killed/state.sqlite-wal"])
 def test_no_damage_stops_a_start_or_makes_a_wrong_agreement(tmp_path: Path, name: str, damage: Damage) -> None:
@@ -120,6 +121,7 @@ def test_no_damage_stops_a_start_or_makes_a_wrong_agreement(tmp_path: Path, name
         assert noticed >= 8, "most damage of a file without a log is to be noticed"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("page", [*range(8), None], ids=lambda page: "all" if page is None else f"page {page}")
 def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair, page: int | None) -> None:
     for number in range(300):

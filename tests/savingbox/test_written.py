@@ -371,6 +371,7 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
             assert list(writes.take_writes(file.fileno()).ranges or ()) == [(0, 4)]
 
 
+@pytest.mark.slow
 def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
     """Without retries, one start of eight fails: the instance disappears, or its memory went to another."""
     code = f"""

@@ -68,6 +68,7 @@ def near(found: float, truth: float, count: int) -> bool:
 # --- what the emulator was told ---
 
 
+@pytest.mark.slow
 def test_errors_of_the_provider_are_counted_and_make_the_availability(lab: Lab) -> None:
     profile(lab, "[faults]\nerror_rate = 0.05\n")
     found = entry(lab.run(SUITE, *PROVIDER, *planned(lab, 12)))
@@ -98,6 +99,7 @@ def test_wrong_hashes_are_found_at_their_rate_and_none_is_seen_where_there_is_no
     assert sound["time_of_day"] == "unknown"
 
 
+@pytest.mark.slow
 def test_throttled_writes_stand_apart(lab: Lab) -> None:
     profile(lab, "[throttle]\nrate_per_s = 1\nburst = 10\n")
     run = lab.run(SUITE, *PROVIDER)
@@ -110,6 +112,7 @@ def test_throttled_writes_stand_apart(lab: Lab) -> None:
 # --- stops ---
 
 
+@pytest.mark.slow
 def test_a_killed_series_goes_on_where_it_was(lab: Lab) -> None:
     profile(lab, "")
     running = lab.start(SUITE, *PROVIDER, "--pause", "1h")
@@ -165,6 +168,7 @@ def synthetic(swing: float, days: int = 3) -> list[dict[str, Any]]:
     return made
 
 
+@pytest.mark.slow
 def test_a_daily_course_is_seen_in_a_state_file_of_days_and_its_absence_too(lab: Lab) -> None:
     profile(lab, "")
     answers = {}

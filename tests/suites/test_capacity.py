@@ -11,6 +11,7 @@ from .harness import conclusion, profile, run_suite
 THROTTLE = {"rate_per_s": 30, "burst": 10, "refused_cost": 0, "retry_after_s": 1, "reason": '"too_many_requests"'}
 
 
+@pytest.mark.slow
 def test_the_rate_of_the_throttle_is_bracketed(lab: Lab) -> None:
     """30 a second and 10 at once are 40 in the first second; random phases clump, so a little less gets through."""
     run = run_suite(lab, "capacity::test_rate", *profile(lab, throttle=THROTTLE), "--capacity-seconds", "1")
@@ -38,6 +39,7 @@ def test_sensors_that_wait_too_long_are_too_many(lab: Lab) -> None:
     assert all(probe["loss_rate"] == 0 for probe in found["probes"]), "it is the time that fails"
 
 
+@pytest.mark.slow
 def test_where_nothing_fails_the_answer_is_a_bound(lab: Lab) -> None:
     run = run_suite(lab, "capacity::test_rate", *FOLDER, "--capacity-ops", "400", "--capacity-seconds", "0.5")
     assert run.counts() == {"passed": 1}, run.text

@@ -55,6 +55,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         yield run
 
 
+@pytest.mark.slow
 def test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole(found: Ended) -> None:
     for verb in ("put", "get"):
         info = conclusion(found, verb, "together")
@@ -246,6 +247,7 @@ BENCH = """
 """
 
 
+@pytest.mark.slow
 def test_a_bench_file_measures_an_array_and_its_gate_is_judged(lab: Lab) -> None:
     options = array(lab)
     (lab.folder / "array.bench.toml").write_text(textwrap.dedent(BENCH), "utf-8")

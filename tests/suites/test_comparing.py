@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pytest
+
 from tests.fleet.harness import Ended, Lab
 from tests.truths import Truths
 
@@ -46,6 +48,7 @@ def test_a_set_difference_is_told_apart(lab: Lab, truths: Truths) -> None:
         assert not any("*" in cell or "~" in cell for cell in shown["emulated:./slow.toml"])
 
 
+@pytest.mark.slow
 def test_two_equal_ones_are_not_marked(lab: Lab) -> None:
     run = run_on(lab, {"one": 0.1, "other": 0.1}, "-q")
     assert run.status == 0, run.text

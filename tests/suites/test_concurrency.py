@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fleet.harness import FOLDER, Lab
 from tests.truths import Truths
 
@@ -10,6 +12,7 @@ from .harness import conclusion, profile, run_suite
 SLOW = {"median_s": 0.04}
 
 
+@pytest.mark.slow
 def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab, truths: Truths) -> None:
     """Within one level of the grid: between two requests of a client, its slot is free for a waiting thread."""
     latency_s, slots = 0.06, 5
@@ -28,6 +31,7 @@ def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab, truths: Trut
         assert many["mean_s"] > 2 * one["mean_s"], "thesis 4.2.2: the average time rises with the threads"
 
 
+@pytest.mark.slow
 def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW), "-n", "3")
     found = conclusion(run, "knee")
@@ -36,6 +40,7 @@ def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths
         assert found["knee_threads"] == 25
 
 
+@pytest.mark.slow
 def test_a_level_at_which_files_are_refused_is_left_out_and_said(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 7, "retry_after_s": 1, "reason": '"too_many_requests"'}
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW, throttle=limits))

@@ -112,6 +112,7 @@ def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]
     assert not list(lab.folder.rglob("violations-*"))
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
     """Also with two agents, one of which waits."""
     lab.write("""
@@ -127,6 +128,7 @@ def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
     assert run.lines_with("2 of 2 files were not consistent after 0.3 s")
 
 
+@pytest.mark.slow
 def test_what_simultaneous_writes_have_lost_may_come_back(lab: Lab) -> None:
     """Many equal reads do not end the wait if their content was never written: a file is lost only at the deadline."""
     lab.write("""
@@ -204,6 +206,7 @@ def test_flapping_replicas_are_found_with_the_time_at_which_they_agree(
     assert not run.lines_with("operations, "), "only a load that mixes operations tells them apart"
 
 
+@pytest.mark.slow
 def test_a_delay_without_replicas_is_no_flapping(lab: Lab) -> None:
     slow = profile(lab, readiness={"delay_s": 0.5, "delete_delay_s": 0.5})
     run = run_suite(lab, "consistency", *slow, "-k", "read_after", "--consistency-files", "3")

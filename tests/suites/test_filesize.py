@@ -15,6 +15,7 @@ from .harness import SUITES, conclusion, profile, run_suite
 MEAN_BYTES = fmean(size for size in SIZES.values() if size <= LARGEST_BYTES["quick"])
 
 
+@pytest.mark.slow
 def test_latency_and_bandwidth_are_found_and_no_size_is_off(lab: Lab, truths: Truths) -> None:
     speed = {"up_bytes_per_s": 20_000_000, "down_bytes_per_s": 40_000_000}
     run = run_suite(lab, "filesize", *profile(lab, latency={"median_s": 0.05}, bandwidth=speed))
@@ -29,6 +30,7 @@ def test_latency_and_bandwidth_are_found_and_no_size_is_off(lab: Lab, truths: Tr
         assert (found["sizes_off"], found["off"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_size_that_is_handled_badly_is_flagged_and_no_other(lab: Lab, truths: Truths) -> None:
     lab.write(
         """

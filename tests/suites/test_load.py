@@ -40,6 +40,7 @@ def entries(folder: Path) -> list[Mapping[str, Any]]:
     return [entry["extra_info"] for document in documents for entry in document["benchmarks"]]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -91,6 +92,7 @@ def test_a_mix_has_figures_of_each_operation(tmp_path: Path) -> None:
         assert f"note: {name}: {figures['ops']} operations, 100.00 % ok, p50 " in ended.stdout
 
 
+@pytest.mark.slow
 def test_damaged_content_fails(tmp_path: Path) -> None:
     profile = '[meta]\nname = "corrupt"\napi = "dropbox"\ndescription = "a truth"\n[faults]\ncorrupt_rate = 0.5\n'
     (tmp_path / "corrupt.toml").write_text(profile)
@@ -99,6 +101,7 @@ def test_damaged_content_fails(tmp_path: Path) -> None:
     assert "content or size differed from what was uploaded" in ended.stdout
 
 
+@pytest.mark.slow
 def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     load = ("put", "folder:store", "--size", "10", "--rate", "20/s", "--for")
@@ -110,6 +113,7 @@ def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> Non
     assert "baseline 0 of 10 (the 2 stored runs differed in for_s (1.0, here 2.0))" in said
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("words", "line"),
     [

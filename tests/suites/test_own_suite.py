@@ -109,6 +109,7 @@ def test_it_has_all_that_ours_have(lab: Lab, spread: Spread) -> None:
     assert "higher is better" in exported
 
 
+@pytest.mark.slow
 def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: Lab) -> None:
     project(lab)
     by_path = lab.run("photos", *FOLDER)
@@ -122,6 +123,7 @@ def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: La
         assert {stored["fullname"] for stored in run.document["benchmarks"]} == names
 
 
+@pytest.mark.slow
 def test_papers_stand_beside_what_an_installed_suite_measured(lab: Lab) -> None:
     """In a folder that contains neither a checkout nor the environment."""
     named = ("--pyargs", "pytest_cloudbench.suites.iot", "-k", "test_table_4_2", "--time-scale=50")
@@ -153,6 +155,7 @@ def test_a_single_file_of_tests_declares_what_is_its_own(lab: Lab) -> None:
     }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("suite", ["no dictionary", {"name": "photos", "figures": [{"kind": "Curve"}, 5]}])
 def test_what_a_file_says_of_its_suite_is_not_trusted(lab: Lab, suite: object) -> None:
     project(lab)

@@ -13,6 +13,7 @@ from .harness import conclusion, profile, run_suite
 SIZE_BYTES = 10 * 1024 * 1024
 
 
+@pytest.mark.slow
 def test_the_best_level_is_the_number_of_slots(lab: Lab, truths: Truths) -> None:
     latency_s, bytes_per_s, slots = 0.1, 12_000_000, 8
     speed, capacity = {"up_bytes_per_s": bytes_per_s}, {"slots": slots}
@@ -32,6 +33,7 @@ def test_the_best_level_is_the_number_of_slots(lab: Lab, truths: Truths) -> None
     assert found["improvement_factor"] == pytest.approx(found["native"] / found["segmented"])
 
 
+@pytest.mark.slow
 def test_where_segments_gain_nothing_one_is_best(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "segmentation", *profile(lab, latency={"median_s": 0.05}, capacity={"slots": 1}))
     found = conclusion(run, "")

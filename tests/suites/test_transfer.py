@@ -13,6 +13,7 @@ from .harness import conclusion, profile, run_suite
 MIB = 1024 * 1024
 
 
+@pytest.mark.slow
 def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None:
     """A small file takes the latency, a large one its bytes over the bandwidth as well."""
     latency = {"median_s": 0.05}
@@ -36,6 +37,7 @@ def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None
         truths.assert_time(found["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
@@ -56,6 +58,7 @@ def test_parts_are_counted(lab: Lab, spec: str, wanted: dict[int, int]) -> None:
     assert bool(told) == ("onedrive" in spec)
 
 
+@pytest.mark.slow
 def test_parts_above_what_a_service_takes_are_skipped(lab: Lab) -> None:
     onedrive = ("--provider", "emulated:onedrive?profile=ideal", "--grid", "paper", "-k", "test_parts and 64MiB")
     run = run_suite(lab, "transfer", *onedrive, "-rs")

@@ -87,6 +87,7 @@ def test_a_secret_is_found_in_every_encoding(secret: str, before: str, after: st
         assert len(cleaned) <= len(before) + len(after) + len(redact.MASK) + 12, encoding
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(secret=_secrets(string.ascii_letters + string.digits, 60, 1300), cut=st.integers(12, 59))
 def test_the_beginning_or_the_end_of_a_long_secret_is_enough(secret: str, cut: int) -> None:
@@ -134,6 +135,7 @@ def test_of_two_that_begin_alike_all_of_the_longer_one_goes(redactor: redact._Re
     assert redactor.clean(f"{head}{'a' * 40} {head}{'b' * 40} {head[:10]}") == "*** *** ***"
 
 
+@pytest.mark.slow
 def test_many_backslashes_take_no_time(redactor: redact._Redactor) -> None:
     redactor.learn(["\\" * 12 + "x" + "\\" * 12, "%25" * 8, "&amp;" * 8])
     text = "\\" * 20_000 + "%25" * 20_000 + "&amp;" * 20_000
@@ -239,6 +241,7 @@ def test_it(experiment):
 """
 
 
+@pytest.mark.slow
 def test_what_a_session_has_learned_ends_with_it(tmp_path: Path) -> None:
     """Two sessions in one process, with and without agents: the second one shows what was secret in the first."""
     (tmp_path / "in_turns.py").write_text(IN_TURNS)

@@ -43,6 +43,7 @@ SPECS = [
 ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_change_arrives(spec: str, prepare: Prepare) -> None:
     pair = prepare(spec)
@@ -102,6 +103,7 @@ def test_versions_and_facts_are_recorded(spec: str, prepare: Prepare) -> None:
     assert {name for name in pair.facts.binaries if find_binary(name)} == set(pair.facts.binaries)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spec", BASIC)
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_one_that_is_killed_is_an_error_and_no_wait(spec: str, side: str, prepare: Prepare) -> None:
@@ -177,6 +179,7 @@ def test_too_late_is_an_error_with_what_differs_and_the_log(prepare: Prepare) ->
     pair.wait_synced(HANG_S)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spec", ["syncthing", "lsyncd", "unison"])
 def test_the_environment_of_every_process_is_clean(
     spec: str, prepare: Prepare, monkeypatch: pytest.MonkeyPatch

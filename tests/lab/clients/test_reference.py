@@ -92,6 +92,7 @@ def start(prepare: Prepare) -> Callable[[str], Pair]:
     return made
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("on", list(itertools.product("01", repeat=5)), ids="".join)
 def test_the_wire_shows_all_32_settings(on: tuple[str, ...], start: Callable[[str], Pair]) -> None:
     pair = start("&".join(f"{name}={value}" for name, value in zip(CAPABILITIES, on, strict=True)))

@@ -102,6 +102,7 @@ def test_a_question_follows_a_period_after_the_last_answer(start: Callable[[str]
     assert questions(client) >= asked + 2
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("options", ["", "deduplication=block&bundling=1&delta=1", "connections=per-file"])
 def test_many_changes_and_the_folders_are_the_same(options: str, start: Callable[[str], ReferenceClient]) -> None:
     client, random = start(f"pull_s=0.01&{options}"), Random(options)

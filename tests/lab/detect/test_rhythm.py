@@ -71,6 +71,7 @@ def test_nothing_has_no_period() -> None:
     assert found.longest_s == pytest.approx(SPAN_S / 3)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("count", [6, 12, 40, 200])
 def test_times_by_chance_have_no_period(count: int) -> None:
     answers = []

@@ -27,6 +27,7 @@ def test_these_places_and_no_others_change(followed: Followed) -> None:
     assert set(followed.touched) == PLACES
 
 
+@pytest.mark.slow
 def test_the_client_conforms(followed: Followed) -> None:
     done = followed.run(
         "-q", "tests/lab/clients/test_conformance.py", "tests/lab/clients/test_registry.py", "-k", "tarpipe or names"
@@ -35,6 +36,7 @@ def test_the_client_conforms(followed: Followed) -> None:
     assert "5 passed, 1 skipped" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> None:
     done = followed.run(
         "-q",

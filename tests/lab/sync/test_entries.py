@@ -50,6 +50,7 @@ def test_one_agent_measures_and_all_conclude(lab: Lab) -> None:
         assert {entry["extra_info"]["versions"]["tool"] for entry in entries} == {"7"}
 
 
+@pytest.mark.slow
 def test_a_gate_on_a_client_is_judged(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "[]"))
     assert lab.run("--client", "reference", "--cloudbench-fail", "completion:6").counts() == {"passed": 1}
@@ -58,6 +59,7 @@ def test_a_gate_on_a_client_is_judged(lab: Lab) -> None:
     assert run.lines_with("completion")
 
 
+@pytest.mark.slow
 def test_numbers_with_doubts_are_inconclusive(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "['link: up delay: 10 ms asked, 30 delivered']"))
     run = lab.run("--client", "reference", "-rs", "-n", "2")
@@ -65,6 +67,7 @@ def test_numbers_with_doubts_are_inconclusive(lab: Lab) -> None:
     assert run.lines_with("inconclusive: link: up delay")
 
 
+@pytest.mark.slow
 def test_what_is_missing_skips_with_the_reason_on_all_agents(lab: Lab) -> None:
     lab.write(
         """
@@ -79,6 +82,7 @@ def test_what_is_missing_skips_with_the_reason_on_all_agents(lab: Lab) -> None:
     assert run.lines_with("no namespaces here")
 
 
+@pytest.mark.slow
 def test_a_client_that_there_is_none_of_is_named(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "[]"))
     run = lab.run("--client", "nobodys")

@@ -37,6 +37,7 @@ def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spread", SPREADS, ids=" ".join)
 def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> None:
     run = lab.write(CONCLUDES).run(*TWO_CLIENTS, *spread, "-v")
@@ -114,6 +115,7 @@ ENDS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixture", ["lab", "benchmark"])
 def test_fixtures_of_a_file_end_where_only_the_leader_runs_its_last_test(lab: Lab, fixture: str) -> None:
     body = ENDS.replace("FIXTURE", fixture)
@@ -124,6 +126,7 @@ def test_fixtures_of_a_file_end_where_only_the_leader_runs_its_last_test(lab: La
     assert ended == [f"gw{number} test_{name}" for number in (0, 1) for name in ("one", "two")]
 
 
+@pytest.mark.slow
 def test_a_fixture_that_breaks_at_its_end_elsewhere_fails_the_test(lab: Lab) -> None:
     lab.write("""
     @pytest.fixture(scope="module", autouse=True)
@@ -143,6 +146,7 @@ def test_a_fixture_that_breaks_at_its_end_elsewhere_fails_the_test(lab: Lab) -> 
     assert run.lines_with("only there")
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_lost_fails_its_test_and_the_next_one_leads(lab: Lab) -> None:
     lab.write("""
     def test_first(lab, fleet):
@@ -167,16 +171,19 @@ def refused(run: Ended, line: str) -> None:
     assert not run.lines_with("Traceback")
 
 
+@pytest.mark.slow
 def test_a_real_client_has_no_scaled_time(lab: Lab) -> None:
     lab.write("    def test_it(lab): pass")
     refused(lab.run("--client", "reference", "--time-scale", "10"), "a sync client runs in real time; leave")
 
 
+@pytest.mark.slow
 def test_a_provider_and_a_client_are_two_tests(lab: Lab) -> None:
     lab.write("    def test_it(lab, experiment): pass")
     refused(lab.run(*FOLDER, "--client", "reference", "-n", "2"), "experiment a provider on all: make two tests")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", SPREADS[::2], ids=" ".join)
 def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab, spread: tuple[str, ...]) -> None:
     (lab.folder / "expected.toml").write_text(
@@ -200,6 +207,7 @@ OTHER_PLUGIN = """
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("line", "seen"), [("", "theirs"), ("from pytest_cloudbench.plugin import lab", "reference")])
 def test_a_lab_of_another_plugin_is_theirs_until_ours_is_imported(lab: Lab, line: str, seen: str) -> None:
     lab.write(OTHER_PLUGIN, "other.py").write(f"pytest_plugins = ['other']\n{line}\n", "conftest.py")

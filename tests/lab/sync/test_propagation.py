@@ -96,6 +96,7 @@ def test_right_sizes_with_other_bytes_are_not_intact(tmp_path: Path) -> None:
 # --- a second device beside the server ---
 
 
+@pytest.mark.slow
 def test_a_second_device_has_its_own_bytes_cpu_and_memory(
     start: Start,
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_second_device_has_its_own_bytes_cpu_and_memory(
     assert set(pair.pids("device")).isdisjoint((*pair.pids("server"), *pair.pids("client")))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("period_s", [0.4, 2.0])
 def test_the_period_of_the_second_device_is_in_the_time(
     period_s: float, start: Start, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +143,7 @@ def asked(pair: ReferenceClient) -> int:
     return int(pair.counters()["device"]["requests"].get("/news", 0))
 
 
+@pytest.mark.slow
 def test_what_the_server_has_and_the_second_device_not_is_not_there(
     start: Start,
 ) -> None:

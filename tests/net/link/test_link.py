@@ -74,6 +74,7 @@ def test_a_delay_of_40_ms_is_delivered(mode: str) -> None:
     assert got.up.goodput_bit_per_s is None
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_directions_differ_in_delay_and_rate(mode: str) -> None:
     up, down = Way(delay_ms=15, rate_bit_per_s=10e6), Way(delay_ms=5, rate_bit_per_s=40e6)
@@ -119,6 +120,7 @@ def test_a_link_with_extreme_loss_is_measured() -> None:
     assert got.down.loss == 0
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_measured_quickly() -> None:
     with Link(Way(rate_bit_per_s=256e3), Way()) as link:
         got = measured(link, 0.5, rel=0.1)
@@ -182,6 +184,7 @@ TBF = (
 )
 
 
+@pytest.mark.slow
 def test_netem_wiring_works_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without netem often have tbf, with which devices, redirection and directions are the same."""
     monkeypatch.setattr("pytest_cloudbench.net.link._RUN_MODULE", TBF)

@@ -200,6 +200,7 @@ def test_the_papers_download_takes_its_original_time() -> None:
     assert due_s == 500
 
 
+@pytest.mark.slow
 def test_two_users_edit_one_document_for_an_hour() -> None:
     document = PAYLOADS.text(MIB).content(0, 0)
     updates = list(PAYLOADS.updates("two_users"))

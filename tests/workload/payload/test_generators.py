@@ -128,6 +128,7 @@ def test_no_two_files_share_a_block(name: str) -> None:
     assert sum(map(len, files)) == len(set().union(*files))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ALL)
 def test_gibibytes_are_read_in_pieces_through_constant_memory(name: str) -> None:
     size = 6 * 1024 * MIB + 77

@@ -119,6 +119,7 @@ def test_every_size_decodes_to_the_last_bit(size: int, seq: int) -> None:
     assert all(len(values) == 64 and values[0] == 0 and max(map(abs, values)) <= 127 for values in found.blocks)
 
 
+@pytest.mark.slow
 def test_beyond_four_gigabytes_comments_fill_the_rest() -> None:
     size = 6 * 2**30 + 3
     content = Payloads("s").jpeg(size).content(0, 0)

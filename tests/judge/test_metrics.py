@@ -14,7 +14,7 @@ from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from .test_stats import NS, op, table_of
 
 
-def test_a_conclusion_is_what_no_record_gives() -> None:
+def test_a_metric_that_records_do_not_give_is_a_conclusion() -> None:
     assert {name for name, metric in BUILT_IN.items() if metric.of is None} == CONCLUSIONS.keys()
     assert not [name for name, metric in CONCLUSIONS.items() if metric.column or metric.about]
 
@@ -25,7 +25,7 @@ def test_no_two_columns_have_one_title() -> None:
     assert not [title for title, count in titles.items() if count > 1]
 
 
-def test_what_is_about_uploads_is_so_everywhere() -> None:
+def test_metrics_of_uploads_are_about_uploads_everywhere() -> None:
     """Runs of other operations have no such number; bench files cannot expect it of them."""
     about = {name: metric.about for name, metric in METRICS.items() if metric.about}
     assert about.pop("throughput") == (Verb.PUT, Verb.GET)
@@ -54,7 +54,7 @@ def test_a_run_by_hand() -> None:
     assert summarize(OpTable(), None).metrics["elapsed"] is None
 
 
-def test_what_the_client_itself_delayed_is_left_out_of_the_quiet_times() -> None:
+def test_operations_that_the_client_delayed_are_not_quiet() -> None:
     """Thirty operations a second apart; the tenth began 50 ms late and took long."""
     ops = [
         op(seq=number, scheduled_ns=number * NS, start_ns=number * NS, end_ns=number * NS + NS // 10)

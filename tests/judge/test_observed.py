@@ -73,7 +73,7 @@ def test_an_observed_claim_is_renewed_in_its_place_and_keeps_its_form() -> None:
     assert not changes.added  # the user has chosen the bounds of this experiment
 
 
-def test_what_others_have_claimed_stays_and_is_not_claimed_again() -> None:
+def test_claims_of_other_sources_stay_and_are_not_repeated() -> None:
     changes = observe([entry(loss_rate=0.9, response_p50=1.0)], [claim("loss_rate", None, 0.0, "an agreement")], TODAY)
     assert not changes.renewed
     assert [each.metric for each in changes.added] == ["response_p50"]
@@ -106,7 +106,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("change", "reason"), UNFIT, ids=[reason for _, reason in UNFIT])
-def test_what_cannot_be_trusted_becomes_no_bound(change: dict[str, Any], reason: str) -> None:
+def test_an_entry_that_may_be_no_baseline_becomes_no_bound(change: dict[str, Any], reason: str) -> None:
     unfit = entry(**{"response_p50": 1.0, **change})
     assert not observe([unfit], [], TODAY).added
     changes = observe([entry(response_p50=1.0), unfit], [claim("response_p50", None, 9.0)], TODAY)

@@ -25,11 +25,11 @@ def rows(*lateness_ms: float, waits_ms: dict[int, float] | None = None) -> Rows:
     return due, start, array("q", (at + 8 * MS for at in start)), waits
 
 
-def test_all_are_quiet_where_nothing_is_late() -> None:
+def test_all_operations_are_quiet_if_none_is_late() -> None:
     assert quiet_rows(*rows(0, 1, 20, 0)) == bytearray(b"\1\1\1\1")
 
 
-def test_a_late_one_touches_five_before_and_five_after_it() -> None:
+def test_a_late_operation_disturbs_five_before_and_five_after_it() -> None:
     late = [0.0] * 20
     late[9] = 20.1
     assert list(quiet_rows(*rows(*late))) == [1] * 4 + [0] * 11 + [1] * 5
@@ -59,7 +59,7 @@ def waits(start: list[int], end: list[int], own: list[int], series: list[tuple[i
     return list(waits_of(array("q", start), array("q", end), array("q", own), beside))
 
 
-def test_what_a_server_waited_is_shared_by_the_operations_in_flight() -> None:
+def test_the_waits_of_a_server_are_shared_by_the_operations_in_flight() -> None:
     """Two operations at once from 0 to 100, then one: 20 waited before 100, 30 after it."""
     series = [(0, 0), (100, 20), (200, 50)]
     assert waits([0, 0], [100, 200], [0, 0], series) == [10.0, 40.0]
@@ -76,7 +76,7 @@ def test_only_the_own_wait_counts_where_nothing_else_was_sampled() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
-def test_the_error_of_a_percentile_is_what_repeated_draws_have(share: float) -> None:
+def test_the_error_of_a_percentile_is_that_of_repeated_draws(share: float) -> None:
     source = random.Random("quiet")
     runs = [sorted(round(1e8 * exp(source.gauss(0, 0.35))) for _ in range(800)) for _ in range(150)]
     seen = stdev(log(run[round(share * 800) - 1]) for run in runs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, distance, grouped, rank, spread_of
+from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, distance, group_values, rank, spread_of
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Op, Outcome, Verb
 
@@ -42,7 +42,7 @@ def test_a_set_difference_is_found() -> None:
     assert (found.verdict, found.leaders) == ("best", ("fast",))
 
 
-def test_equals_are_not_told_apart_however_often_they_are_asked() -> None:
+def test_equal_providers_seldom_differ() -> None:
     """Not even where a significance test would: operations of one run depend on each other."""
     found = [
         rank("response_p50", {"one": candidate(seed, 0.1), "other": candidate(seed + 1000, 0.1)}).verdict
@@ -51,7 +51,7 @@ def test_equals_are_not_told_apart_however_often_they_are_asked() -> None:
     assert found.count("best") <= 2
 
 
-def test_leaders_that_cannot_be_told_apart_are_named_together() -> None:
+def test_leaders_that_do_not_differ_are_named_together() -> None:
     found = rank("response_p50", {"a": candidate(1, 0.1), "far": candidate(2, 0.4), "b": candidate(3, 0.1)})
     assert found.verdict == "among the best"
     assert set(found.leaders) == {"a", "b"}
@@ -77,7 +77,7 @@ def test_refusals_are_found_and_a_percentage_point_is_not() -> None:
     ("changes", "why"),
     [
         ({"samples": [0.1] * 4}, "too few repeats"), ({"value": None}, "only one value is known"),
-        ({"out": "all others have doubts"}, "all others have doubts"),
+        ({"exclusion": "all others have doubts"}, "all others have doubts"),
     ],
 )  # fmt: skip
 def test_nobody_is_best_where_one_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
@@ -110,7 +110,7 @@ def test_a_difference_has_to_be_large_too() -> None:
         ([1.0, 1.9, 1.2, 1.8, 1.6], "differs, but not certain enough to mark"),
     ],
 )
-def test_what_is_close_is_told_from_what_is_equal(values: list[float], why: str) -> None:
+def test_close_providers_are_told_from_equal_ones(values: list[float], why: str) -> None:
     known = {"a": Candidate(1.0, [1.0, 1.01, 0.99, 1.0, 1.0]), "b": Candidate(fmean(values), values)}
     ranking = rank("response_p50", known)
     assert (ranking.verdict, ranking.why) == ("close", why)
@@ -122,14 +122,14 @@ def test_more_providers_need_more_evidence() -> None:
     assert rank("response_p50", five).verdict == "close"
 
 
-def test_what_has_no_better_direction_is_not_judged() -> None:
+def test_a_metric_without_a_better_direction_is_not_judged() -> None:
     assert rank("polling", {"a": Candidate(1.0), "b": Candidate(2.0)}).verdict == "not judged"
 
 
 def test_groups_are_consecutive_and_few() -> None:
-    assert grouped(range(FEWEST_OPS - 1), fmean) == []
-    assert grouped(range(FEWEST_OPS), fmean) == [2.0, 7.0, 12.0, 17.0, 22.0]
-    assert len(grouped(range(100_000), fmean)) == 10
+    assert group_values(range(FEWEST_OPS - 1), fmean) == []
+    assert group_values(range(FEWEST_OPS), fmean) == [2.0, 7.0, 12.0, 17.0, 22.0]
+    assert len(group_values(range(100_000), fmean)) == 10
 
 
 def test_a_rate_is_that_of_its_group() -> None:
@@ -139,7 +139,7 @@ def test_a_rate_is_that_of_its_group() -> None:
     assert spread_of(OpTable.of(ops), [])["throughput"] == pytest.approx([10_000.0] * 10)
 
 
-def test_a_distance_has_an_interval_that_holds_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_of_a_distance_covers_the_truth_in_95_percent() -> None:
     random, held = Random(5), 0
     for _ in range(400):
         one, other = ([centre * random.lognormvariate(0, 0.1) for _ in range(8)] for centre in (0.13, 0.1))
@@ -164,7 +164,7 @@ def test_a_distance_of_shares_is_in_points() -> None:
     ("one", "other"),
     [
         (Candidate(0.1, [0.1] * 4), Candidate(0.2, [0.2] * 8)),  # too few
-        (Candidate(0.1, [0.1] * 8, out="doubts"), Candidate(0.2, [0.2] * 8)),
+        (Candidate(0.1, [0.1] * 8, exclusion="doubts"), Candidate(0.2, [0.2] * 8)),
         (Candidate(0.0, [0.0] * 8), Candidate(0.2, [0.2] * 8)),  # no ratio to nothing
     ],
 )

@@ -1,8 +1,8 @@
-"""Expectations from what a session has measured: bounds that are wide enough for the next run, with date and source.
+"""Make expectations from the entries of a session: bounds wide enough for the next run, with date and source.
 
-What may live here: which metrics become bounds, how wide they are, and which entries may not become any, as pure
-functions. A bound is only ever from an entry that may be a baseline: it passed, to its end, without doubts. Claims of
-other sources (an agreement, a paper) are not observations and stay as they are.
+This module decides which metrics become bounds, how wide these are, and which entries may not become any. A bound comes
+only from an entry that may be a baseline: its test passed, to the end, without doubts. Claims from other sources (an
+agreement, a paper) are no observations and stay as they are.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.significance import wilson
 
 _SOURCE = "observed "
-"""Begins the source of every claim that is made here; claims with it are renewed."""
+"""The beginning of the source of every observed claim. Only claims with it are renewed."""
 
-_NEW = ("loss_rate", "failed_rate", "throttled_rate", "response_p50", "response_p99")
-"""What a run without observed claims gets; a conclusion gets its own metrics, but of times the p50 and p99 only."""
-_OTHER_SHARES = ("_p90", "_p95", "_p99.9", "_max")
+_NEW_METRICS = ("loss_rate", "failed_rate", "throttled_rate", "response_p50", "response_p99")
+"""The metrics of a run that become claims. A conclusion gets claims on all its metrics, of times only p50 and p99."""
+_OMITTED_PERCENTILES = ("_p90", "_p95", "_p99.9", "_max")
 
 _MARGINS = {"p50": 0.10}
 _MARGIN = 0.25
-"""A bound's distance from the number: 10 % for a median and for everything but times, 25 % for other times."""
+"""The distance of a bound from the number: 10 % for a median and for all but times, 25 % for other times."""
 
 _EXACT = "1 is yes"
 _DIGITS = 3
@@ -39,11 +39,11 @@ class SessionEntry:
     """One entry of a session.
 
     Attributes:
-        names: what its provider goes by in claims, the shortest that tells it apart last.
+        names: the names of its provider in claims, the last one being the shortest unique one.
         test: the test function's name.
         params: the test's parameters besides the provider.
         info: the entry's extra_info.
-        is_conclusion: whether it stands for several runs.
+        is_conclusion: whether it is a conclusion from several runs.
     """
 
     names: Sequence[str]
@@ -55,13 +55,13 @@ class SessionEntry:
 
 @dataclass(slots=True)
 class ClaimChanges:
-    """What is to be written.
+    """The changes to a file of claims.
 
     Attributes:
-        renewed: place of an old claim to the one that replaces it, only where bounds differ.
-        added: claims on what had none.
-        kept: old observed claims that hold as they are.
-        left: how many claims or metrics were left as they are, by the reason.
+        renewed: the index of an old claim to the claim that replaces it, if the bounds differ.
+        added: claims on metrics that had none.
+        kept: the number of old observed claims whose bounds stay the same.
+        left: how many claims or metrics are left unchanged, by the reason.
     """
 
     renewed: dict[int, Expectation] = field(default_factory=dict)
@@ -71,124 +71,124 @@ class ClaimChanges:
 
 
 def is_observed(claim: Expectation) -> bool:
-    """Return whether a claim was made here, so that it may be renewed."""
+    """Return whether a claim was made from observations, so that it may be renewed."""
     return claim.source.startswith(_SOURCE)
 
 
 def observe(measured: Sequence[SessionEntry], claims: Sequence[Expectation], date: datetime.date) -> ClaimChanges:
-    """Return what a session changes about recorded claims. A claim on several entries holds for all of them.
+    """Return the changes of recorded claims by a session. A claim on several entries holds for all of them.
 
     Args:
         measured: the session's entries.
-        claims: those in the file, in its order.
-        date: of the session.
+        claims: the claims in the file, in its order.
+        date: the date of the session.
     """
     changes = ClaimChanges()
-    for place, claim in enumerate(claims):
+    for index, claim in enumerate(claims):
         if is_observed(claim):
-            _renew(place, claim, measured, date, changes)
-    for (provider, metric, *_), about in _unclaimed(measured, claims).items():
-        test, params = about[0].test, about[0].params
-        reason = next(_reasons(about, metric), "")
-        if not reason and not all(_is_plain(value) for value in params.values()):
+            _renew(index, claim, measured, date, changes)
+    for (provider, metric, *_), entries in _find_unclaimed(measured, claims).items():
+        test, params = entries[0].test, entries[0].params
+        reason = next(_find_objections(entries, metric), "")
+        if not reason and not all(_is_toml_value(value) for value in params.values()):
             reason = "has a parameter that TOML cannot hold"
         if reason:
             changes.left[reason] += 1
             continue
         at_least, at_most = (0.0, None) if METRICS[metric].better == "higher" else (None, 0.0)
         claim = Expectation(provider, metric, at_least, at_most, "", date, {"test": test, **params})
-        changes.added.append(_claim(claim, about, date))
+        changes.added.append(_make_claim(claim, entries, date))
     return changes
 
 
 def _renew(
-    place: int, claim: Expectation, measured: Sequence[SessionEntry], date: datetime.date, changes: ClaimChanges
+    index: int, claim: Expectation, measured: Sequence[SessionEntry], date: datetime.date, changes: ClaimChanges
 ) -> None:
-    about = [each for each in measured if _is_about(claim, each) and claim.metric in each.info]
-    if reason := next(_reasons(about, claim.metric), ""):
+    entries = [entry for entry in measured if _applies_to(claim, entry) and claim.metric in entry.info]
+    if reason := next(_find_objections(entries, claim.metric), ""):
         changes.left[reason] += 1
-    elif about:
-        found = _claim(claim, about, date)
-        if (found.at_least, found.at_most) == (claim.at_least, claim.at_most):
+    elif entries:
+        new_claim = _make_claim(claim, entries, date)
+        if (new_claim.at_least, new_claim.at_most) == (claim.at_least, claim.at_most):
             changes.kept += 1
         else:
-            changes.renewed[place] = found
+            changes.renewed[index] = new_claim
 
 
-def _unclaimed(
+def _find_unclaimed(
     measured: Sequence[SessionEntry], claims: Sequence[Expectation]
 ) -> dict[tuple[str, ...], list[SessionEntry]]:
-    """Return the entries that get new claims, by provider, metric and whatever else tells them apart.
+    """Return the entries that get new claims, by provider, metric, test and parameters.
 
-    An entry that already has an observed claim is left out: its bound was chosen by the user.
+    An entry that already has an observed claim gets no others, because the user has chosen its metrics.
     """
-    found: dict[tuple[str, ...], list[SessionEntry]] = {}
-    for each in measured:
-        mine = [claim for claim in claims if _is_about(claim, each) and claim.metric in each.info]
-        if any(is_observed(claim) for claim in mine):
+    unclaimed: dict[tuple[str, ...], list[SessionEntry]] = {}
+    for entry in measured:
+        entry_claims = [claim for claim in claims if _applies_to(claim, entry) and claim.metric in entry.info]
+        if any(is_observed(claim) for claim in entry_claims):
             continue
-        for metric in _metrics(each):
-            if metric not in {claim.metric for claim in mine}:
-                key = (each.names[-1], metric, each.test, repr(sorted(each.params.items())))
-                found.setdefault(key, []).append(each)
-    return found
+        for metric in _claimable_metrics(entry):
+            if metric not in {claim.metric for claim in entry_claims}:
+                key = (entry.names[-1], metric, entry.test, repr(sorted(entry.params.items())))
+                unclaimed.setdefault(key, []).append(entry)
+    return unclaimed
 
 
-def _is_about(claim: Expectation, each: SessionEntry) -> bool:
-    return bool(select([claim], each.names, each.test, each.params))
+def _applies_to(claim: Expectation, entry: SessionEntry) -> bool:
+    return bool(select([claim], entry.names, entry.test, entry.params))
 
 
-def _metrics(each: SessionEntry) -> list[str]:
-    """Return the metrics that an entry's new claims are on: known ones."""
-    own = [name for name in METRICS if not name.endswith(_OTHER_SHARES)]
-    return [name for name in (own if each.is_conclusion else _NEW) if each.info.get(name) is not None]
+def _claimable_metrics(entry: SessionEntry) -> list[str]:
+    """Return the metrics of an entry that new claims are made on: those with a known value."""
+    metrics = [name for name in METRICS if not name.endswith(_OMITTED_PERCENTILES)]
+    return [name for name in (metrics if entry.is_conclusion else _NEW_METRICS) if entry.info.get(name) is not None]
 
 
-def _reasons(about: Sequence[SessionEntry], metric: str) -> Iterator[str]:
-    """Yield why an entry may not become a bound."""
-    for each in about:
-        if reason := unfit_reason(each.info, metric, False):
+def _find_objections(entries: Sequence[SessionEntry], metric: str) -> Iterator[str]:
+    """Yield the reasons why entries may not become a bound."""
+    for entry in entries:
+        if reason := unfit_reason(entry.info, metric, False):
             yield reason
-        elif METRICS[metric].time_like and each.info.get("time_scale", 1.0) != 1.0:
+        elif METRICS[metric].time_like and entry.info.get("time_scale", 1.0) != 1.0:
             yield "had times that --time-scale distorts"
 
 
-def _claim(old: Expectation, about: Sequence[SessionEntry], date: datetime.date) -> Expectation:
-    """Return a claim with the same bounds, below and above, around what was observed."""
-    values = [float(each.info[old.metric]) for each in about]
-    highest = max(about, key=lambda each: float(each.info[old.metric]))
-    lowest = min(about, key=lambda each: float(each.info[old.metric]))
-    at_most = None if old.at_most is None else _rounded(_bound(highest, old.metric, 1), ceil)
-    at_least = None if old.at_least is None else _rounded(_bound(lowest, old.metric, -1), floor)
-    seen = f"{min(values):.4g}" if min(values) == max(values) else f"{min(values):.4g} to {max(values):.4g}"
-    info = about[-1].info
+def _make_claim(old: Expectation, entries: Sequence[SessionEntry], date: datetime.date) -> Expectation:
+    """Return a claim with bounds around the observed values, on the same sides as the old claim's."""
+    values = [float(entry.info[old.metric]) for entry in entries]
+    highest = max(entries, key=lambda entry: float(entry.info[old.metric]))
+    lowest = min(entries, key=lambda entry: float(entry.info[old.metric]))
+    at_most = None if old.at_most is None else _round_outwards(_bound(highest, old.metric, 1), ceil)
+    at_least = None if old.at_least is None else _round_outwards(_bound(lowest, old.metric, -1), floor)
+    observed = f"{min(values):.4g}" if min(values) == max(values) else f"{min(values):.4g} to {max(values):.4g}"
+    info = entries[-1].info
     where = f"in run {info.get('run_id', 'unknown')} on {info.get('machine', 'an unknown machine')}"
-    source = f"{_SOURCE}{seen} {METRICS[old.metric].unit} {where}; {_margin_text(about[0], old.metric)}"
+    source = f"{_SOURCE}{observed} {METRICS[old.metric].unit} {where}; {_margin_text(entries[0], old.metric)}"
     return Expectation(old.provider, old.metric, at_least, at_most, source, date, old.where)
 
 
-def _count(each: SessionEntry, metric: str) -> int | None:
-    """Return the number of operations or files behind a rate; None if it is not a rate of a run."""
+def _count_tries(entry: SessionEntry, metric: str) -> int | None:
+    """Return the number of operations or files behind a rate. None if it is not a rate of a run."""
     if METRICS[metric].unit != "fraction" or METRICS[metric].of is None:
         return None
-    count = each.info.get("files" if metric.endswith("loss_rate") else "ops")
+    count = entry.info.get("files" if metric.endswith("loss_rate") else "ops")
     return count if isinstance(count, int) and count > 0 else None
 
 
-def _bound(each: SessionEntry, metric: str, way: int) -> float:
-    """Return the bound above (``way`` 1) or below (-1) an entry's number.
+def _bound(entry: SessionEntry, metric: str, direction: int) -> float:
+    """Return the bound above (``direction`` 1) or below (-1) an entry's number.
 
-    A rate's is the end of its 95 % interval (Wilson's), since one run of few operations tells a rate badly; but what
-    never happened, or always, stays at 0 or 1.
+    The bound of a rate is the end of its 95 % interval (Wilson's), because a run of few operations measures a rate
+    badly. But a rate of exactly 0 or 1 is its own bound.
     """
-    value, count = float(each.info[metric]), _count(each, metric)
+    value, count = float(entry.info[metric]), _count_tries(entry, metric)
     if METRICS[metric].unit == _EXACT:
         return value
     if count is None:
-        return value + way * abs(value) * _margin(metric)
+        return value + direction * abs(value) * _margin(metric)
     if value in (0.0, 1.0):
         return value
-    return wilson(value, count)[way > 0]
+    return wilson(value, count)[direction > 0]
 
 
 def _margin(metric: str) -> float:
@@ -196,22 +196,22 @@ def _margin(metric: str) -> float:
     return _MARGINS.get(label, _MARGIN) if METRICS[metric].time_like else _MARGINS["p50"]
 
 
-def _margin_text(each: SessionEntry, metric: str) -> str:
+def _margin_text(entry: SessionEntry, metric: str) -> str:
     if METRICS[metric].unit == _EXACT:
         return "exact"
-    count = _count(each, metric)
+    count = _count_tries(entry, metric)
     if count is None:
         return f"margin {_margin(metric):.0%}"
     return f"95 % interval of {count} {'files' if metric.endswith('loss_rate') else 'operations'}, 0 and 1 exact"
 
 
-def _rounded(value: float, outwards: Any) -> float:
-    """Return the number with few digits, never inside of the bound."""
+def _round_outwards(value: float, outwards: Any) -> float:
+    """Return the number with few digits, rounded away from the observed values."""
     if value in {0.0, 1.0}:
         return value
     digits = _DIGITS - 1 - floor(log10(abs(value)))
     return float(f"{outwards(round(value * 10.0**digits, 6)) / 10.0**digits:.{_DIGITS + 1}g}")
 
 
-def _is_plain(value: Any) -> bool:
+def _is_toml_value(value: Any) -> bool:
     return isinstance(value, (str, bool)) or is_finite(value)

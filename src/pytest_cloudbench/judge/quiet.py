@@ -1,9 +1,9 @@
-"""Which operations the client's own lateness, and waiting for a CPU, did not touch.
+"""Find quiet operations: those that neither the client's own lateness nor waiting for a CPU has disturbed.
 
-What may live here: the rule, as pure functions of columns, and how well a percentile of some number of operations is
-known. A starved client is late, and measures its own starvation. A closed loop is never late, but its threads wait for
-a CPU within the operation, as a server on the same machine does. Such operations are left out, so that what remains
-speaks of the service. How many are left out is a number of its own: a client that burns CPU shows there.
+This module has the rule as pure functions of columns, and the precision of a percentile of some number of operations. A
+starved client is late, and measures its own starvation. A closed loop is never late, but its threads wait for a CPU
+within the operation, as does a server on the same machine. Such operations are left out, so that the others describe
+the service. The share that is left out is a metric of its own, in which a client shows that burns CPU.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ LATE_NS = 20_000_000
 NEIGHBOURS = 5
 """How many operations due before a late one, and as many after it, count as disturbed."""
 
-
-MOST_WAIT_SHARE = 0.05
+MAX_WAIT_SHARE = 0.05
 """An operation that waited for a CPU for more than this share of its time is not quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitSeries:
-    """How long threads beside those that run operations had waited for a CPU, summed up to several times.
+    """The cumulative waits for a CPU, sampled over time, of all threads except those that run operations.
 
     These are threads of services, and threads and processes that work for clients.
 
     Attributes:
-        time_ns: ascending, on the clock of the records.
-        waited_ns: of all these threads together, up to that time.
-        why: which of it is not known, or an empty text.
+        time_ns: the times of the samples, ascending, on the clock of the records.
+        waited_ns: the wait of all these threads together up to that time.
+        why: which part of it is unknown, or an empty text.
     """
 
     time_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -46,73 +45,76 @@ class WaitSeries:
     why: str = ""
 
 
-def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], beside: WaitSeries) -> array[float]:
-    """Return how long each operation waited for a CPU, in nanoseconds: its own thread, and those that worked for it.
+def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], other_waits: WaitSeries) -> array[float]:
+    """Return how many nanoseconds each operation waited for a CPU, in its own thread and in those that worked for it.
 
-    What other threads waited is shared equally by the operations that were in flight meanwhile. No operation waits
-    longer than it takes, although several threads may work for it.
+    The waits of other threads are shared equally by the operations in flight at the time. No operation waits longer
+    than it takes, although several threads may work for it.
 
     Args:
         start_ns: when each operation began.
         end_ns: when it ended.
-        own_ns: how long its own thread waited; -1 if that is not known.
-        beside: of the other threads.
+        own_ns: how long its own thread waited. -1 if unknown.
+        other_waits: the waits of the other threads.
     """
     own = array("d", (max(0, waited_ns) for waited_ns in own_ns))
-    if len(beside.time_ns) < 2 or beside.waited_ns[-1] == beside.waited_ns[0]:
+    if len(other_waits.time_ns) < 2 or other_waits.waited_ns[-1] == other_waits.waited_ns[0]:
         return own
-    waits = _Interpolated(beside.time_ns, _waits_per_operation(start_ns, end_ns, beside))
+    waits = _Interpolated(other_waits.time_ns, _waits_per_operation(start_ns, end_ns, other_waits))
     rows = zip(own, start_ns, end_ns, strict=True)
     return array("d", (min(waited + waits.at(end) - waits.at(start), end - start) for waited, start, end in rows))
 
 
-def _waits_per_operation(start_ns: array[int], end_ns: array[int], beside: WaitSeries) -> list[float]:
-    """Returns, up to each time of the series, what an operation would have waited that was in flight all the time."""
-    in_flight_ns = list(map(sub, _elapsed(start_ns, beside.time_ns), _elapsed(end_ns, beside.time_ns)))
+def _waits_per_operation(start_ns: array[int], end_ns: array[int], other_waits: WaitSeries) -> list[float]:
+    """Return, for each time of the series, the wait until then of an operation in flight all the time."""
+    in_flight_ns = list(
+        map(sub, _sum_elapsed(start_ns, other_waits.time_ns), _sum_elapsed(end_ns, other_waits.time_ns))
+    )
     waits = [0.0]
     for (first_ns, last_ns), (waited, later), (before, after) in zip(
-        pairwise(beside.time_ns), pairwise(beside.waited_ns), pairwise(in_flight_ns), strict=True
+        pairwise(other_waits.time_ns), pairwise(other_waits.waited_ns), pairwise(in_flight_ns), strict=True
     ):
         operations = (after - before) / max(1, last_ns - first_ns)
         waits.append((later - waited) / max(1.0, operations))
     return list(accumulate(waits))
 
 
-def _elapsed(moments_ns: array[int], until_ns: array[int]) -> list[int]:
-    """Return for each time the sum of what has passed since the moments before it. Times ascend."""
+def _sum_elapsed(moments_ns: array[int], until_ns: array[int]) -> list[int]:
+    """Return for each time the sum of the durations since all moments before it. Times ascend."""
     ordered, sums = sorted(moments_ns), []
-    passed = total = 0
+    count = total = 0
     for time_ns in until_ns:
-        while passed < len(ordered) and ordered[passed] < time_ns:
-            total += ordered[passed]
-            passed += 1
-        sums.append(passed * time_ns - total)
+        while count < len(ordered) and ordered[count] < time_ns:
+            total += ordered[count]
+            count += 1
+        sums.append(count * time_ns - total)
     return sums
 
 
 class _Interpolated:
-    """A function that is known at ascending places, linear between them and constant outside."""
+    """A function with known values at ascending positions, linear between them and constant outside."""
 
-    def __init__(self, places: array[int], values: Sequence[float]) -> None:
-        self._places, self._values = places, values
+    def __init__(self, positions: array[int], values: Sequence[float]) -> None:
+        self._positions, self._values = positions, values
 
-    def at(self, place: int) -> float:
-        after = bisect_left(self._places, place)
-        if after == 0:
+    def at(self, position: int) -> float:
+        next_index = bisect_left(self._positions, position)
+        if next_index == 0:
             return self._values[0]
-        if after == len(self._places):
+        if next_index == len(self._positions):
             return self._values[-1]
-        first, last = self._places[after - 1], self._places[after]
-        low, high = self._values[after - 1], self._values[after]
-        return low + (high - low) * (place - first) / (last - first)
+        left, right = self._positions[next_index - 1], self._positions[next_index]
+        left_value, right_value = self._values[next_index - 1], self._values[next_index]
+        return left_value + (right_value - left_value) * (position - left) / (right - left)
 
 
 def quiet_rows(
     scheduled_ns: array[int], start_ns: array[int], end_ns: array[int], waits_ns: Sequence[float]
 ) -> bytearray:
-    """Return 1 for each operation that is quiet.
+    """Return a byte for each operation: 1 if it is quiet.
 
-    Neither it nor one of the 5 due before and after began late, and it waited for a CPU for at most 5 % of its time.
+    A quiet operation and the 5 due before and after it started in time, and it waited for a CPU for at most 5 % of its
+    time.
 
     Args:
         scheduled_ns: when each operation was due.
@@ -122,33 +124,35 @@ def quiet_rows(
     """
     quiet = bytearray(b"\1") * len(scheduled_ns)
     rows = rows_in_order(scheduled_ns) if scheduled_ns else array("q")
-    touched_until = -1
-    for place, row in enumerate(rows):
+    disturbed_until = -1
+    for position, row in enumerate(rows):
         if start_ns[row] - scheduled_ns[row] > LATE_NS:
-            for near in range(max(place - NEIGHBOURS, touched_until + 1), min(place + NEIGHBOURS + 1, len(rows))):
-                quiet[rows[near]] = 0
-            touched_until = place + NEIGHBOURS
+            for neighbour in range(
+                max(position - NEIGHBOURS, disturbed_until + 1), min(position + NEIGHBOURS + 1, len(rows))
+            ):
+                quiet[rows[neighbour]] = 0
+            disturbed_until = position + NEIGHBOURS
     for row, (start, end, waited) in enumerate(zip(start_ns, end_ns, waits_ns, strict=True)):
-        if waited > MOST_WAIT_SHARE * (end - start):
+        if waited > MAX_WAIT_SHARE * (end - start):
             quiet[row] = 0
     return quiet
 
 
 def log_error(ordered: Sequence[int], share: float) -> float | None:
-    """Standard error of the logarithm of a percentile, from the order statistics around it.
+    """Return the standard error of the logarithm of a percentile, from the order statistics around it.
 
-    How many of independent operations lie below a percentile varies binomially; the values that many ranks to either
-    side tell how much it varies itself. It is what more operations would make smaller.
+    The number of independent operations below a percentile varies binomially. The values that many ranks to either side
+    of it show how much the percentile itself varies. More operations make this error smaller.
 
     Args:
         ordered: values above zero, ascending.
-        share: which percentile, such as 0.5.
+        share: the percentile as a share, such as 0.5.
 
-    Returns None if there are too few values to tell.
+    Returns None if there are too few values.
     """
     count = len(ordered)
-    half = sqrt(count * share * (1 - share))
-    low, high = round(count * share - half) - 1, round(count * share + half) - 1
+    rank_error = sqrt(count * share * (1 - share))
+    low, high = round(count * share - rank_error) - 1, round(count * share + rank_error) - 1
     if low < 0 or high >= count or low == high or ordered[low] <= 0:
         return None
-    return log(ordered[high] / ordered[low]) * half / (high - low) if half else None
+    return log(ordered[high] / ordered[low]) * rank_error / (high - low) if rank_error else None

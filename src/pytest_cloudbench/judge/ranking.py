@@ -1,8 +1,7 @@
-"""Which of several providers is best at one metric, if the difference is more than noise.
+"""Decide which of several providers is best at one metric, if the difference is more than noise.
 
-What may live here: how a run's own spread is told from its records, and the rule. Pure functions, and conservative:
-operations of one run are not independent, so a run is cut into a few consecutive groups, and each counts as one value.
-docs/method/versus.md states the rule; the numbers in it are those of this module.
+The rule is conservative: operations of one run are not independent, so a run is cut into a few consecutive groups, and
+each counts as one value. docs/method/versus.md states the rule. Its numbers are those of this module.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
 from pytest_cloudbench.model import Outcome
 
-_LEAST, _MOST = 5, 10
-"""Values per provider: fewer than five cannot be told apart at 1 %; more groups are less independent."""
+_MIN_VALUES, _MAX_VALUES = 5, 10
+"""Values per provider. Fewer than five cannot differ significantly at 1 %, and more groups are less independent."""
 
 _PER_GROUP = 5
-FEWEST_OPS = _LEAST * _PER_GROUP
-"""Operations that a run needs so that its spread says anything."""
+FEWEST_OPS = _MIN_VALUES * _PER_GROUP
+"""The fewest operations of a run that has a spread."""
 
 _ALPHA = 0.01
 """Probability of such a difference by chance, shared among all comparisons with the best."""
 
 _FACTOR, _FACTOR_OF_RUNS, _FACTOR_BUSY = 1.25, 1.1, 2.0
-"""Values closer than this are not told apart: one run each, five or more runs each, or a machine that was busy."""
+"""The smallest ratio that counts as a difference: for one run each, five or more runs each, or on a busy machine."""
 
 _POINT = 0.01
-"""The same for fractions: one percentage point."""
+"""The smallest difference that counts between fractions: one percentage point."""
 
 _MOMENT_S = 0.001
-"""The same for times: what threads and timers of one machine do."""
+"""The smallest difference that counts between times, because of the threads and timers of one machine."""
 
 _SORTED_OPS = 100_000
-"""For runs of more operations, no spread is computed where that would take another sort."""
+"""The most operations of a run that are sorted again just to compute a spread."""
 
 _COUNTED: Mapping[str, frozenset[Outcome]] = {
     "ok_rate": frozenset({Outcome.OK}),
@@ -49,44 +48,44 @@ _COUNTED: Mapping[str, frozenset[Outcome]] = {
     "failed_rate": frozenset({Outcome.FAILED}),
     "corrupt_rate": frozenset({Outcome.CORRUPT}),
 }
-"""Metrics that are shares of operations, and what they count."""
+"""Metrics that are shares of operations, with the outcomes that they count."""
 
 
-def grouped(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> list[float]:
-    """Return one number for each of at most ten consecutive groups of values; nothing for fewer than 25 values."""
-    count = min(_MOST, len(values) // _PER_GROUP)
-    if count < _LEAST:
+def group_values(values: Sequence[float], reduce: Callable[[Sequence[float]], float]) -> list[float]:
+    """Return one number for each of at most ten consecutive groups of values. Empty for fewer than 25 values."""
+    count = min(_MAX_VALUES, len(values) // _PER_GROUP)
+    if count < _MIN_VALUES:
         return []
-    ends = [len(values) * place // count for place in range(count + 1)]
-    return [of(values[begin:end]) for begin, end in pairwise(ends)]
+    ends = [len(values) * index // count for index in range(count + 1)]
+    return [reduce(values[begin:end]) for begin, end in pairwise(ends)]
 
 
 def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[float]]:
-    """Return the values of a run's consecutive groups for each metric that has a spread.
+    """Return for each metric with a spread its values in consecutive groups of the run's operations.
 
     Args:
         table: all records, their outcomes corrected by the provider's listing.
         response_s: response times of operations that succeeded, in the order they were due.
     """
 
-    def at(share: float) -> list[float]:
-        return grouped(response_s, lambda some: percentile(sorted(some), share))
+    def group_percentiles(share: float) -> list[float]:
+        return group_values(response_s, lambda group: percentile(sorted(group), share))
 
-    found = {"response_p50": at(0.5), "response_p99": at(0.99)}
+    spreads = {"response_p50": group_percentiles(0.5), "response_p99": group_percentiles(0.99)}
     outcomes, ok = table.codes("outcome"), OUTCOMES.index(Outcome.OK)
     if len(table) <= _SORTED_OPS and any(code != ok for code in outcomes):
-        due = [outcomes[row] for row in rows_in_order(table.column("scheduled_ns"))]
+        due_outcomes = [outcomes[row] for row in rows_in_order(table.column("scheduled_ns"))]
     else:
-        due = list(outcomes) if len(table) <= _SORTED_OPS else []
+        due_outcomes = list(outcomes) if len(table) <= _SORTED_OPS else []
     for name, counted in _COUNTED.items():
-        found[name] = grouped([float(OUTCOMES[code] in counted) for code in due], fmean)
-    found["first_byte_p50"] = grouped(_first_byte_s(table), lambda some: percentile(sorted(some), 0.5))
-    found["throughput"] = _rates(table, bytearray(code == ok for code in outcomes))
-    return {name: values for name, values in found.items() if values}
+        spreads[name] = group_values([float(OUTCOMES[code] in counted) for code in due_outcomes], fmean)
+    spreads["first_byte_p50"] = group_values(_first_byte_s(table), lambda group: percentile(sorted(group), 0.5))
+    spreads["throughput"] = _rates(table, bytearray(code == ok for code in outcomes))
+    return {name: values for name, values in spreads.items() if values}
 
 
 def _first_byte_s(table: OpTable) -> list[float]:
-    """Seconds to the first byte of operations that succeeded, in the order they were due, where it is known."""
+    """Return the known seconds to the first byte of operations that succeeded, in the order they were due."""
     first_ns, start_ns, outcomes = table.column("first_byte_ns"), table.column("start_ns"), table.codes("outcome")
     if len(table) > _SORTED_OPS or not any(first_ns):
         return []
@@ -96,35 +95,35 @@ def _first_byte_s(table: OpTable) -> list[float]:
 
 
 def _rates(table: OpTable, is_ok: bytearray) -> list[float]:
-    """Bytes per second of consecutive groups of operations, by their ends."""
+    """Return the bytes per second of consecutive groups of operations, in the order of their ends."""
     if not 0 < len(table) <= _SORTED_OPS:
         return []
     sizes, ends = table.column("size_bytes"), table.column("end_ns")
-    done = sorted(zip(compress(ends, is_ok), compress(sizes, is_ok), strict=True))
-    count = min(_MOST, len(done) // _PER_GROUP)
-    if count < _LEAST:
+    finished = sorted(zip(compress(ends, is_ok), compress(sizes, is_ok), strict=True))
+    count = min(_MAX_VALUES, len(finished) // _PER_GROUP)
+    if count < _MIN_VALUES:
         return []
-    rates, last_ns = [], min(table.column("scheduled_ns"))
-    for place in range(count):
-        some = done[len(done) * place // count : len(done) * (place + 1) // count]
-        lasted_ns, last_ns = some[-1][0] - last_ns, some[-1][0]
-        if lasted_ns <= 0:
+    rates, group_start_ns = [], min(table.column("scheduled_ns"))
+    for index in range(count):
+        group = finished[len(finished) * index // count : len(finished) * (index + 1) // count]
+        duration_ns, group_start_ns = group[-1][0] - group_start_ns, group[-1][0]
+        if duration_ns <= 0:
             return []
-        rates.append(sum(size for _, size in some) / lasted_ns * 1e9)
+        rates.append(sum(size for _, size in group) / duration_ns * 1e9)
     return rates
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one provider has shown of one metric.
+    """The values of one provider for one metric.
 
     Attributes:
-        value: the metric; None if it is not known.
+        value: the metric. None if unknown.
         samples: one value per run if there are five or more, or per group of one run, or per round of a conclusion.
-        is_of_runs: whether the samples are of different runs.
-        is_busy: whether the machine was busy meanwhile.
-        margin: a smaller difference is that of the load generator.
-        out: why the provider is not compared, or an empty text.
+        is_of_runs: whether the samples are from different runs.
+        is_busy: whether the machine was busy during the measurement.
+        margin: smaller differences may come from the load generator.
+        exclusion: why the provider is not compared, or an empty text.
     """
 
     value: float | None
@@ -132,18 +131,18 @@ class Candidate:
     is_of_runs: bool = False
     is_busy: bool = False
     margin: float = 0.0
-    out: str = ""
+    exclusion: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Who is best at one metric.
+    """The best providers at one metric.
 
     Attributes:
-        verdict: ``best`` (one leader), ``among the best`` (several, and others that are worse), ``close`` (none is
-            far enough from the best) or ``not judged``.
-        leaders: the best provider first, and those that are not marked as worse.
-        why: why it is not judged, or what is known of those that are close.
+        verdict: ``best`` (one leader), ``among the best`` (several leaders, and others that are worse), ``close``
+            (none is far enough from the best) or ``not judged``.
+        leaders: the best provider, then those that are not measurably worse.
+        why: why it is not judged, or what is known about close providers.
     """
 
     verdict: Literal["best", "among the best", "close", "not judged"]
@@ -153,9 +152,9 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far one provider is from another at a metric, with its 95 % interval.
+    """The difference between two providers at a metric, with its 95 % interval.
 
-    Of a fraction in percentage points, of anything else the change as a share of the other's value (0.1: a tenth more).
+    In percentage points for a fraction. Else the change as a share of the other provider's value (0.1: a tenth more).
     """
 
     value: float
@@ -165,49 +164,51 @@ class Distance:
 
 
 def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
-    """Tell how far ``one`` is from ``other``; None where either has too few samples, or a ratio to nothing.
+    """Return how far ``one`` is from ``other``. None if either has too few samples, or the other's value is zero.
 
-    Welch's t over the samples: their logarithms where the metric is not a fraction. Samples of one run tell how sure
-    the difference is within that run, not what another day gives.
+    By Welch's t over the samples, or over their logarithms if the metric is not a fraction. Samples of one run show the
+    precision of the difference within that run, not how it varies between days.
     """
-    samples = [list(each.samples) for each in (one, other)]
-    if one.out or other.out or any(len(each) < _LEAST for each in samples):
+    samples = [list(candidate.samples) for candidate in (one, other)]
+    if one.exclusion or other.exclusion or any(len(values) < _MIN_VALUES for values in samples):
         return None
     is_points = METRICS[metric].unit == "fraction"
     if not is_points:
-        if any(value <= 0 for each in samples for value in each):
+        if any(value <= 0 for values in samples for value in values):
             return None
-        samples = [[log(value) for value in each] for each in samples]
-    errors = [variance(each) / len(each) for each in samples]
+        samples = [[log(value) for value in values] for values in samples]
+    errors = [variance(values) / len(values) for values in samples]
     centre = fmean(samples[0]) - fmean(samples[1])
     if not sum(errors):
         half = 0.0
     else:
-        parts = sum(error**2 / (len(each) - 1) for error, each in zip(errors, samples, strict=True))
+        parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, samples, strict=True))
         half = t_isf(0.025, max(1, int(sum(errors) ** 2 / parts))) * sqrt(sum(errors))
-    value, low, high = (each if is_points else expm1(each) for each in (centre, centre - half, centre + half))
+    value, low, high = (limit if is_points else expm1(limit) for limit in (centre, centre - half, centre + half))
     return Distance(value, low, high, is_points)
 
 
 def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
-    """Tell which provider is best at a metric: none, if one that is compared has no spread and so may be better."""
+    """Return which provider is best at a metric. No provider is if one has no spread, because it may be better."""
     if metric not in METRICS:
         return Ranking("not judged", why="no direction is better")
-    taking_part = {name: each for name, each in candidates.items() if not each.out and each.value is not None}
-    if len(taking_part) < 2:
-        outs = sorted({each.out for each in candidates.values() if each.out})
-        return Ranking("not judged", why=outs[0] if outs else "only one value is known")
-    if any(len(each.samples) < _LEAST for each in taking_part.values()):
+    compared = {
+        name: candidate
+        for name, candidate in candidates.items()
+        if not candidate.exclusion and candidate.value is not None
+    }
+    if len(compared) < 2:
+        exclusions = sorted({candidate.exclusion for candidate in candidates.values() if candidate.exclusion})
+        return Ranking("not judged", why=exclusions[0] if exclusions else "only one value is known")
+    if any(len(candidate.samples) < _MIN_VALUES for candidate in compared.values()):
         return Ranking("not judged", why="too few repeats")
     sign = 1 if METRICS[metric].better == "lower" else -1
-    order = sorted(taking_part, key=lambda name: sign * (taking_part[name].value or 0.0))
-    best = taking_part[order[0]]
+    order = sorted(compared, key=lambda name: sign * (compared[name].value or 0.0))
+    best = compared[order[0]]
     alpha = _ALPHA / (len(order) - 1)
-    leaders = [name for name in order[1:] if not _is_better(metric, best, taking_part[name], sign, alpha)]
+    leaders = [name for name in order[1:] if not _is_better(metric, best, compared[name], sign, alpha)]
     if len(leaders) == len(order) - 1:
-        return Ranking(
-            "close", tuple(order), _explain_closeness(metric, best, [taking_part[name] for name in order[1:]])
-        )
+        return Ranking("close", tuple(order), _explain_closeness(metric, best, [compared[name] for name in order[1:]]))
     return Ranking("among the best" if leaders else "best", (order[0], *leaders))
 
 
@@ -219,11 +220,11 @@ def _is_better(metric: str, best: Candidate, other: Candidate, sign: int, alpha:
 
 
 def _bound_above(metric: str, best: Candidate, other: Candidate) -> str:
-    """Return the bound that a difference is below, in words. It is empty for one that is large enough to matter."""
+    """Return in words the bound that a difference is below. Empty for one that is large enough to matter."""
     values = sorted((best.value or 0.0, other.value or 0.0))
-    apart = values[1] - values[0]
+    difference = values[1] - values[0]
     if METRICS[metric].unit == "fraction":
-        return "" if apart >= _POINT else f"{100 * _POINT:g} point"
+        return "" if difference >= _POINT else f"{100 * _POINT:g} point"
     factor = _FACTOR_OF_RUNS if best.is_of_runs and other.is_of_runs else _FACTOR
     if METRICS[metric].time_like and (best.is_busy or other.is_busy):
         factor = _FACTOR_BUSY
@@ -231,14 +232,16 @@ def _bound_above(metric: str, best: Candidate, other: Candidate) -> str:
     ratio = values[1] / values[0] if values[0] > 0 else inf
     if ratio < factor:
         return f"{factor - 1:.0%}".replace("%", " %")
-    return "" if apart > margin else f"{1000 * margin:.3g} ms, which this machine adds"
+    return "" if difference > margin else f"{1000 * margin:.3g} ms, which this machine adds"
 
 
 def _explain_closeness(metric: str, best: Candidate, others: Sequence[Candidate]) -> str:
-    """Return what is known of providers that are close to the best, by the same intervals as the report shows."""
+    """Return what is known of providers close to the best, by the same intervals as the report shows."""
     ranges = [(other, distance(metric, other, best)) for other in others]
-    apart = [other for other, interval in ranges if interval is not None and (interval.low > 0 or interval.high < 0)]
-    if not apart:
+    different = [
+        other for other, interval in ranges if interval is not None and (interval.low > 0 or interval.high < 0)
+    ]
+    if not different:
         return "no difference found"
-    bounds = [_bound_above(metric, best, other) for other in apart]
+    bounds = [_bound_above(metric, best, other) for other in different]
     return f"differs by less than {max(bounds, key=len)}" if all(bounds) else "differs, but not certain enough to mark"

@@ -22,8 +22,8 @@ from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.judge.expect import Expectation
-from pytest_cloudbench.judge.metrics import METRICS, told_details
-from pytest_cloudbench.judge.ranking import grouped
+from pytest_cloudbench.judge.metrics import METRICS, error_details
+from pytest_cloudbench.judge.ranking import group_values
 from pytest_cloudbench.load.engine.engine import Budget, Engine
 from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
 from pytest_cloudbench.load.engine.operations import Deal, FileOperation, Upload, agent_budget, make_task
@@ -88,7 +88,7 @@ def _own(parts: Sequence[Result]) -> dict[str, Any]:
         "cpu_share": max(shares, default=None),
         "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
         "errors": dict(counts),
-        "error_details": told_details(counts, {kind: said.items() for kind, said in details.items()}),
+        "error_details": error_details(counts, {kind: said.items() for kind, said in details.items()}),
     }
 
 
@@ -266,7 +266,7 @@ class Experiment:
             tuple(dict.fromkeys(told)), ops=sum(part["ops"] for part in parts),
             loop=parts[-1]["loop"] if parts else None, own=_own(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
-            spread={name: grouped(values, median) or list(values) for name, values in (spread or {}).items()},
+            spread={name: group_values(values, median) or list(values) for name, values in (spread or {}).items()},
         )  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{run}", asked), label)
 

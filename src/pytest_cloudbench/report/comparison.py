@@ -82,22 +82,22 @@ class _Row:
         value = self.value(key)
         runs = self.numbers(key)
         is_of_runs = len(runs) >= _LEAST_RUNS
-        metric, out = METRICS.get(key), ""
+        metric, exclusion = METRICS.get(key), ""
         ok = self.info.get("ok_rate")
         if self.has_doubts:
-            out = "all others have doubts"
+            exclusion = "all others have doubts"
         elif metric and metric.time_like:
             if self.info["time_scale"] != 1.0:
-                out = "the time scale distorts times"
+                exclusion = "the time scale distorts times"
             elif ok is not None and ok < most_ok - _SHARE:
-                out = "the others completed fewer operations"
+                exclusion = "the others completed fewer operations"
         samples: Sequence[float] = runs if is_of_runs else self.findings[-1].spread.get(key, ())
         if key == "loss_rate" and not is_of_runs and not self._outcomes_tell_losses:
             samples = ()
         return Candidate(
             value if isinstance(value, (int, float)) else None, samples, is_of_runs,
             any(note.startswith("this machine was busy") for note in self.info["notes"]),
-            self.info.get(_TWINS.get(key, "")) or 0.0, out,
+            self.info.get(_TWINS.get(key, "")) or 0.0, exclusion,
         )  # fmt: skip
 
     @property
@@ -235,7 +235,7 @@ def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
 def _distances(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
     """Return who has the best value, and how far each other provider is from it; None if there is no such value."""
     candidates = _candidates(group, key)
-    known = {name: each.value for name, each in candidates.items() if each.value is not None and not each.out}
+    known = {name: each.value for name, each in candidates.items() if each.value is not None and not each.exclusion}
     if len(known) < 2:
         return None
     best = (min if METRICS[key].better == "lower" else max)(known, key=lambda name: known[name])

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
-from pytest_cloudbench.judge.quiet import MOST_WAIT_SHARE
+from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.report.distance import compare_with_published
 from pytest_cloudbench.report.quantities import (
@@ -259,7 +259,7 @@ def _little_in(cells: Set[str], *, is_starved: bool) -> str:
     if not is_starved or not all(map(_PERCENTAGE.fullmatch, cells)):
         return ""
     shares = [float(cell.removesuffix(" %")) / 100 for cell in cells if cell != "-"]
-    if max(shares) > MOST_WAIT_SHARE:
+    if max(shares) > MAX_WAIT_SHARE:
         return ""
     return f"at most {format_share(max(shares))}" + (" or unknown" if "-" in cells else "")
 

@@ -66,7 +66,7 @@ def test_the_best_level_is_found_with_few_probes(truth_s: Callable[[int], float]
 
 
 @pytest.mark.parametrize("truth_s", [valley, plateau, falling, edge_at_50])
-def test_noise_costs_little_time(truth_s: Callable[[int], float]) -> None:
+def test_a_noisy_search_finds_a_nearly_best_level(truth_s: Callable[[int], float]) -> None:
     best_s = min(truth_s(level) for level in range(1, 101))
     found = [look(LevelSearch(repeats=5, max_probes=80), noisy(truth_s, 0.05, seed)) for seed in SEEDS]
     assert sum(each.level is not None and truth_s(each.level) <= 1.15 * best_s for each in found) >= 95
@@ -146,7 +146,7 @@ def test_the_first_pass_doubles_and_can_be_chosen() -> None:
     assert LevelSearch(1, 100, start=[50, 5, 25]).next() == 5
 
 
-def test_asking_again_changes_nothing_and_twins_ask_for_the_same() -> None:
+def test_next_is_repeatable_and_equal_searches_agree() -> None:
     one, two = LevelSearch(max_probes=40), LevelSearch(max_probes=40)
     time_s = noisy(valley, 0.1, 7)
     while (level := one.next()) is not None:
@@ -185,7 +185,7 @@ def test_one_failure_does_not_exclude_a_level() -> None:
     assert look(LevelSearch(), time_s).level == 100
 
 
-def test_nothing_measured_is_no_level() -> None:
+def test_a_search_without_measurements_has_no_level() -> None:
     fresh = LevelSearch().result()
     assert (fresh.level, fresh.time_s, fresh.contenders, fresh.is_complete) == (None, None, (), False)
     broken = look(LevelSearch(), lambda _: None)
@@ -229,7 +229,7 @@ def test_limits_that_leave_nothing_to_search_are_refused(limits: dict[str, objec
     answers=st.lists(st.one_of(st.none(), st.floats(1e-3, 1e3)), min_size=1, max_size=60),
     lowest=st.integers(1, 50), span=st.integers(0, 100), repeats=st.integers(1, 5), max_probes=st.integers(1, 80),
 )  # fmt: skip
-def test_whatever_is_measured_the_search_ends_within_its_budget(
+def test_a_level_search_always_ends_within_its_budget(
     answers: Sequence[float | None], lowest: int, span: int, repeats: int, max_probes: int
 ) -> None:
     search = LevelSearch(lowest, lowest + span, repeats, max_probes)
@@ -370,7 +370,7 @@ def test_nothing_that_can_be_judged_ends_without_an_answer() -> None:
     assert len(found.probes) == 3
 
 
-def test_before_anything_is_told_nothing_is_known() -> None:
+def test_a_bracket_before_the_first_probe_is_empty() -> None:
     found = BracketSearch(1, 1000).result()
     assert (found.passes_at, found.fails_at, found.ended, found.ops, found.probes) == (None, None, "running", 0, ())
 
@@ -413,7 +413,7 @@ def test_brackets_that_leave_nothing_to_search_are_refused(limits: dict[str, obj
     lowest=st.integers(1, 20), span=st.integers(0, 2000), is_integer=st.booleans(), repeats=st.integers(1, 5),
     max_probes=st.integers(1, 60), max_ops=st.one_of(st.none(), st.integers(1, 20_000)),
 )  # fmt: skip
-def test_whatever_is_judged_the_search_ends_within_its_budgets(
+def test_a_bracket_search_always_ends_within_its_budgets(
     answers: Sequence[bool | None], lowest: int, span: int, is_integer: bool, repeats: int, max_probes: int,
     max_ops: int | None,
 ) -> None:  # fmt: skip
@@ -444,7 +444,9 @@ def test_whatever_is_judged_the_search_ends_within_its_budgets(
 
 @FEW
 @given(truth=st.floats(0.5, 3000), start=st.floats(1, 1000), repeats=st.integers(1, 4), resolution=st.floats(0.01, 1))
-def test_a_sharp_truth_is_never_outside(truth: float, start: float, repeats: int, resolution: float) -> None:
+def test_the_bracket_always_holds_a_sharp_threshold(
+    truth: float, start: float, repeats: int, resolution: float
+) -> None:
     found = probe(
         BracketSearch(1, 1000, resolution, repeats, start=start, max_probes=500), lambda level: level <= truth
     )

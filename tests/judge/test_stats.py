@@ -56,7 +56,7 @@ def by_counting(values: list[float], share: Fraction) -> float:
     values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60),
     per_mille=st.integers(1, 1000),
 )
-def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], per_mille: int) -> None:
+def test_a_percentile_is_the_smallest_value_of_its_rank(values: list[float], per_mille: int) -> None:
     assert percentile(sorted(values), per_mille / 1000) == by_counting(values, Fraction(per_mille, 1000))
 
 
@@ -110,7 +110,7 @@ def test_the_metrics_are_those_that_claims_can_name() -> None:
     assert summarize(OpTable(), None).metrics.keys() == BUILT_IN.keys() - CONCLUSIONS.keys()
 
 
-def test_nothing_measured_is_none_never_zero() -> None:
+def test_an_unknown_metric_is_none_never_zero() -> None:
     summary = summarize(OpTable(), None)
     assert set(summary.metrics.values()) == {None}
     assert (summary.ops, list(summary.response_s)) == (0, [])
@@ -151,8 +151,8 @@ def test_tables_of_tables_join_the_records(left: list[Op], right: list[Op]) -> N
 
 @FEW
 @given(records=st.lists(ops, max_size=10), offset=st.integers(-(10**12), 10**12))
-def test_shift_moves_known_times_and_leaves_the_rest(records: list[Op], offset: int) -> None:
-    table = table_of(*records).shifted(offset)
+def test_shift_times_moves_known_times_only(records: list[Op], offset: int) -> None:
+    table = table_of(*records).shift_times(offset)
     assert list(table.ops()) == [
         replace(
             each,
@@ -378,7 +378,7 @@ written = st.builds(
         st.tuples(st.integers(4, 5), st.sampled_from([None, DIGEST.hex(), "00" * 32])),
     ),
 )
-def test_columns_find_what_one_look_after_the_other_finds(records: list[Op], listing: Listed) -> None:
+def test_verification_by_columns_agrees_with_single_lookups(records: list[Op], listing: Listed) -> None:
     table = table_of(*records)
     expected = naive(table, listing)
     found = verified(table, listing, lambda sensor, seq: f"{sensor % 3}-{seq % 2}")

@@ -59,7 +59,7 @@ def seen(meter: Meter) -> Progress:
     return found
 
 
-def test_before_anything_is_told_nothing_is_known(meter: Meter, clock: Clock) -> None:
+def test_a_bracket_before_the_first_probe_is_empty(meter: Meter, clock: Clock) -> None:
     assert seen(meter) == Progress("test_it.py::test_it", 0, 0, 0, 1000, 0, 0.0)
     meter.end()
     assert meter.progress() is None

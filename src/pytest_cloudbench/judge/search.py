@@ -1,7 +1,7 @@
-"""Which level to measure next: searches that ask for a level and are told what was measured there.
+"""Searches that decide which level to measure next from the results so far.
 
-What may live here: state machines that are pure functions of what they were told. Nothing is random, so agents
-that are told the same ask for the same. The caller measures; a search never does.
+They are state machines: pure functions of the results that they were told. Nothing is random, so agents that are told
+the same ask for the same level. The caller measures.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Literal
 
 from pytest_cloudbench.judge.shapes import edge_of
 
-_USUAL = 4.0
-"""Repeats that differ by more than this many median differences do not count as noise. In a normal distribution, that
-is 0.7 % of the differences."""
+_MAX_MEDIAN_DIFFERENCES = 4.0
+"""Repeats that differ by more than this many median differences do not count as noise: 0.7 % of the differences in a
+normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestLevel:
-    """The level with the least time, as far as the search has found it.
+    """The level with the shortest time, as far as the search has found it.
 
     Attributes:
-        level: the smallest of the contenders: if more is not measurably better, less is the answer. None: nothing
-            was measured.
-        edge: why the answer may lie beyond the limits of the search. It is empty if it does not.
+        level: the smallest of the contenders, because more segments that are not measurably better are of no use. None
+            if nothing was measured.
+        edge: why the answer may lie beyond the limits of the search. Empty if it does not.
         time_s: median time at this level.
-        quickest: the level with the least median time; of equal ones the smallest.
+        quickest: the level with the shortest median time. The smallest of equal ones.
         contenders: ascending levels whose times cannot be distinguished from the quickest one's.
         noise: relative standard deviation of the repeats at one level, apart from single measurements that took much
-            longer. None: nothing was measured twice.
-        probes: how many measurements were made, failed ones included.
-        is_complete: whether the search finished; otherwise its probes ran out, or it is still running.
-        measured: ascending levels to their times in seconds, in the order of measuring. A level whose
-            measurements all failed has none.
+            longer. None if nothing was measured twice.
+        probes: the number of measurements, including failed ones.
+        is_complete: whether the search finished. If not, its probes ran out, or it is still running.
+        measured: ascending levels with their times in seconds, in the order of measuring. A level whose measurements
+            all failed has no times.
     """
 
     level: int | None
@@ -52,19 +52,19 @@ class BestLevel:
 
 
 class LevelSearch:
-    """Looks for the number of parallel segments with the least time (Cloud-RAID, Table II), without a whole grid.
+    """A search for the number of parallel segments with the shortest time (Cloud-RAID, Table II), without a full grid.
 
-    Levels are first measured once each, at doubling distances. Then, until nothing is left to do: levels that
-    cannot be told from the quickest one are measured up to ``repeats`` times, those with the fewest measurements
-    first; after that the gaps beside the quickest level, and the gap below the smallest contender, are halved (in
-    proportion) while they are wider than ``resolution``. Two levels can be told apart when their medians differ by
-    more than two standard errors of that difference, and by more than 2 %. Until something was measured twice, the
-    noise is assumed to be 10 %.
+    First each of the levels at doubling distances is measured once. Then these two steps repeat until nothing is left
+    to do. Contenders, which are the levels that do not differ from the quickest one, are measured up to ``repeats``
+    times, those with the fewest measurements first. After that the gaps next to the quickest level, and the gap below
+    the smallest contender, are halved (in proportion) while they are wider than ``resolution``. Two levels differ if
+    their medians differ by more than two standard errors of that difference, and by more than 2 %. Until a level was
+    measured twice, the noise is assumed to be 10 %.
 
     One measurement that took much longer than the others must not decide. So differences between repeats that are far
-    beyond the median one are not noise, and no level beside the answer is left out after one measurement: at the end,
-    the levels next to the quickest and next to the smallest contender are measured again, up to ``repeats`` times if
-    one of their measurements is as quick as a contender.
+    beyond the median difference do not count as noise, and no level next to the answer is excluded by a single
+    measurement: at the end, the levels next to the quickest and next to the smallest contender are measured again, up
+    to ``repeats`` times if one of their measurements is as quick as a contender.
 
     A level that failed twice, and more often than it was measured, is not requested again.
     """
@@ -79,7 +79,7 @@ class LevelSearch:
         start: Sequence[int] | None = None,
         resolution: float = 0.15,
     ) -> None:
-        """Set the limits; no level is requested yet.
+        """Set the limits.
 
         Args:
             lowest: smallest level, at least 1.
@@ -87,7 +87,7 @@ class LevelSearch:
             repeats: how often a contender is measured.
             max_probes: the most measurements, including failed ones.
             start: the levels of the first pass; by default lowest, doubled repeatedly up to highest.
-            resolution: gaps that are narrower than this share of their lower end are not halved.
+            resolution: gaps narrower than this share of their lower end are not halved.
 
         Raises:
             ValueError: limits that leave nothing to search, or a start outside of them.
@@ -103,11 +103,11 @@ class LevelSearch:
         self._probes = 0
 
     def next(self) -> int | None:
-        """Return the level to measure now; the same one until ``tell`` is called. None: the search is over."""
-        return self._wanted() if self._probes < self._max_probes else None
+        """Return the level to measure now. It stays the same until ``tell`` is called. None if the search is over."""
+        return self._next_level() if self._probes < self._max_probes else None
 
     def tell(self, level: int, seconds: float | None) -> None:
-        """Report the time measured at the requested level. None: the measurement failed.
+        """Report the time measured at the requested level. None if the measurement failed.
 
         Raises:
             ValueError: not the requested level, or a time that is not finite and above zero.
@@ -123,9 +123,9 @@ class LevelSearch:
             self._times[level].append(seconds)
 
     def result(self) -> BestLevel:
-        """Return what is known so far."""
+        """Return the result so far."""
         measured = {level: tuple(self._times.get(level, ())) for level in sorted({*self._times, *self._failures})}
-        is_complete = self._wanted() is None
+        is_complete = self._next_level() is None
         medians = self._medians()
         if not medians:
             return BestLevel(None, None, None, (), None, self._probes, is_complete, measured)
@@ -135,7 +135,7 @@ class LevelSearch:
             self._probes, is_complete, measured, edge_of(contenders[0], medians, self._failures),
         )  # fmt: skip
 
-    def _wanted(self) -> int | None:
+    def _next_level(self) -> int | None:
         for level in sorted({*self._first, *self._failures}):
             if not self._times.get(level) and not self._is_hopeless(level):
                 return level
@@ -143,34 +143,36 @@ class LevelSearch:
         if not medians:
             return None
         contenders = self._contenders(medians)
-        if (few := self._fewest(contenders)) is not None:
-            return few
-        if (between := self._between(_quickest(medians), contenders[0])) is not None:
-            return between
-        return self._fewest(self._hasty(medians, contenders))
+        if (contender := self._least_measured(contenders)) is not None:
+            return contender
+        if (middle := self._level_in_gap(_quickest(medians), contenders[0])) is not None:
+            return middle
+        return self._least_measured(self._levels_to_confirm(medians, contenders))
 
-    def _fewest(self, levels: Iterable[int]) -> int | None:
-        """Return the level with the fewest measurements, of those that may have more."""
-        few = [level for level in levels if len(self._times[level]) < self._repeats and not self._is_hopeless(level)]
-        return min(few, key=lambda level: (len(self._times[level]), level), default=None)
+    def _least_measured(self, levels: Iterable[int]) -> int | None:
+        """Return the level with the fewest measurements, of those that may be measured again."""
+        candidates = [
+            level for level in levels if len(self._times[level]) < self._repeats and not self._is_hopeless(level)
+        ]
+        return min(candidates, key=lambda level: (len(self._times[level]), level), default=None)
 
-    def _hasty(self, medians: Mapping[int, float], contenders: Sequence[int]) -> set[int]:
-        """Return the levels that a single slow measurement may have shut out."""
+    def _levels_to_confirm(self, medians: Mapping[int, float], contenders: Sequence[int]) -> set[int]:
+        """Return the levels that a single slow measurement may have excluded."""
         levels, quickest = list(medians), _quickest(medians)
-        places = [levels.index(level) for level in (quickest, contenders[0])]
-        beside = {level for place in places for level in levels[max(0, place - 1) : place + 2]}
-        seen_once = {level for level in beside if len(self._times[level]) == 1}
-        least_s = {level: min(self._times[level]) for level in levels}
-        return seen_once | set(self._close(least_s, medians, quickest))
+        indices = [levels.index(level) for level in (quickest, contenders[0])]
+        neighbours = {level for index in indices for level in levels[max(0, index - 1) : index + 2]}
+        measured_once = {level for level in neighbours if len(self._times[level]) == 1}
+        min_times_s = {level: min(self._times[level]) for level in levels}
+        return measured_once | set(self._indistinguishable(min_times_s, medians, quickest))
 
-    def _between(self, quickest: int, smallest: int) -> int | None:
-        """Return a level in the widest gap beside the quickest level, or in the gap below all contenders."""
-        known = sorted({*self._times, *self._failures})
-        gaps = [gap for gap in pairwise(known) if self._is_wide(*gap)]
-        beside = [gap for gap in gaps if quickest in gap] or [gap for gap in gaps if gap[1] == smallest]
-        if not beside:
+    def _level_in_gap(self, quickest: int, smallest: int) -> int | None:
+        """Return a level in the widest gap next to the quickest level, or in the gap below all contenders."""
+        levels = sorted({*self._times, *self._failures})
+        gaps = [gap for gap in pairwise(levels) if self._is_wide(*gap)]
+        adjacent = [gap for gap in gaps if quickest in gap] or [gap for gap in gaps if gap[1] == smallest]
+        if not adjacent:
             return None
-        low, high = max(beside, key=lambda gap: (gap[1] / gap[0], -gap[0]))
+        low, high = max(adjacent, key=lambda gap: (gap[1] / gap[0], -gap[0]))
         return min(max(round(sqrt(low * high)), low + 1), high - 1)
 
     def _is_wide(self, low: int, high: int) -> bool:
@@ -184,23 +186,23 @@ class LevelSearch:
         return {level: median(self._times[level]) for level in sorted(self._times) if self._times[level]}
 
     def _noise(self) -> float | None:
-        """Return the noise pooled over levels, since one level has too few repeats to estimate its own."""
-        apart = [abs(log(one / other)) for times in self._times.values() for one, other in combinations(times, 2)]
-        if not apart:
+        """Return the noise pooled over levels, because one level has too few repeats to estimate its own."""
+        differences = [abs(log(one / other)) for times in self._times.values() for one, other in combinations(times, 2)]
+        if not differences:
             return None
-        usual = _USUAL * median(apart)
-        return sqrt(fmean(each**2 for each in apart if each <= usual) / 2)
+        limit = _MAX_MEDIAN_DIFFERENCES * median(differences)
+        return sqrt(fmean(difference**2 for difference in differences if difference <= limit) / 2)
 
     def _contenders(self, medians: Mapping[int, float]) -> list[int]:
-        return self._close(medians, medians, _quickest(medians))
+        return self._indistinguishable(medians, medians, _quickest(medians))
 
-    def _close(self, times_s: Mapping[int, float], medians: Mapping[int, float], best: int) -> list[int]:
-        """Return the levels whose given times cannot be told from the median of the best one."""
+    def _indistinguishable(self, times_s: Mapping[int, float], medians: Mapping[int, float], best: int) -> list[int]:
+        """Return the levels whose given times do not differ measurably from the median of the best one."""
         noise = self._noise()
         noise = 0.1 if noise is None else noise
 
         def margin(level: int) -> float:
-            # 1.25: a median's error is so much larger than a mean's.
+            # The error of a median is 1.25 times that of a mean.
             return max(0.02, 2 * 1.25 * noise * sqrt(1 / len(self._times[level]) + 1 / len(self._times[best])))
 
         return [level for level, time_s in times_s.items() if log(time_s / medians[best]) <= margin(level)]
@@ -217,12 +219,12 @@ def _quickest(medians: Mapping[int, float]) -> int:
     return min(medians, key=lambda level: (medians[level], level))
 
 
-# --- the largest level that passes ---
+# --- search for the largest level that passes ---
 
 
 @dataclass(frozen=True, slots=True)
 class BracketProbe:
-    """One measurement: its level, whether it passed (None: it could not be judged), and the operations it took."""
+    """One measurement: its level, whether it passed (None if it could not be judged), and its number of operations."""
 
     level: float
     passed: bool | None
@@ -231,21 +233,21 @@ class BracketProbe:
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The limit of passing. If passing is a matter of chance over a range of levels, these are not confidence limits.
+    """The limit of passing. If passing is a matter of chance over a range of levels, these are no confidence limits.
 
     Attributes:
-        passes_at: the largest level that passed and lies below every level that failed. None: there is none.
-        fails_at: the smallest level that failed. None: none failed.
+        passes_at: the largest level that passed and lies below every level that failed. None if there is none.
+        fails_at: the smallest level that failed. None if none failed.
         low: lower end of a wider interval for the answer: the largest level such that no probe at it or below it
-            failed. Equal to passes_at if probes agree. None: not known.
+            failed. Equal to passes_at if probes agree. None if unknown.
         high: its upper end: the smallest level that failed such that no probe at it or above it passed. Equal to
-            fails_at if probes agree. None: not known.
+            fails_at if probes agree. None if unknown.
         is_bounded: whether passes_at and fails_at are known. Otherwise one of them is a bound of the answer.
         is_monotonic: whether no level passed above one that failed.
-        inconclusive: why the interval is wider than asked for because of levels that could not be judged, else empty.
-        ended: ``resolution``: the interval is as narrow as asked for. ``edge``: the highest level passed, or the lowest
+        inconclusive: which levels could not be judged and made the interval wider than requested. Empty if none did.
+        ended: ``resolution``: the interval is as narrow as requested. ``edge``: the highest level passed, or the lowest
             failed. ``inconclusive``: a level could not be judged. ``budget``: probes or operations ran out.
-            ``running``: not over yet.
+            ``running``: the search is not over.
         ops: operations of all probes.
         probes: all measurements in their order.
     """
@@ -263,7 +265,9 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _JudgedLevels:
+    """All probed levels by their verdict, ascending."""
+
     passed: tuple[float, ...]
     failed: tuple[float, ...]
     blocked: tuple[float, ...]  # could not be judged
@@ -279,22 +283,22 @@ class _Judged:
     def top(self) -> float | None:
         """The smallest level above ``low`` that did not pass."""
         low = self.low
-        return min((each for each in (*self.failed, *self.blocked) if low is None or each > low), default=None)
+        return min((level for level in (*self.failed, *self.blocked) if low is None or level > low), default=None)
 
 
 class BracketSearch:
-    """Looks for the largest rate, or number of sensors, that passes (thesis 4.2.4).
+    """A search for the largest rate, or number of sensors, that passes (thesis 4.2.4).
 
-    Doubles from ``start`` until a level fails (or halves until one passes), then halves the interval in proportion
-    until its ends differ by at most ``resolution``. A level passes when more than half of ``repeats`` probes pass;
-    probing stops as soon as that is decided.
+    The search doubles from ``start`` until a level fails (or halves until one passes). Then it halves the interval in
+    proportion until its ends differ by at most ``resolution``. A level passes if more than half of ``repeats`` probes
+    pass, and its probes stop as soon as that is decided.
 
-    One disturbance must not hide levels above it: when a level fails, one level above it is tried too. If that
-    passes, the level that failed is given as many probes again. If it then still fails, outcomes are not monotonic: the
-    search goes on upwards until nothing passes, and says so with a wider interval.
+    One disturbance must not hide the levels above it: if a level fails, one level above it is tried too. If that
+    passes, the level that failed gets as many probes again. If it still fails, outcomes are not monotonic: the search
+    goes on upwards until nothing passes, and its result has a wider interval.
 
-    A probe that could not be judged counts for neither side. A level with ``repeats`` such probes is given up; the
-    search goes on below it, and the answer's upper end stays open unless a level failed.
+    A probe that could not be judged counts for neither side. A level with ``repeats`` such probes is abandoned. The
+    search goes on below it, and the upper end of the answer stays open unless a level failed.
     """
 
     def __init__(
@@ -309,7 +313,7 @@ class BracketSearch:
         start: float | None = None,
         integer: bool = False,
     ) -> None:
-        """Set the limits; no level is requested yet.
+        """Set the limits.
 
         Args:
             lowest: smallest level, above zero.
@@ -317,10 +321,10 @@ class BracketSearch:
             resolution: largest difference between the ends, as a share of the lower one.
             repeats: probes of one level, of which more than half must pass.
             max_probes: most probes.
-            max_ops: the most operations of all probes. A level is not requested if, by the largest number of operations
-                per level so far, it would exceed them; the first probe can exceed them, and so can one that takes
-                more than its share.
-            start: where to begin, instead of lowest.
+            max_ops: the most operations of all probes. A level is not requested if it would exceed them, estimated by
+                the largest number of operations per level so far. The first probe can exceed them, and so can one that
+                takes more than this estimate.
+            start: the first level, instead of lowest.
             integer: whether levels are whole numbers.
 
         Raises:
@@ -337,13 +341,13 @@ class BracketSearch:
         self._probes: list[BracketProbe] = []
 
     def next(self) -> float | None:
-        """Return the level to probe now; the same one until ``tell`` is called. None: the search is over."""
+        """Return the level to probe now. It stays the same until ``tell`` is called. None if the search is over."""
         if len(self._probes) >= self._max_probes:
             return None
-        return next((level for level in self._wanted() if self._is_affordable(level)), None)
+        return next((level for level in self._useful_levels() if self._is_affordable(level)), None)
 
     def tell(self, level: float, passed: bool | None, ops: int = 0) -> None:
-        """Report whether the requested level passed. None: it could not be judged, for example with a saturated engine.
+        """Report whether the requested level passed. None if it could not be judged, as with a saturated engine.
 
         Raises:
             ValueError: not the requested level, or a negative number of operations.
@@ -355,7 +359,7 @@ class BracketSearch:
         self._probes.append(BracketProbe(level, passed, ops))
 
     def result(self) -> Bracket:
-        """Return what is known so far."""
+        """Return the result so far."""
         judged = self._judge()
         passes_at, fails_at = judged.low, min(judged.failed, default=None)
         votes_against = min((probe.level for probe in self._probes if probe.passed is False), default=inf)
@@ -365,7 +369,7 @@ class BracketSearch:
         ended: Literal["resolution", "edge", "inconclusive", "budget", "running"]
         if self.next() is not None:
             ended = "running"
-        elif next(self._wanted(), None) is not None:
+        elif next(self._useful_levels(), None) is not None:
             ended = "budget"
         elif judged.top in judged.blocked:
             ended = "inconclusive"
@@ -379,20 +383,22 @@ class BracketSearch:
             ended, sum(probe.ops for probe in self._probes), tuple(self._probes),
         )  # fmt: skip
 
-    def _judge(self) -> _Judged:
+    def _judge(self) -> _JudgedLevels:
         outcomes: dict[float, list[bool | None]] = defaultdict(list)
         for probe in self._probes:
             outcomes[probe.level].append(probe.passed)
-        first = {level: _verdict(each, self._repeats) for level, each in outcomes.items()}
-        highest_pass = max((level for level, each in first.items() if each == "passed"), default=0.0)
+        first_verdicts = {level: _verdict(level_outcomes, self._repeats) for level, level_outcomes in outcomes.items()}
+        highest_pass = max((level for level, verdict in first_verdicts.items() if verdict == "passed"), default=0.0)
         groups: dict[str, list[float]] = {"passed": [], "failed": [], "blocked": [], "open": []}
-        for level in sorted(first):
-            is_contradicted = first[level] == "failed" and level < highest_pass
-            groups[_verdict(outcomes[level], 2 * self._repeats) if is_contradicted else first[level]].append(level)
-        return _Judged(*(tuple(groups[name]) for name in ("passed", "failed", "blocked", "open")))
+        for level in sorted(first_verdicts):
+            is_contradicted = first_verdicts[level] == "failed" and level < highest_pass
+            groups[_verdict(outcomes[level], 2 * self._repeats) if is_contradicted else first_verdicts[level]].append(
+                level
+            )
+        return _JudgedLevels(*(tuple(groups[name]) for name in ("passed", "failed", "blocked", "open")))
 
-    def _wanted(self) -> Iterator[float]:
-        """Levels that would help, the most useful first; if one costs too much, the next one counts."""
+    def _useful_levels(self) -> Iterator[float]:
+        """Yield levels that would help, the most useful first. If one costs too much, the next one counts."""
         judged = self._judge()
         yield from judged.open
         if not (judged.passed or judged.failed or judged.blocked):
@@ -400,14 +406,14 @@ class BracketSearch:
                 yield self._start
             return
         low, top = judged.low, judged.top
-        above = max((*judged.passed, *judged.failed, *judged.blocked))
-        if top is None:  # nothing but passes: upwards
-            if above < self._highest:
-                yield self._step(above * 2)
+        highest = max((*judged.passed, *judged.failed, *judged.blocked))
+        if top is None:  # all levels passed, so the limit is above them
+            if highest < self._highest:
+                yield self._step(highest * 2)
             return
-        # Above the first level that failed, and as long as levels above one that failed pass.
-        if judged.failed and above < self._highest and (above == judged.failed[0] or above in judged.passed):
-            yield self._step(above * 2)
+        # One level above the first that failed, and further ones while levels above a failed one pass.
+        if judged.failed and highest < self._highest and (highest == judged.failed[0] or highest in judged.passed):
+            yield self._step(highest * 2)
         if low is None:
             if top > self._lowest:
                 yield self._step(top / 2)
@@ -436,7 +442,7 @@ class BracketSearch:
 
 
 def _verdict(outcomes: Sequence[bool | None], repeats: int) -> str:
-    """Return the earliest possible decision; later outcomes do not change it."""
+    """Return the earliest possible decision about a level. Later outcomes do not change it."""
     needed = repeats // 2 + 1
     passed = failed = unjudged = 0
     for outcome in outcomes:

@@ -1,6 +1,6 @@
-"""Turns numbers into summaries. Every percentile is exact: taken from all records, never from a histogram.
+"""Exact percentiles, the comparison with the provider's listing, and records as plain columns.
 
-What may live here: pure functions of tables of records. No clock, no I/O. A million records pass through as columns of
+Every percentile is taken from all records, never from a histogram. A million records pass through as columns of
 numbers, a few of them at a time: names and digests are compared by their hashes.
 """
 
@@ -28,10 +28,10 @@ _NO_ERROR, _SERVER_ERROR, _CORRUPT_ERROR = map(KINDS.index, (None, ErrorKind.SER
 
 
 class Listing:
-    """What the provider lists at the end: 17 bytes per file, whatever its name. Of equal names the last counts.
+    """The provider's listing at the end: 17 bytes per file, whatever its name. Of equal names the last one counts.
 
-    Names are compared by 64 bits of BLAKE2: of runs with a million files, not one in ten million confuses one name with
-    another.
+    Names are compared by 64 bits of BLAKE2: of runs with a million files, less than one in ten million confuses two
+    names.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Listing:
     def add(self, name: str, size_bytes: int, digest: str | None) -> None:
         """Add one file with its lower-case hex digest, if the provider lists one."""
         self._names.append(_hash(name))
-        self._contents.append(_hash(_content(size_bytes, digest)))
+        self._contents.append(_hash(_content_text(size_bytes, digest)))
         self._has_digest.append(digest is not None)
         self._is_ordered = False
 
@@ -58,47 +58,47 @@ class Listing:
             self._is_ordered = True
 
     def find(self, name: int, size_bytes: int, digest: bytes) -> int:
-        """Return what is listed of a file by the hash of its name: the bits ``_THERE`` and those after it."""
+        """Return the bits ``_LISTED``, ``_RIGHT``, ``_DIGEST`` and ``_TWICE`` of a file, by the hash of its name."""
         row = bisect_right(self._names, name) - 1
         if row < 0 or self._names[row] != name:
             return 0
         has_digest = self._has_digest[row]
-        written = _hash(_content(size_bytes, digest.hex() if has_digest else None))
+        expected_hash = _hash(_content_text(size_bytes, digest.hex() if has_digest else None))
         is_twice = row > 0 and self._names[row - 1] == name
-        return _THERE | _DIGEST * has_digest | _RIGHT * (written == self._contents[row]) | _TWICE * is_twice
+        return _LISTED | _DIGEST * has_digest | _RIGHT * (expected_hash == self._contents[row]) | _TWICE * is_twice
 
 
-_THERE, _RIGHT, _DIGEST, _TWICE = 1, 2, 4, 8
-_RUN = 1 << 16
+_LISTED, _RIGHT, _DIGEST, _TWICE = 1, 2, 4, 8
+_SORT_RUN = 1 << 16
 
 
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _content(size_bytes: int, digest: str | None) -> str:
+def _content_text(size_bytes: int, digest: str | None) -> str:
     return f"{size_bytes} {digest or ''}"
 
 
 def rows_in_order(keys: array[int]) -> array[int]:
-    """Return rows in ascending order of their keys (stable); sorted in runs to avoid holding objects."""
+    """Return rows in ascending order of their keys (stable). Sorts in runs, so that few objects are in memory."""
     runs = [
-        array("q", sorted(range(first, min(first + _RUN, len(keys))), key=keys.__getitem__))
-        for first in range(0, len(keys), _RUN)
+        array("q", sorted(range(first, min(first + _SORT_RUN, len(keys))), key=keys.__getitem__))
+        for first in range(0, len(keys), _SORT_RUN)
     ]
     return runs[0] if len(runs) == 1 else array("q", heapq.merge(*runs, key=keys.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Compares what the provider lists at the end with what was written. Counts of files.
+    """The comparison of the provider's listing at the end with the files that were written. Counts of files.
 
     Attributes:
         checked: files that should be listed.
         lost: files that are not listed with the right size and digest, whatever the cause.
         silent: of these, files whose upload was answered with success.
         wrong: of these, files that are listed with a wrong size or digest.
-        digest_checked: whether the provider lists a digest, so that content was compared.
+        digest_checked: whether the provider lists digests, so that contents were compared.
         listed_twice: files whose name is listed more than once, as by services that store each upload as a new file.
     """
 
@@ -116,33 +116,33 @@ def verify(
     """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
 
     A deletion that was answered with success has failed if the file is still listed. Of uploads to one name, only the
-    last one must be listed; for simultaneous uploads it is not known which one is last.
+    last one must be listed. Of simultaneous uploads, any may be the last one.
 
     Args:
-        table: all records; outcomes of operations that were answered with success are corrected.
+        table: all records. Outcomes of operations that were answered with success are corrected.
         listing: the files that the provider lists.
         name_of: the name of the file of a sensor and sequence number.
-        since_ns: count only files of operations that were due at this time or later; None for all.
+        since_ns: count only files of operations that were due at this time or later. None for all.
     """
     due_ns = table.column("scheduled_ns") if since_ns is not None else ()
     verbs, outcomes, kinds = table.codes("verb"), table.codes("outcome"), table.codes("kind")
-    names, found = _looked_up(table, listing, name_of)
-    overwritten = _overwritten(table, verbs, outcomes, names, found)
+    names, listings = _look_up_files(table, listing, name_of)
+    overwritten = _mark_overwritten(table, verbs, outcomes, names, listings)
     checked = lost = silent = wrong = 0
     digest_checked = True
-    twice = set[int]()
+    names_listed_twice = set[int]()
     for row, verb in enumerate(verbs):
         if verb not in _VERIFIED:
             continue
-        answered, listed = outcomes[row] == _OK, found[row]
+        is_answered, listed = outcomes[row] == _OK, listings[row]
         if verb == _DELETE:
-            if answered and listed:
+            if is_answered and listed:
                 outcomes[row], kinds[row] = _FAILED, _SERVER_ERROR
             continue
         counts = since_ns is None or due_ns[row] >= since_ns
         checked += counts
         if counts and listed & _TWICE:
-            twice.add(names[row])
+            names_listed_twice.add(names[row])
         if overwritten[row]:
             continue
         if listed and not listed & _DIGEST:
@@ -150,31 +150,33 @@ def verify(
         if listed & _RIGHT:
             continue
         lost += counts
-        silent += counts and answered
-        wrong += counts and listed & _THERE
-        if answered:
+        silent += counts and is_answered
+        wrong += counts and listed & _LISTED
+        if is_answered:
             outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
     table.correct(outcomes, kinds)
-    return Verification(checked, lost, silent, wrong, digest_checked, len(twice))
+    return Verification(checked, lost, silent, wrong, digest_checked, len(names_listed_twice))
 
 
-def _looked_up(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> tuple[array[int], bytearray]:
-    """Return for each verified record its file name's hash and what is listed (see ``Listing.find``)."""
+def _look_up_files(
+    table: OpTable, listing: Listing, name_of: Callable[[int, int], str]
+) -> tuple[array[int], bytearray]:
+    """Return for each verified record the hash of its file's name, and the listing of it (see ``Listing.find``)."""
     listing.order()
-    names, found = array("Q"), bytearray()
+    names, listings = array("Q"), bytearray()
     for block in table.blocks():
         fields = zip(*(values(block, name) for name in ("sensor", "seq", "size_bytes", "digest")), strict=True)
         for verb, (sensor, seq, size_bytes, digest) in zip(codes(block, "verb"), fields, strict=True):
             name = _hash(name_of(sensor, seq)) if verb in _VERIFIED else 0
             names.append(name)
-            found.append(listing.find(name, size_bytes, digest) if verb in _VERIFIED else 0)
-    return names, found
+            listings.append(listing.find(name, size_bytes, digest) if verb in _VERIFIED else 0)
+    return names, listings
 
 
-def _overwritten(
-    table: OpTable, verbs: bytearray, outcomes: bytearray, names: array[int], found: bytearray
+def _mark_overwritten(
+    table: OpTable, verbs: bytearray, outcomes: bytearray, names: array[int], listings: bytearray
 ) -> bytearray:
-    """Marks uploads that were answered with success, but whose content need no longer be listed."""
+    """Mark uploads that were answered with success, but whose content need no longer be listed."""
     marks = bytearray(len(names))
     start_ns = end_ns = array("q")
     for _, rows in groupby(rows_in_order(names), names.__getitem__):
@@ -186,16 +188,19 @@ def _overwritten(
             continue
         if not start_ns:
             start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
-        began_ns, last = max(map(start_ns.__getitem__, answered)), max(answered, key=lambda row: (end_ns[row], row))
-        # Right: content of the last upload, of a simultaneous one, or of a later one that was refused but arrived.
-        is_there = any(found[row] & _RIGHT and end_ns[row] >= began_ns for row in puts)
+        last_start_ns, last = (
+            max(map(start_ns.__getitem__, answered)),
+            max(answered, key=lambda row: (end_ns[row], row)),
+        )
+        # Expected is the content of the last upload, of a simultaneous one, or of a later one that failed but arrived.
+        has_expected_content = any(listings[row] & _RIGHT and end_ns[row] >= last_start_ns for row in puts)
         for row in answered:
-            marks[row] = is_there or row != last
+            marks[row] = has_expected_content or row != last
     return marks
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of ascending values: a value that was observed, at most the maximum."""
+    """Return the nearest-rank percentile of ascending values: an observed value, at most the maximum."""
     return ordered[_rank(len(ordered), share)]
 
 
@@ -204,7 +209,7 @@ def _rank(count: int, share: float) -> int:
 
 
 def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str | None]]:
-    """All records in the order of their start, as plain columns with times in seconds (``Result.ops``).
+    """Return all records in the order of their start, as plain columns with times in seconds (``Result.ops``).
 
     ``began_ns`` is the run's start, from which ``start_s`` counts.
     """
@@ -219,7 +224,7 @@ def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str |
         "sensor": [sensor[row] for row in rows],
         "seq": [seq[row] for row in rows],
         "outcome": [outcome[row].value for row in rows],
-        "kind": [None if (each := kind[row]) is None else each.value for row in rows],
+        "kind": [None if (error := kind[row]) is None else error.value for row in rows],
         "start_s": [(start_ns[row] - began_ns) / 1e9 for row in rows],
         "service_s": seconds(end_ns, start_ns),
         "response_s": seconds(end_ns, scheduled_ns),

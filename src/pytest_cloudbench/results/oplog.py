@@ -39,10 +39,10 @@ from pytest_cloudbench.judge.records import (
     lateness_s,
     pack,
     pack_text,
-    parted,
     response_s,
+    split_texts,
+    upgrade_records,
     values,
-    widened,
 )
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
@@ -284,7 +284,7 @@ def _format_detail(text: str) -> str:
 
 
 def _operation_records(block: bytearray) -> bytearray:
-    return parted(block)[0]
+    return split_texts(block)[0]
 
 
 class _Log:
@@ -299,7 +299,7 @@ class _Log:
         self._record_count = (size_bytes - start_byte) // self._record_bytes
         self._count, texts, highest_detail = 0, dict[int, bytes](), 0
         for block in self._read_blocks():
-            ops, pieces = parted(block)
+            ops, pieces = split_texts(block)
             for number, piece in pieces:
                 texts[number] = texts.get(number, b"") + piece
             if any(max(codes(ops, name), default=0) >= len(meanings) for name, meanings in _TEXTS.items()):
@@ -321,7 +321,7 @@ class _Log:
     def _read_blocks(self) -> Iterator[bytearray]:
         """Yield all records, including those of texts."""
         size_bytes = self._record_bytes
-        convert = partial(widened, schema=self._schema) if self._schema in FORMER_BYTES else bytearray
+        convert = partial(upgrade_records, schema=self._schema) if self._schema in FORMER_BYTES else bytearray
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start_byte)

@@ -140,7 +140,7 @@ def merge(
         offsets_ns: agent to the offset to add to its times.
     """
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
-    table = OpTable(*(oplog.read_log(path).shifted(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
+    table = OpTable(*(oplog.read_log(path).shift_times(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
     measured = _measure(run, table)
     doubts = [*doubts, *_doubts(run, measured, entries.facts.max_lateness_s), *([died] if died else [])]
     doubts += server_doubts(servers, measured.summary.kinds, measured.summary.ops)

@@ -52,12 +52,13 @@ PURE_PLACES = (
     "raid.coding",
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
-# The others are flat keys, lazy imports, plain HTTP, proxies and certificates, secrets in texts, opening files and
-# child processes that end with this one. None knows a provider, except that one knows where Google's programs keep
-# credentials, and one what each driver's libraries read of the environment.
+# The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in
+# texts, opening files and child processes that end with this one. None knows a provider, except that one knows where
+# Google's programs keep credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
-    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk_import",
-    "drivers.surroundings", "drivers.web", "support.redact", "support.opening", "services.child", "services.guard",
+    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk",
+    "drivers.sdk_import", "drivers.surroundings", "drivers.web", "support.redact", "support.opening", "services.child",
+    "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}
 # Packages that never import each other, or one bug would cancel the other.

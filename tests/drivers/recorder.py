@@ -62,7 +62,7 @@ class Recorder:
         self._authority: Any = None
 
     def trust(self, *more: str) -> str:
-        """Returns a file with its own authority, and those in other files."""
+        """Return a file with its own authority, and those in other files."""
         import trustme
 
         self._authority = trustme.CA()
@@ -89,7 +89,7 @@ class Recorder:
             self._requests.append(Recorded(method, _VARYING.sub("*", target), tuple(sorted(shown)), text))
 
     def taken(self) -> list[Recorded]:
-        """Returns what has arrived since the last call."""
+        """Return what has arrived since the last call."""
         with self._lock:
             taken, self._requests = self._requests, []
         return taken

@@ -182,7 +182,7 @@ def gcs(bucket: Bucket) -> Any:
 
     def delete(name: str, generation: int | None = None, **_: Any) -> None:
         if generation is None and name not in bucket.current:
-            raise driver._refused.NotFound("no such object")
+            raise driver._errors.NotFound("no such object")
         bucket.hide(name) if generation is None else bucket.erase(name, generation)
 
     driver._sdk, driver._bucket = SimpleNamespace(list_blobs=listed), SimpleNamespace(delete_blob=delete)

@@ -92,7 +92,7 @@ class IgnoresRanges(WrongDriver):
 
 
 class ListsStaleSizes(WrongDriver):
-    """Lists the size that a file had first."""
+    """List the size that a file had first."""
 
     def put(self, path: str, content: Content) -> Entry:
         self._sizes.setdefault(path, content.size_bytes)
@@ -145,7 +145,7 @@ class Swallows(WrongDriver):
 
 
 class NotRecursive(WrongDriver):
-    """Lists what is directly in a folder."""
+    """List what is directly in a folder."""
 
     def list(self, folder: str) -> Iterator[Entry]:
         for entry in super().list(folder):

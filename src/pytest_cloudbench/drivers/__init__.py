@@ -65,17 +65,17 @@ _LIBRARIES: Mapping[str, tuple[str, str]] = {
 
 
 def schemes() -> tuple[str, ...]:
-    """Returns the schemes whose drivers are part of this package, in alphabetical order."""
+    """Return the schemes whose drivers are part of this package, in alphabetical order."""
     return tuple(sorted(_DRIVERS))
 
 
 def has_driver(scheme: str) -> bool:
-    """Returns whether any process can find a driver of this name, here or among installed distributions."""
+    """Return whether any process can find a driver of this name, here or among installed distributions."""
     return scheme in _DRIVERS or bool(_installed(scheme))
 
 
 def driver_class(scheme: str) -> type[Driver]:
-    """Returns the driver class of one scheme, for the credentials it needs; imports no SDK.
+    """Return the driver class of one scheme, for the credentials it needs; imports no SDK.
 
     Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
     or if it cannot be used.
@@ -94,7 +94,7 @@ def _checked(scheme: str, found: object) -> type[Driver]:
 
 
 def _loaded(scheme: str) -> object:
-    """Returns what another distribution brings for a scheme."""
+    """Return what another distribution brings for a scheme."""
     found = _installed(scheme)
     if not found:
         others = {point.name for point in _installed()} - _DRIVERS.keys()
@@ -115,7 +115,7 @@ def _loaded(scheme: str) -> object:
 
 
 def missing_library(scheme: str) -> str:
-    """Returns how to install the library of a driver of this package, in one line; empty if nothing is missing."""
+    """Return how to install the library of a driver of this package, in one line; empty if nothing is missing."""
     if scheme not in _LIBRARIES:
         return ""
     from pytest_cloudbench.support import extras
@@ -125,7 +125,7 @@ def missing_library(scheme: str) -> str:
 
 
 def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:
-    """Returns the entry points of other distributions: those of one scheme, or all. Imports none of them."""
+    """Return the entry points of other distributions: those of one scheme, or all. Imports none of them."""
     from importlib.metadata import entry_points  # here, because a run on a provider of this package does not need it
 
     points = entry_points(group=ENTRY_POINTS)

@@ -25,7 +25,7 @@ class Memory:
         self._stored: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def known(self, path: str) -> tuple[str, str, Sequence[str]]:
-        """Returns the longest known folder on the way to a path (empty: the root), its id, and the names after it."""
+        """Return the longest known folder on the way to a path (empty: the root), its id, and the names after it."""
         names = [name for name in path.split("/") if name]
         for count in range(len(names), 0, -1):
             at = "/" + "/".join(names[:count])
@@ -65,6 +65,6 @@ class Memory:
                 self._stored.popitem(last=False)
 
     def taken(self, path: str) -> tuple[str, str] | None:
-        """Returns id and etag of a file that was stored at a path, and forgets them."""
+        """Return id and etag of a file that was stored at a path, and forgets them."""
         with self._lock:
             return self._stored.pop(path.lower(), None)

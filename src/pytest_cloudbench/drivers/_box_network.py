@@ -75,7 +75,7 @@ class _Redirects:
         self._hosts = hosts
 
     def __call__(self, response: Any) -> str | None:
-        """Returns the target of a redirect that may be followed."""
+        """Return the target of a redirect that may be followed."""
         target = response.headers.get("location")
         path = urlsplit(response.request.url).path
         if not response.is_redirect or response.request.method != "GET" or not path.endswith("/content"):
@@ -86,12 +86,12 @@ class _Redirects:
 
 
 def load_sdk() -> Any:
-    """Returns the names of the SDK that the driver uses."""
+    """Return the names of the SDK that the driver uses."""
     return import_parts("box_sdk_gen", _LAZY, _PARTS)
 
 
 def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
-    """Returns a session, and the SDK's network layer on top of it, which repeats nothing."""
+    """Return a session, and the SDK's network layer on top of it, which repeats nothing."""
     session = _session(endpoint, _API)
     urls: dict[str, str] = {}
     hosts: tuple[str, ...] = _HOSTS
@@ -110,7 +110,7 @@ def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[
 
 
 def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
-    """Returns the SDK's authentication: a fixed token, or one that is renewed before it ends."""
+    """Return the SDK's authentication: a fixed token, or one that is renewed before it ends."""
     if "access_token" in secrets:
         return sdk.BoxDeveloperTokenAuth(token=secrets["access_token"])
     config = sdk.CCGConfig(
@@ -120,7 +120,7 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
     granted = sdk.BoxCCGAuth(config=config)
 
     class Grant:
-        """Asks for the next token; takes the place of the client that ``Bearer`` expects."""
+        """Ask for the next token; takes the place of the client that ``Bearer`` expects."""
 
         def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
             token = granted.refresh_token(network_session=network)
@@ -154,7 +154,7 @@ def forget_details(error: Any) -> None:
 
 
 def patience(sdk: Any) -> Any:
-    """Returns the SDK's rule for a commit: wait while the service says so, and repeat nothing else."""
+    """Return the SDK's rule for a commit: wait while the service says so, and repeat nothing else."""
 
     class Patience(sdk.BoxRetryStrategy):  # type: ignore[misc]  # the SDK has no types here
         """Sends a commit again if it was answered by 202 and a time to wait."""
@@ -167,7 +167,7 @@ def patience(sdk: Any) -> Any:
 
 
 def stream_of(content: Content) -> BufferedIOBase:
-    """Returns the content as the SDK wants it: a file that it reads while it sends."""
+    """Return the content as the SDK wants it: a file that it reads while it sends."""
     if content.size_bytes <= _AT_ONCE_BYTES:
         return BytesIO(content.read(0, content.size_bytes))
     return _Reader(content)
@@ -187,7 +187,7 @@ class _Reader(BufferedIOBase):
         return True
 
     def tell(self) -> int:
-        """Returns the position."""
+        """Return the position."""
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -196,7 +196,7 @@ class _Reader(BufferedIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Returns the next bytes."""
+        """Return the next bytes."""
         left = self._content.size_bytes - self._at
         data = self._content.read(self._at, left if size is None or size < 0 else min(size, left)) if left > 0 else b""
         self._at += len(data)

@@ -86,14 +86,14 @@ _TOKEN_WORDS = ("access token", "authorization")
 
 
 def kind_of_status(status: int, text: str) -> ErrorKind:
-    """Returns what an answer without tags means. A 2xx here is one that cannot be read, which is the server's fault."""
+    """Return what an answer without tags means. A 2xx here is one that cannot be read, which is the server's fault."""
     if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
         return ErrorKind.AUTH
     return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
 
 
 def kind_of_tags(tags: list[str]) -> ErrorKind:
-    """Returns what a refusal's path of tags means."""
+    """Return what a refusal's path of tags means."""
     known = [TAG_KINDS[tag] for tag in tags if tag in TAG_KINDS]
     return known[-1] if known else ErrorKind.INVALID
 

@@ -72,7 +72,7 @@ class Transport:
         self._lock = Lock()
 
     def requests(self) -> int:
-        """Returns how many requests the calling thread has sent."""
+        """Return how many requests the calling thread has sent."""
         return self._own.requests
 
     def count(self) -> None:
@@ -146,7 +146,7 @@ def _pieces(response: Any) -> Iterator[bytes]:
 
 
 def _is_readable(sock: Any) -> bool:
-    """Returns whether an idle connection has something to read: the server's goodbye."""
+    """Return whether an idle connection has something to read: the server's goodbye."""
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()
@@ -155,7 +155,7 @@ def _is_readable(sock: Any) -> bool:
 
 
 def _http_class() -> type[Any]:
-    """Returns a subclass of httplib2's client that works as the module says; made late: the import costs time."""
+    """Return a subclass of httplib2's client that works as the module says; made late: the import costs time."""
     import httplib2
 
     class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
@@ -166,7 +166,7 @@ def _http_class() -> type[Any]:
             self.transport, self.follow_redirects = transport, False
 
         def authorized(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
-            """Returns the headers with the token, and with a new one if it has ended."""
+            """Return the headers with the token, and with a new one if it has ended."""
             if urlsplit(uri).netloc not in self.transport.hosts:
                 raise Misled(f"the answer leads to another host: {urlsplit(uri).netloc}")
             return {**headers, "authorization": self.transport.token.header(self.bare)}
@@ -182,7 +182,7 @@ def _http_class() -> type[Any]:
             return super().request(uri, method, body=body, headers=dict(headers), connection_type=kind)
 
         def connection_to(self, uri: str) -> Any:
-            """Returns the class of connections to an address: httplib2's, or one that passes the user's proxy."""
+            """Return the class of connections to an address: httplib2's, or one that passes the user's proxy."""
             proxy = self.transport.egress.proxy_for(uri)
             return _through(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
 
@@ -205,7 +205,7 @@ def _http_class() -> type[Any]:
             return found, content
 
         def borrow(self, uri: str) -> Any:
-            """Returns a connection that nobody else uses until it is given back."""
+            """Return a connection that nobody else uses until it is given back."""
             parts = urlsplit(uri)
             known = self.connections.pop(f"{parts.scheme}:{parts.netloc}", None)
             if known is not None:
@@ -222,7 +222,7 @@ def _http_class() -> type[Any]:
 
         @staticmethod
         def local_part(uri: str) -> str:
-            """Returns path and query of an address."""
+            """Return path and query of an address."""
             parts = urlsplit(uri)
             return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
@@ -230,7 +230,7 @@ def _http_class() -> type[Any]:
 
 
 def _through(proxy: str, ca_file: str) -> type[HTTPSConnection]:
-    """Returns a class of connections through a proxy. httplib2's own need another library, and go direct without it."""
+    """Return a class of connections through a proxy. httplib2's own need another library, and go direct without it."""
     parts = urlsplit(proxy)
     user_info, _, place = parts.netloc.rpartition("@")
     login = base64.b64encode(unquote(user_info).encode()).decode("ascii")
@@ -261,7 +261,7 @@ class Token:
         self._fixed, self._credentials, self._lock = access_token, credentials, Lock()
 
     def header(self, send: Send) -> str:
-        """Returns the value of ``Authorization``."""
+        """Return the value of ``Authorization``."""
         found = self._credentials
         if found is None:
             return f"Bearer {self._fixed}"

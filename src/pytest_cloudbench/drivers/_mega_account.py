@@ -48,7 +48,7 @@ class _Source:
         return self
 
     def read(self, length: int) -> bytes:
-        """Returns the next bytes."""
+        """Return the next bytes."""
         data = self._content.read(self._place, length)
         self._place += len(data)
         return data
@@ -62,7 +62,7 @@ class _Source:
 
 
 def _api_class(url: str) -> Any:
-    """Returns the SDK's class for requests, bound to a service, without retries."""
+    """Return the SDK's class for requests, bound to a service, without retries."""
     import yarl
     from mega.api import MegaAPI
     from mega.errors import RequestError
@@ -144,7 +144,7 @@ class MegaAccount:
         self._position = 0
 
     async def tree(self) -> NodeTree:
-        """Returns the tree as the service knows it now: one request, with a short answer if nothing has changed."""
+        """Return the tree as the service knows it now: one request, with a short answer if nothing has changed."""
         if self._core is None:
             async with self._lock:
                 if self._core is None:
@@ -208,18 +208,18 @@ class MegaAccount:
     # ---------------------------------------------------------------- looking up
 
     async def node(self, path: str) -> Any:
-        """Returns the node of a path, as the service knows it now."""
+        """Return the node of a path, as the service knows it now."""
         return _first((await self.tree()).named(path))
 
     async def below(self, folder: str) -> list[tuple[str, Any]]:
-        """Returns everything below a folder."""
+        """Return everything below a folder."""
         tree = await self.tree()
         if _first(tree.named(folder)).is_file:
             raise Unfit(ErrorKind.CONFLICT, "a file, not a folder")
         return [*tree.under(folder)]
 
     async def _folder(self, path: str) -> Any:
-        """Returns a folder; creates it and its parents if it does not exist."""
+        """Return a folder; creates it and its parents if it does not exist."""
         found = self._tree.folder(path)
         if found is not None:
             return found
@@ -238,7 +238,7 @@ class MegaAccount:
         return (await self._new_nodes(parent, [{"h": "xxxxxxxx", "t": 1, **self._sealed({"n": name}, key, key)}]))[0]
 
     def _sealed(self, attributes: dict[str, Any], key: Any, full_key: Any) -> dict[str, str]:
-        """Returns attributes and key as the service stores them."""
+        """Return attributes and key as the service stores them."""
         from mega.crypto import a32_to_base64, b64_url_encode, encrypt_attr, encrypt_key
 
         return {
@@ -275,7 +275,7 @@ class MegaAccount:
         return node
 
     async def pieces(self, path: str) -> AsyncIterator[bytes]:
-        """Yields a file's content in the chunks of its MAC; the last one only after the MAC has proved right."""
+        """Yield a file's content in the chunks of its MAC; the last one only after the MAC has proved right."""
         from mega.chunker import MegaChunker, get_chunks
 
         node = await self.node(path)
@@ -374,7 +374,7 @@ class MegaAccount:
     # ---------------------------------------------------------------- links, space
 
     async def share(self, path: str) -> str:
-        """Returns the public link of a file, with its key."""
+        """Return the public link of a file, with its key."""
         from mega.crypto import a32_to_base64
 
         node = await self.node(path)
@@ -394,7 +394,7 @@ class MegaAccount:
         tree.links.pop(handle, None)
 
     async def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes in all."""
+        """Return the bytes used, and the bytes in all."""
         if self._core is None:
             await self.tree()
         found = await self._core.get_account_stats()

@@ -59,7 +59,7 @@ class LoopThread:
         return self._loop.is_closed()
 
     def requests(self) -> int:
-        """Returns how many requests the calling thread has sent."""
+        """Return how many requests the calling thread has sent."""
         return self._sent.requests[0]
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -29,7 +29,7 @@ class NodeTree:
         return handle in self._nodes
 
     def get(self, handle: str) -> Any:
-        """Returns the node of a handle; None if there is none."""
+        """Return the node of a handle; None if there is none."""
         return self._nodes.get(handle)
 
     # ---------------------------------------------------------------- changes
@@ -69,7 +69,7 @@ class NodeTree:
     # ---------------------------------------------------------------- paths
 
     def named(self, path: str) -> list[Any]:
-        """Returns all nodes at a path: files, newest first, then folders."""
+        """Return all nodes at a path: files, newest first, then folders."""
         found = [self._nodes[self.root]] if self.root in self._nodes else []
         for name in filter(None, path.split("/")):
             found = [
@@ -84,16 +84,16 @@ class NodeTree:
         return not node.is_file, -node.created_at, -self._numbers[node.id]
 
     def files(self, path: str) -> list[Any]:
-        """Returns the files at a path, newest first."""
+        """Return the files at a path, newest first."""
         return [node for node in self.named(path) if node.is_file]
 
     def folder(self, path: str) -> Any:
-        """Returns the folder at a path, the oldest if there are several; None if there is none."""
+        """Return the folder at a path, the oldest if there are several; None if there is none."""
         folders = [node for node in self.named(path) if not node.is_file]
         return folders[-1] if folders else None
 
     def under(self, path: str) -> Iterator[tuple[str, Any]]:
-        """Yields everything below a path with its own path, each path once, parents first."""
+        """Yield everything below a path with its own path, each path once, parents first."""
         left = [("" if path == "/" else path, [node for node in self.named(path) if not node.is_file])]
         while left:
             above, folders = left.pop()
@@ -109,5 +109,5 @@ class NodeTree:
                     left.append((here, same_name))
 
     def children(self, node: Any) -> list[Any]:
-        """Returns the nodes in a folder."""
+        """Return the nodes in a folder."""
         return [child for same in self._children.get(node.id, {}).values() for child in same.values()]

@@ -61,7 +61,7 @@ SPOKEN = frozenset(_TYPES)
 
 
 def settings(endpoint: Endpoint) -> dict[str, str]:
-    """Returns the environment that gives rclone one remote, which leads to a service and nowhere else.
+    """Return the environment that gives rclone one remote, which leads to a service and nowhere else.
 
     An API with no option for its address goes through the service's proxy, which refuses all other hosts.
     """
@@ -94,7 +94,7 @@ def settings(endpoint: Endpoint) -> dict[str, str]:
 
 
 def _drive_id(endpoint: Endpoint) -> str:
-    """Asks a service for the id of the account's drive, which a remote of this type needs. Raises OSError."""
+    """Ask a service for the id of the account's drive, which a remote of this type needs. Raises OSError."""
     import ssl
     from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -106,13 +106,13 @@ def _drive_id(endpoint: Endpoint) -> str:
 
 
 def _program() -> str:
-    """Returns the path of the program; this environment comes first, where the wheel installs it."""
+    """Return the path of the program; this environment comes first, where the wheel installs it."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return shutil.which("rclone", path=path) or "rclone"
 
 
 def _obscured(text: str) -> str:
-    """Returns a password in the form in which remotes hold it."""
+    """Return a password in the form in which remotes hold it."""
     done = subprocess.run(
         [_program(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S,
         env={"PATH": os.environ.get("PATH", os.defpath), "RCLONE_CONFIG": os.devnull},
@@ -143,7 +143,7 @@ class Daemon:
         redact.learn([self.password])
 
     def url(self) -> str:
-        """Returns its address; starts it first if it is not running. Raises ServiceError."""
+        """Return its address; starts it first if it is not running. Raises ServiceError."""
         with self._lock:
             if not self._url:
                 try:

@@ -1,6 +1,7 @@
 """A bucket of Amazon's API through the official SDK: its client, its errors, and removing all that a folder holds.
 
-What may live here: what ``s3`` and the cleaning of ``s3+fast``, whose own client cannot list all of it, have in common.
+What may live here: what ``s3`` and ``s3+fast`` have in common. The latter removes folders with the official SDK, too,
+because its own client cannot list all that is in them.
 """
 
 from __future__ import annotations
@@ -10,24 +11,46 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-from pytest_cloudbench.drivers.base import (
-    detail_of,
-    detail_of_error,
-    endpoint_of,
-    kind_of_status,
-    seconds_of,
-    timeout_of,
-)
+from pytest_cloudbench.drivers.base import RequestCount, detail_of, endpoint_of, timeout_of
 from pytest_cloudbench.drivers.egress import Egress, leaving
-from pytest_cloudbench.drivers.keys import key_of, path_of
-from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.drivers.keys import key_of, md5_of, path_of
+from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
+from pytest_cloudbench.model import (
+    MIB,
+    Capabilities,
+    CloudError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
 from pytest_cloudbench.support import redact
 
 REGION = "us-east-1"
 """The region of a spec that names none."""
+
+# Above this a put is an upload in parts. Services take up to 5 GiB at once; parts bound what a lost connection costs.
+MULTIPART_BYTES = 64 * MIB
+PART_BYTES = 16 * MIB
+_MOST_PARTS = 10_000
+
+CAPABILITIES = Capabilities(
+    digest="md5",
+    max_digest_bytes=MULTIPART_BYTES,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    server_side_copy=True,
+    max_request_bytes=MULTIPART_BYTES,
+    requests={Verb.PUT: 1, Verb.GET: 1, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2},
+)
+"""Without ``via``, which differs between the drivers."""
 
 _AMAZON = "https://{bucket}.s3.{region}.amazonaws.com"
 _CONNECTIONS = 256
@@ -58,84 +81,95 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 _NOT_OFFERED = frozenset({"NotImplemented", "MethodNotAllowed", "AccessDenied", "NoSuchUpload", "501", "405", "403"})
 
 
-def _kind(code: str, status: int) -> ErrorKind:
-    return _CODE_KINDS.get(code) or kind_of_status(status)
+def _meaning_of(error: Any) -> Meaning:
+    request, problem = error.response.get("ResponseMetadata", {}), error.response.get("Error", {})
+    code, status = str(problem.get("Code", "")), int(request.get("HTTPStatusCode", 0))
+    # Without the code, the SDK gives the status in its place.
+    words = " ".join(text for text in dict.fromkeys((code, str(problem.get("Message", "")))) if text != str(status))
+    return meaning_of_refusal(status, words.strip(), request.get("HTTPHeaders", {}), _CODE_KINDS.get(code))
 
 
-class S3Bucket:
+def entry_of_object(path: str, size_bytes: int, etag: str | None, *, tells_md5: bool) -> Entry:
+    """Return the entry of an object, with its digest if its tag is one: that of an object in parts is not."""
+    has_digest = tells_md5 and size_bytes <= MULTIPART_BYTES
+    return Entry(path, size_bytes=size_bytes, digest=md5_of(etag) if has_digest else None)
+
+
+def part_size(size_bytes: int, part_bytes: int) -> int:
+    """Return the size of an upload's parts: ``part_bytes``, or more if these would be too many parts."""
+    return max(part_bytes, -(-size_bytes // _MOST_PARTS))
+
+
+class S3Bucket(SdkDriver):
     """One bucket. Its client may be shared by all threads."""
 
+    libraries = ("boto3", "botocore", "urllib3")
     list_page_entries: int | None = None
 
-    def __init__(self, client: Any, bucket: str) -> None:
+    def __init__(self, client: Any, bucket: str, remarks: Mapping[str, str]) -> None:
         from botocore import exceptions, handlers, parsers
         from urllib3.exceptions import HTTPError
 
+        super().__init__(RequestCount(), remarks, client)
         self._errors, self._unreadable, self._cut = exceptions, parsers.ResponseParserError, HTTPError
         self._client, self._bucket = client, bucket
         self._has_versions = True
+        client.meta.events.register("before-send.s3", self._sent.count)
         client.meta.events.register("before-call.s3", _never_redirect)
         # It adds a header of Lambda's, from variables that it reads before each request.
         client.meta.events.unregister("before-call", handlers.add_recursion_detection_header)
         client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[None]:
-        """Turns every error of the SDK into CloudError."""
+    def _explain_error(self, error: Exception) -> Meaning | None:
         errors = self._errors
-        try:
-            yield
-        except errors.ClientError as error:
-            raise _refusal(error, verb, path) from error
-        except self._unreadable as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-        except errors.FlexibleChecksumError as error:
-            raise CloudError(ErrorKind.CORRUPT, verb, path, detail=detail_of_error(error, path)) from error
-        except (  # the last one but OSError where an answer to be parsed is cut: the SDK lets it through
-            errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, self._cut, OSError,
-        ) as error:  # fmt: skip
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
-        except (errors.BotoCoreError, UnicodeError) as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail=detail_of_error(error, path)) from error
-        except KeyError as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail=f"the answer has no {error.args[0]}") from error
+        if isinstance(error, errors.ClientError):
+            return _meaning_of(error)
+        if isinstance(error, self._unreadable):
+            return UNREADABLE
+        if isinstance(error, errors.FlexibleChecksumError):
+            return Meaning(ErrorKind.CORRUPT, str(error))
+        # Where an answer to be parsed is cut, the SDK lets through what the HTTP library raises.
+        broken = (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, self._cut, OSError)
+        if isinstance(error, broken):
+            return network_failure(error)
+        if isinstance(error, (errors.BotoCoreError, UnicodeError)):
+            return Meaning(ErrorKind.INVALID, str(error))
+        if isinstance(error, KeyError):
+            return Meaning(ErrorKind.SERVER, f"the answer has no {error.args[0]}")
+        return None
 
-    def _rows(self, verb: str, path: str, prefix: str) -> Iterator[dict[str, Any]]:
+    def _list_objects(self, verb: str, path: str, prefix: str) -> Iterator[dict[str, Any]]:
         page: dict[str, Any] = {}
         where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix}
         if self.list_page_entries:
             where["MaxKeys"] = self.list_page_entries
         while not page or page.get("IsTruncated"):
-            with self._calling(verb, path):
+            with self._cloud_errors(verb, path):
                 more = {"ContinuationToken": page["NextContinuationToken"]} if page else {}
                 page = self._client.list_objects_v2(**where, **more)
             yield from page.get("Contents", ())
 
     def delete(self, path: str) -> None:
-        """Remove an object, or all whose keys begin with the path: their versions and unfinished uploads too."""
+        """Remove an object, or all whose keys begin with the path, with their versions and unfinished uploads."""
         key = "" if path == "/" else key_of("delete", path)
-        with self._calling("delete", path):
+        with self._cloud_errors("delete", path):
             page: Any = self._client.list_objects_v2(Bucket=self._bucket, Prefix=key) if key else {}
-        found = [row["Key"] for row in page.get("Contents", ())]
-        is_file = key in found
+        keys = [row["Key"] for row in page.get("Contents", ())]
+        is_file = key in keys
         if is_file:
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 self._client.delete_object(Bucket=self._bucket, Key=key)
         # Other keys may begin alike and sort before the slash; only a complete page shows that nothing is below.
-        if not is_file or page.get("IsTruncated") or any(each.startswith(f"{key}/") for each in found):
+        if not is_file or page.get("IsTruncated") or any(other.startswith(f"{key}/") for other in keys):
             self._delete_below(path, f"{key}/" if key else "")
 
     def _delete_below(self, path: str, prefix: str) -> None:
-        """Remove first what no listing of objects shows: an interrupted removal can be told and repeated."""
+        """Remove first what no listing of objects shows, so that an interrupted removal can be noticed and repeated."""
         self._abort_below(path, prefix)
         batch: list[dict[str, str]] = []
         for row in self._versions_below(path, prefix):
             if _NOT_IN_XML.search(row["Key"]):  # the list of what to delete could not name it
-                with self._calling("delete", path):
+                with self._cloud_errors("delete", path):
                     self._client.delete_object(Bucket=self._bucket, **row)
                 continue
             batch.append(row)
@@ -146,12 +180,12 @@ class S3Bucket:
             self._delete_batch(path, batch)
 
     def _versions_below(self, path: str, prefix: str) -> Iterator[dict[str, str]]:
-        """What to remove: all versions, former ones first; or the listed objects, if there are none to be listed."""
+        """Yield what to remove: all versions, former ones first, or the objects of a service that lists no versions."""
         marks: dict[str, str] = {}
         newest: list[dict[str, str]] = []
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while self._has_versions:
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 try:
                     page = self._client.list_object_versions(**where, **marks)
                 except self._errors.ClientError as error:
@@ -171,32 +205,32 @@ class S3Bucket:
                 marks = {"KeyMarker": page["NextKeyMarker"]}
                 if page.get("NextVersionIdMarker"):
                     marks["VersionIdMarker"] = page["NextVersionIdMarker"]
-        yield from ({"Key": row["Key"]} for row in self._rows("delete", path, prefix))
+        yield from ({"Key": row["Key"]} for row in self._list_objects("delete", path, prefix))
 
     def _delete_batch(self, path: str, batch: Sequence[Mapping[str, str]]) -> None:
-        """Remove many objects with one request; one by one if the service refuses that."""
+        """Remove many objects with one request, or one by one if the service refuses that."""
         try:
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
         except CloudError as refusal:
             if not _is_refused_batch(refusal):
                 raise
             for row in batch:
-                with self._calling("delete", path_of(row["Key"])):
+                with self._cloud_errors("delete", path_of(row["Key"])):
                     self._client.delete_object(Bucket=self._bucket, **row)
             return
         for refused in answer.get("Errors", ()):
             code = str(refused.get("Code", ""))
-            told = detail_of(f"{code} {refused.get('Message', '')}", refused.get("Key", ""))
+            detail = detail_of(f"{code} {refused.get('Message', '')}", refused.get("Key", ""))
             kind = _CODE_KINDS.get(code) or (ErrorKind.AUTH if code == "AccessDenied" else ErrorKind.SERVER)
-            raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=told)
+            raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=detail)
 
     def _abort_below(self, path: str, prefix: str) -> None:
         """Abort unfinished uploads in parts: they cost money, and no listing of objects shows them."""
         marks: dict[str, str] = {}
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while True:
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 try:
                     page = self._client.list_multipart_uploads(**where, **marks)
                 except self._errors.ClientError as error:
@@ -215,10 +249,10 @@ class S3Bucket:
 
 def egress_of(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:
     """Return how requests to a bucket leave this machine. Raises UsageError."""
-    return leaving(endpoint, endpoint_of(spec) or _amazon(spec))
+    return leaving(endpoint, endpoint_of(spec) or _amazon_url(spec))
 
 
-def _amazon(spec: ProviderSpec) -> str:
+def _amazon_url(spec: ProviderSpec) -> str:
     return _AMAZON.format(bucket=spec.target, region=spec.params.get("region", REGION))
 
 
@@ -233,7 +267,7 @@ def sdk_client(
     from botocore.session import Session
 
     url = endpoint.url if endpoint else endpoint_of(spec)
-    proxy = egress.proxy_for(url or _amazon(spec))
+    proxy = egress.proxy_for(url or _amazon_url(spec))
     when = "when_supported" if checks else "when_required"
     s3 = {
         "addressing_style": addressing_of(spec) or ("path" if url else "auto"),
@@ -276,7 +310,7 @@ def sdk_client(
 
 
 def addressing_of(spec: ProviderSpec) -> str:
-    """Returns how the spec says that a bucket is addressed: ``path`` (HOST/BUCKET), ``virtual`` (BUCKET.HOST), or "".
+    """Return how the spec says that a bucket is addressed: ``path`` (HOST/BUCKET), ``virtual`` (BUCKET.HOST), or "".
 
     Without it, Amazon's are virtual, and those at an endpoint are not: few servers have a name for each bucket.
     Raises SpecError.
@@ -293,26 +327,16 @@ def _never_redirect(context: dict[str, Any], **_: object) -> None:
 
 
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:
-    """Add the digest that many services want with DeleteObjects; the SDK sends only newer ones, which they ignore."""
+    """Add the digest that many services want with DeleteObjects. The SDK sends only newer ones, which they ignore."""
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
 
 
 def _is_refused_batch(error: CloudError) -> bool:
-    """Returns whether a service may take single deletions although it has refused many at once.
+    """Return whether a service may take single deletions although it has refused many at once.
 
     Not if it has not answered, is in trouble or wants to be left alone.
     """
     response: Mapping[str, Any] = getattr(error.__cause__, "response", {})
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return error.kind is not ErrorKind.THROTTLED and (400 <= status < 500 or status == _NOT_IMPLEMENTED)
-
-
-def _refusal(error: Any, verb: str, path: str) -> CloudError:
-    about, answer = error.response.get("ResponseMetadata", {}), error.response.get("Error", {})
-    code, status = str(answer.get("Code", "")), int(about.get("HTTPStatusCode", 0))
-    retry_after_s = seconds_of(about.get("HTTPHeaders", {}).get("retry-after"))
-    said = " ".join(dict.fromkeys(filter(None, (str(status), code, str(answer.get("Message", ""))))))
-    told = detail_of(said, path)
-    redact.clean_error(error)  # a service may repeat what it was sent
-    return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=told)

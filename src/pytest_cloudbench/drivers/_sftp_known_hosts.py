@@ -38,12 +38,12 @@ class KnownKeys:
 
 
 def fingerprint_of(key: bytes) -> str:
-    """Returns a key's fingerprint as ``ssh-keygen -l`` prints it."""
+    """Return a key's fingerprint as ``ssh-keygen -l`` prints it."""
     return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
 
 
 def known_keys(text: str, host: str, port: int) -> KnownKeys:
-    """Returns what the text of a ``known_hosts`` file says about a host. Lines that cannot be read are left out.
+    """Return what the text of a ``known_hosts`` file says about a host. Lines that cannot be read are left out.
 
     A server on another port than 22 is ``[HOST]:PORT``. If the file has no key for this name, it is looked up as HOST.
     """
@@ -60,7 +60,7 @@ def known_keys(text: str, host: str, port: int) -> KnownKeys:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str, bytes]]:
-    """Yields marker, host patterns, key type and key of each line that has them."""
+    """Yield marker, host patterns, key type and key of each line that has them."""
     for line in text.splitlines():
         fields = line.split()
         if not fields or fields[0].startswith("#"):
@@ -83,7 +83,7 @@ def _matches_any(hosts: str, names: Sequence[str]) -> bool:
 
 
 def _matches(hosts: str, name: str) -> bool:
-    """Returns whether a list of patterns means a host; a negated pattern that matches excludes it."""
+    """Return whether a list of patterns means a host; a negated pattern that matches excludes it."""
     if hosts.startswith("|"):
         return _is_hash_of(hosts, name)
     patterns = hosts.lower().split(",")

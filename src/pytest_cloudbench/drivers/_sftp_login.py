@@ -43,7 +43,7 @@ class HostKeys:
         self._named_type = ""
 
     def algorithms(self, supported: Sequence[str], shown: Collection[str]) -> Sequence[str]:
-        """Returns what to negotiate, trusted types first, because the server takes the first one that it has.
+        """Return what to negotiate, trusted types first, because the server takes the first one that it has.
 
         Args:
             supported: what paramiko can negotiate.
@@ -54,7 +54,7 @@ class HostKeys:
         return sorted(offered, key=lambda each: _type_of(each) not in trusted_types)
 
     def check(self, hostname: str, key_type: str, key: bytes) -> None:
-        """Returns if a host key is trusted. Raises Untrusted, or _OtherType if another key may be the named one."""
+        """Return if a host key is trusted. Raises Untrusted, or _OtherType if another key may be the named one."""
         shown = f"{fingerprint_of(key)} ({key_type})"
         if self._named:
             if fingerprint_of(key) != self._named:
@@ -74,12 +74,12 @@ class HostKeys:
 
 
 def _type_of(algorithm: str) -> str:
-    """Returns the type of the keys that an algorithm of negotiation uses: RSA keys have several."""
+    """Return the type of the keys that an algorithm of negotiation uses: RSA keys have several."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
-    """Returns the user's private key as paramiko takes it, read once for all connections. Raises CredentialsError.
+    """Return the user's private key as paramiko takes it, read once for all connections. Raises CredentialsError.
 
     Args:
         name: of its file; a certificate beside it is loaded, too.
@@ -115,7 +115,7 @@ def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
 
 
 def _loaded(load: Callable[..., Any], data: bytes, passphrase: str | None) -> Any:
-    """Returns a private key. The library refuses a passphrase for a key that needs none: it is left out then."""
+    """Return a private key. The library refuses a passphrase for a key that needs none: it is left out then."""
     try:
         return load(data, passphrase.encode() if passphrase else None)
     except TypeError:

@@ -17,24 +17,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
     check_params,
-    detail_of,
-    detail_of_error,
     endpoint_of,
     kind_of_status,
-    seconds_of,
     timeout_of,
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, leaving
-from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.keys import bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -89,27 +86,22 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 }
 
 
-def _kind(code: str, status: int) -> ErrorKind:
-    return _CODE_KINDS.get(code) or kind_of_status(status)
-
-
-def _refusal(error: Any, verb: str, path: str) -> CloudError:
-    status, headers = error.status_code, error.response.headers
-    code = str(headers.get("x-ms-error-code") or getattr(error, "error_code", None) or "")
-    code = code.rpartition(".")[2]
-    retry_after_s = seconds_of(headers.get("retry-after"))
-    # Not the SDK's own text: it holds the request's number and the time, so no two would be equal.
-    said = " ".join(filter(None, (str(status), code or str(getattr(error, "reason", "") or ""))))
-    redact.clean_error(error)
-    return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=detail_of(said, path))
+def _meaning_of(error: Any) -> Meaning:
+    """Return what a refusal means. Not in the SDK's words, which hold the request's number and the time."""
+    headers = error.response.headers
+    code = str(headers.get("x-ms-error-code") or getattr(error, "error_code", None) or "").rpartition(".")[2]
+    words = code or str(getattr(error, "reason", "") or "")
+    return meaning_of_refusal(error.status_code, words, headers, _CODE_KINDS.get(code))
 
 
 # --- connect --------------------------------------------------------------------------------------
 
 
-class AzureDriver:
+class AzureDriver(SdkDriver):
     """One client of one container, shared by all threads."""
 
+    libraries = ("azure-storage-blob", "azure-core", "requests", "urllib3")
+    settings: Mapping[str, str] = {"azure-storage-blob.retries": "off", "azure-storage-blob.redirects": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("connection_string",)),
@@ -123,96 +115,62 @@ class AzureDriver:
     def __init__(self, container: Any, session: Any, egress: Egress) -> None:
         from azure.core import exceptions
 
-        self._errors, self._container, self._session, self._egress = exceptions, container, session, egress
-        self._last = LastResponse()
-        for adapter in session.adapters.values():
-            adapter.send = self._last.counted(adapter.send)
+        self._errors, self._container, self._last = exceptions, container, LastResponse()
+        super().__init__(self._last, egress.remarks, container, session)
+        self._last.watch(session)
+        self.clock_url = str(container.url).partition("?")[0]
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> AzureDriver:
-        """Returns the driver for ``azure://CONTAINER``. Nothing is sent before the first operation."""
+        """Return the driver for ``azure://CONTAINER``. Nothing is sent before the first operation."""
         check_params(spec, _PARAMS)
-        if not spec.target or "/" in spec.target:
-            raise SpecError(f"provider {spec.text!r}: expected azure://CONTAINER")
-        given = dict(endpoint.credentials if endpoint else credentials)
+        bucket_of(spec, "azure://CONTAINER")
+        fields = dict(endpoint.credentials if endpoint else credentials)
         if "account" in spec.params:
-            given["account"] = spec.params["account"]
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        if "connection_string" in secrets and (twice := sorted({"account", "endpoint"} & spec.params.keys())):
-            told = f"the connection string says that already: leave {' and '.join(twice)} out, or unset the string"
-            raise SpecError(f"provider {spec.text!r}: {told}")
-        session = _session()
-        container = _container(spec, endpoint, secrets, session)
+            fields["account"] = spec.params["account"]
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        if "connection_string" in secrets and (repeated := sorted({"account", "endpoint"} & spec.params.keys())):
+            problem = (
+                f"the connection string says that already: leave {' and '.join(repeated)} out, or unset the string"
+            )
+            raise SpecError(f"provider {spec.text!r}: {problem}")
+        session = _pooled_session()
+        container = _container_client(spec, endpoint, secrets, session)
         egress = leaving(endpoint, str(container.url))
         egress.direct_session(session)
         return cls(container, session, egress)
 
-    @property
-    def clock_url(self) -> str:
-        """An address whose answers are dated."""
-        return str(self._container.url).partition("?")[0]
-
-    def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
-        names = ("azure-storage-blob", "azure-core", "requests", "urllib3")
-        return {name: version(name) for name in names} | {
-            "azure-storage-blob.retries": "off",
-            "azure-storage-blob.redirects": "off",
-            **self._egress.remarks,
-        }
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._container.close()
-        self._session.close()
-
-    def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
-        return self._last.requests
-
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[None]:
-        """Turns every error of the SDK into CloudError."""
+    def _explain_error(self, error: Exception) -> Meaning | None:
         errors = self._errors
-        try:
-            yield
-        except errors.IncompleteReadError as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail="the answer was cut") from error
-        except errors.DecodeError as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-        except errors.ClientAuthenticationError as error:
-            if error.response is not None:
-                raise _refusal(error, verb, path) from error
-            # Nothing was sent: the key is not one that could sign.
-            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error, path)) from error
-        except errors.HttpResponseError as error:
-            if error.response is None or error.status_code is None:
-                raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
-            if 200 <= error.status_code < 300:
-                raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-            raise _refusal(error, verb, path) from error
-        except (errors.AzureError, OSError) as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser raises
-            raise CloudError(
-                _kind("", self._last.status() or 0), verb, path, detail="the answer cannot be read"
-            ) from error
+        if isinstance(error, errors.IncompleteReadError):
+            return Meaning(ErrorKind.NETWORK, "the answer was cut")
+        if isinstance(error, errors.DecodeError):
+            return UNREADABLE
+        if isinstance(error, errors.ClientAuthenticationError) and error.response is None:
+            return Meaning(ErrorKind.AUTH, str(error))  # nothing was sent: the key is not one that could sign
+        if isinstance(error, errors.HttpResponseError) and error.response is not None and error.status_code is not None:
+            return UNREADABLE if 200 <= error.status_code < 300 else _meaning_of(error)
+        if isinstance(error, (errors.AzureError, OSError)):
+            return network_failure(error)
+        if isinstance(error, (AttributeError, KeyError, TypeError, ValueError)):  # what the SDK's own parser raises
+            return Meaning(kind_of_status(self._last.status() or 0), "the answer cannot be read")
+        return None
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload with one request, or in blocks if the file is large."""
-        name, size_bytes = _name("put", path), content.size_bytes
+        name, size_bytes = _blob_name("put", path), content.size_bytes
         if size_bytes > self.multipart_bytes:
             return self._put_in_blocks(path, name, content)
         data = content.read(0, size_bytes)
-        with self._calling("put", path):
+        with self._cloud_errors("put", path):
             blob = self._container.get_blob_client(name)
             answer = blob.upload_blob(data, overwrite=True, length=size_bytes, max_concurrency=1)
-            return Entry(path, size_bytes=size_bytes, digest=_hex(answer.get("content_md5")))
+            return Entry(path, size_bytes=size_bytes, digest=_md5_in_hex(answer.get("content_md5")))
 
     def _put_in_blocks(self, path: str, name: str, content: Content) -> Entry:
-        """Blocks one after the other. Those of an upload that fails are never seen, and end with the folder."""
+        """Upload blocks one after the other. Those of an upload that fails stay invisible, and go with the folder."""
         from azure.storage.blob import BlobBlock
 
         size_bytes = content.size_bytes
@@ -222,16 +180,16 @@ class AzureDriver:
         for begin in range(0, size_bytes, block_bytes):
             data = content.read(begin, min(block_bytes, size_bytes - begin))
             blocks.append(BlobBlock(f"{len(blocks):08}"))
-            with self._calling("put", path):
+            with self._cloud_errors("put", path):
                 blob.stage_block(blocks[-1].id, data, length=len(data))
-        with self._calling("put", path):
+        with self._cloud_errors("put", path):
             blob.commit_block_list(blocks)
         return Entry(path, size_bytes=size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the blob's bytes from ``offset``; sends the request when the first piece is asked for."""
-        name = _name("get", path)
-        with self._calling("get", path):
+        """Yield the blob's bytes from ``offset``. The request is sent when the first piece is asked for."""
+        name = _blob_name("get", path)
+        with self._cloud_errors("get", path):
             operations = self._container.get_blob_client(name)._client.blob
             answer, pieces, headers = operations.download(
                 range=f"bytes={offset}-" if offset else None, cls=lambda *answered: answered
@@ -244,52 +202,52 @@ class AzureDriver:
                 answer.http_response.close()
 
     def stat(self, path: str) -> Entry:
-        """Returns what Azure knows about one blob."""
-        name = _name("stat", path)
-        with self._calling("stat", path):
-            found = self._container.get_blob_client(name).get_blob_properties()
-            return self._entry(path, found)
+        """Return what Azure knows about one blob."""
+        name = _blob_name("stat", path)
+        with self._cloud_errors("stat", path):
+            blob = self._container.get_blob_client(name).get_blob_properties()
+            return self._entry_of_blob(path, blob)
 
-    def _entry(self, path: str, found: Any) -> Entry:
-        md5 = found.content_settings.content_md5 if found.size <= _MULTIPART_BYTES else None
-        return Entry(path, size_bytes=found.size, digest=_hex(md5))
+    def _entry_of_blob(self, path: str, blob: Any) -> Entry:
+        md5 = blob.content_settings.content_md5 if blob.size <= _MULTIPART_BYTES else None
+        return Entry(path, size_bytes=blob.size, digest=_md5_in_hex(md5))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all blobs whose names begin with the folder's path, page by page."""
-        for blob in self._rows("list", folder):
-            yield self._entry(path_of(blob.name), blob)
+        """Yield all blobs whose names begin with the folder's path, page by page."""
+        for blob in self._list_blobs("list", folder):
+            yield self._entry_of_blob(path_of(blob.name), blob)
 
-    def _rows(self, verb: str, path: str, include: tuple[str, ...] = ()) -> Iterator[Any]:
+    def _list_blobs(self, verb: str, path: str, include: tuple[str, ...] = ()) -> Iterator[Any]:
         prefix = prefix_of(verb, path)
-        with self._calling(verb, path):
+        with self._cloud_errors(verb, path):
             yield from self._container.list_blobs(
                 name_starts_with=prefix or None, include=list(include) or None, results_per_page=self.list_page_entries
             )
 
     def delete(self, path: str) -> None:
-        """Remove a blob; or, where there is none, all whose names begin with the path: snapshots and versions too."""
+        """Remove a blob or, where there is none, all whose names begin with the path, with snapshots and versions."""
         if path != "/":
-            name = _name("delete", path)
-            with self._calling("delete", path):
+            name = _blob_name("delete", path)
+            with self._cloud_errors("delete", path):
                 try:
                     self._container.delete_blob(name, delete_snapshots="include")
                 except self._errors.ResourceNotFoundError as error:
-                    if _code(error) != "BlobNotFound":
+                    if _error_code(error) != "BlobNotFound":
                         raise  # there is no such container
                 else:
                     return
         self._delete_below(path)
 
     def _delete_below(self, path: str) -> None:
-        """Remove first what no listing of blobs shows: an interrupted removal can be told and repeated."""
-        listed = {blob.name for blob in self._rows("delete", path)}
-        found = [*self._rows("delete", path, ("snapshots", "versions", "uncommittedblobs"))]
-        for blob in found:
+        """Remove first what no listing of blobs shows, so that an interrupted removal can be noticed and repeated."""
+        listed_names = {blob.name for blob in self._list_blobs("delete", path)}
+        blobs = [*self._list_blobs("delete", path, ("snapshots", "versions", "uncommittedblobs"))]
+        for blob in blobs:
             if blob.version_id and not blob.is_current_version:
                 self._delete_version(path, blob)
-        current = [blob for blob in found if not blob.snapshot and (blob.is_current_version or not blob.version_id)]
-        for blob in sorted(current, key=lambda blob: blob.name in listed):
-            with self._calling("delete", path):
+        current = [blob for blob in blobs if not blob.snapshot and (blob.is_current_version or not blob.version_id)]
+        for blob in sorted(current, key=lambda blob: blob.name in listed_names):
+            with self._cloud_errors("delete", path):
                 try:
                     self._container.delete_blob(blob.name, delete_snapshots="include")
                 except self._errors.ResourceNotFoundError:
@@ -298,11 +256,11 @@ class AzureDriver:
                 self._delete_version(path, blob)
 
     def _delete_version(self, path: str, blob: Any) -> None:
-        with self._calling("delete", path), suppress(self._errors.ResourceNotFoundError):
+        with self._cloud_errors("delete", path), suppress(self._errors.ResourceNotFoundError):
             self._container.delete_blob(blob.name, version_id=blob.version_id)
 
     def _delete_uncommitted(self, name: str) -> None:
-        """Uncommitted blocks are not a blob yet and cannot be deleted: make a blob of them, and delete that."""
+        """Make a blob of uncommitted blocks and delete that, since they cannot be deleted before they are a blob."""
         blob = self._container.get_blob_client(name)
         with suppress(self._errors.ResourceNotFoundError):  # somebody else has removed it
             if blob.get_block_list("uncommitted")[1]:
@@ -313,11 +271,11 @@ class AzureDriver:
         """There are no folders."""
 
 
-def _name(verb: str, path: str) -> str:
-    """Returns the blob's name.
+def _blob_name(verb: str, path: str) -> str:
+    """Return the blob's name.
 
-    Azure removes dots at the end of a part, and reads a backslash as a slash; a list, which is XML, cannot hold control
-    characters, and one such name would hide all others.
+    Raises CloudError for a name that would not stay what it is. Azure removes dots at the end of a part, and reads a
+    backslash as a slash. A list, which is XML, cannot hold control characters: one such name would hide all others.
     """
     name = key_of(verb, path)
     if _NO_NAME.search(name):
@@ -326,16 +284,16 @@ def _name(verb: str, path: str) -> str:
     return name
 
 
-def _hex(md5: Any) -> str | None:
+def _md5_in_hex(md5: Any) -> str | None:
     return bytes(md5).hex() if md5 else None
 
 
-def _code(error: Any) -> str:
+def _error_code(error: Any) -> str:
     return str(error.response.headers.get("x-ms-error-code") or "") if error.response is not None else ""
 
 
-def _session() -> Any:
-    """One pool of connections for all threads, without retries."""
+def _pooled_session() -> Any:
+    """Return a session with one pool of connections for all threads, without retries."""
     import requests
     from requests.adapters import HTTPAdapter
 
@@ -345,7 +303,7 @@ def _session() -> Any:
     return session
 
 
-def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], session: Any) -> Any:
+def _container_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], session: Any) -> Any:
     from azure.core.pipeline.transport import RequestsTransport
     from azure.core.settings import settings
     from azure.storage.blob import ContainerClient

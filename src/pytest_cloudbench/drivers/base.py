@@ -121,7 +121,7 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 
 def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:
-    """Returns what a service means by the status of a refusal, if its words do not tell.
+    """Return what a service means by the status of a refusal, if its words do not tell.
 
     ``special`` holds the statuses by which this service means something else than most.
     """
@@ -130,13 +130,13 @@ def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS)
 
 
 def seconds_of(header: object) -> float | None:
-    """Returns the seconds of a ``Retry-After``; None if there is none, or a date, since a driver has no clock."""
+    """Return the seconds of a ``Retry-After``; None if there is none, or a date, since a driver has no clock."""
     text = str(header or "").strip()
     return float(text) if text.isascii() and text.isdigit() else None
 
 
 def detail_of(words: str, path: str) -> str:
-    """Returns a provider's words as the detail of an error: in one line, not longer than can be shown.
+    """Return a provider's words as the detail of an error: in one line, not longer than can be shown.
 
     Without secrets, and without what differs from request to request: what a URL asks for, names of the file at
     ``path``, ids, times, how much of a body came. Each becomes ``*``, so that errors of one kind have one text.
@@ -149,14 +149,14 @@ def detail_of(words: str, path: str) -> str:
 
 
 def _names_of(path: str) -> Sequence[str]:
-    """Returns what a provider may call a file, the longest first; not what could be a word."""
+    """Return what a provider may call a file, the longest first; not what could be a word."""
     forms = {path, path.lstrip("/"), path.rpartition("/")[2]}
     forms |= {quote(form, safe=safe, errors="replace") for form in forms for safe in ("/", "")}
     return sorted((form for form in forms if len(form) >= _LEAST_NAME and not form.isalpha()), key=len, reverse=True)
 
 
 def detail_of_error(error: BaseException, path: str) -> str:
-    """Returns what a library's error says as a detail, see ``detail_of``; the error holds no secret afterwards."""
+    """Return what a library's error says as a detail, see ``detail_of``; the error holds no secret afterwards."""
     redact.clean_error(error)
     return detail_of(str(error), path)
 
@@ -196,6 +196,11 @@ class LastResponse(RequestCount):
 
         return counted_send
 
+    def watch(self, session: Any) -> None:
+        """Count what a session of ``requests`` sends, and keep its last response."""
+        for adapter in {*session.adapters.values()}:
+            adapter.send = self.counted(adapter.send)
+
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
         """A response hook."""
         self.response = response
@@ -219,8 +224,16 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
             raise SpecError(f"provider {shown!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
 
 
+def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: str | None = None) -> str:
+    """Return the value of a parameter that has two; without it, ``default`` or else the first one. Raises SpecError."""
+    value = spec.params.get(name, choices[0] if default is None else default)
+    if value not in choices and name in spec.params:
+        raise SpecError(f"provider {spec.text!r}: {name} is {choices[0]} or {choices[1]}, not {value!r}")
+    return value
+
+
 def endpoint_of(spec: ProviderSpec) -> str:
-    """Returns the address of a service that is not the provider's own: the spec's ``endpoint``; empty if it has none.
+    """Return the address of a service that is not the provider's own: the spec's ``endpoint``; empty if it has none.
 
     Raises SpecError.
     """
@@ -232,7 +245,7 @@ def endpoint_of(spec: ProviderSpec) -> str:
 
 
 def is_web_address(url: str) -> bool:
-    """Returns whether a text is an HTTP URL with a host and without a user."""
+    """Return whether a text is an HTTP URL with a host and without a user."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.username
@@ -241,7 +254,7 @@ def is_web_address(url: str) -> bool:
 
 
 def timeout_of(spec: ProviderSpec) -> float:
-    """Returns how many seconds a driver waits in each single step: the spec's ``timeout_s``, or 100.
+    """Return how many seconds a driver waits in each single step: the spec's ``timeout_s``, or 100.
 
     Raises SpecError.
     """
@@ -260,7 +273,7 @@ def timeout_of(spec: ProviderSpec) -> float:
 
 
 def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the first complete set of credentials, without the others; raises CredentialsError if there is none.
+    """Return the first complete set of credentials, without the others; raises CredentialsError if there is none.
 
     From here on, messages do not show its secret values.
     """
@@ -284,8 +297,23 @@ def _check_value(scheme: str, name: str, value: str, *, is_free: bool) -> None:
         raise CredentialsError(f"{scheme}: {name} contains {what}; copy it again")
 
 
+def names_in(verb: str, path: str) -> list[str]:
+    """Return the names of a path, for a service that has folders.
+
+    Raises CloudError for a path that is not absolute, holds ``.``, ``..`` or NUL, or cannot be sent as text.
+    """
+    names = [name for name in path.split("/") if name]
+    if not path.startswith("/") or "." in names or ".." in names or "\0" in path:
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+    return names
+
+
 def walk(top: _Place, children: Callable[[_Place], Iterable[tuple[Entry, _Place]]]) -> Iterator[Entry]:
-    """Yields everything below a folder, for a driver that lists folder by folder.
+    """Yield everything below a folder, for a driver that lists folder by folder.
 
     A folder below it may go in the meantime, before its turn or between two of its pages. What it held is left out
     then: the listing is later than the deletion. Only for the top folder, NOT_FOUND leaves.
@@ -361,14 +389,14 @@ class Driver(Protocol):
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> Driver:
-        """Returns a driver ready for use. ``endpoint`` is set if an emulator stands in for the provider.
+        """Return a driver ready for use. ``endpoint`` is set if an emulator stands in for the provider.
 
         Raises SpecError or CredentialsError if the spec or the credentials cannot work.
         """
         ...
 
     def versions(self) -> Mapping[str, str]:
-        """Returns names and versions of the libraries that do the work, for the results."""
+        """Return names and versions of the libraries that do the work, for the results."""
         ...
 
     def put(self, path: str, content: Content) -> Entry:
@@ -376,15 +404,15 @@ class Driver(Protocol):
         ...
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
+        """Yield the file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
         ...
 
     def stat(self, path: str) -> Entry:
-        """Returns what the provider knows about one path."""
+        """Return what the provider knows about one path."""
         ...
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files below ``folder``, recursively, with size and digest; and folders, if there are any.
+        """Yield all files below ``folder``, recursively, with size and digest; and folders, if there are any.
 
         NOT_FOUND means ``folder`` itself. A folder below it that goes while it is listed is left out, see ``walk``.
         """
@@ -408,7 +436,7 @@ class Counting(Protocol):
     """A driver that knows how many requests it sends. For other drivers the number is unknown, which is not 0."""
 
     def requests(self) -> int:
-        """Returns how many requests the calling thread has sent so far, including refused and repeated ones."""
+        """Return how many requests the calling thread has sent so far, including refused and repeated ones."""
         ...
 
 
@@ -443,7 +471,7 @@ class Placed(Protocol):
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
-        """Returns the spec in a form that does not depend on the current folder. Raises SpecError."""
+        """Return the spec in a form that does not depend on the current folder. Raises SpecError."""
         ...
 
 
@@ -458,7 +486,7 @@ class Composite(Protocol):
 
     @classmethod
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> Driver:
-        """Returns a driver ready for use, in place of ``connect``. The connected children are in the spec's order."""
+        """Return a driver ready for use, in place of ``connect``. The connected children are in the spec's order."""
         ...
 
 
@@ -472,5 +500,5 @@ class Described(Protocol):
 
     @classmethod
     def described(cls, spec: ProviderSpec) -> Sequence[str]:
-        """Returns the specs of the children. Raises UsageError."""
+        """Return the specs of the children. Raises UsageError."""
         ...

@@ -184,7 +184,7 @@ class BoxDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> BoxDriver:
-        """Returns the driver for ``box``. Nothing is sent before the first operation."""
+        """Return the driver for ``box``. Nothing is sent before the first operation."""
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'box:'; the account's root is used")
         check_params(spec, {"timeout_s", "token_env"})
@@ -195,7 +195,7 @@ class BoxDriver:
         return cls(sdk, session, network, secrets)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("boxsdk", "requests", "urllib3")
         more = {"openssl": ssl.OPENSSL_VERSION, "boxsdk.retries": "off", **self._session.egress.remarks}
         return {name: version(name) for name in names} | more
@@ -205,12 +205,12 @@ class BoxDriver:
         self._session.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._last.requests
 
     @contextmanager
     def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turns every error into CloudError, also an answer that only looks like a success."""
+        """Turn every error into CloudError, also an answer that only looks like a success."""
         self._last.response = None
         try:
             yield
@@ -263,13 +263,13 @@ class BoxDriver:
         return attempt()
 
     def _known(self, verb: str, path: str) -> tuple[str, str, Sequence[str]]:
-        """Returns the longest known folder on the way to a path, its id, and the names that follow."""
+        """Return the longest known folder on the way to a path, its id, and the names that follow."""
         if not path.startswith("/"):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="a path begins with /")
         return self._memory.known(path)
 
     def _named(self, verb: str, path: str, folder_id: str, name: str) -> tuple[str, str]:
-        """Returns type and id of what has a name in a folder. Raises CloudError, also if nothing has it."""
+        """Return type and id of what has a name in a folder. Raises CloudError, also if nothing has it."""
         try:
             with self._calling(verb, path):
                 parent = self._sdk.PreflightFileUploadCheckParent(id=folder_id)
@@ -282,7 +282,7 @@ class BoxDriver:
         raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail="nothing has this name") from _Absent(name)
 
     def _item(self, verb: str, path: str) -> tuple[str, str]:
-        """Returns type and id of what is at a path, by look-ups."""
+        """Return type and id of what is at a path, by look-ups."""
         at, item_id, names = self._known(verb, path)
         kind = "folder"
         for name in names:
@@ -312,7 +312,7 @@ class BoxDriver:
         return self._named(verb, path, self._folder_id(verb, parent), name)
 
     def _made_folder(self, verb: str, path: str, about: str, *, asks: bool = False) -> str:
-        """Returns the id of a folder; makes what is missing. ``asks``: asks the service even if all ids are known."""
+        """Return the id of a folder; makes what is missing. ``asks``: asks the service even if all ids are known."""
         at, folder_id, names = self._known(verb, path)
         if asks and not names and at:
             at, _, name = at.rpartition("/")
@@ -406,7 +406,7 @@ class BoxDriver:
             return _stored(path, made)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
         file_id = self._twice("get", path, lambda: self._file_id("get", path))
         span = f"bytes={offset}-" if offset else None
         with self._calling("get", path):
@@ -425,7 +425,7 @@ class BoxDriver:
                 response.close()
 
     def stat(self, path: str) -> Entry:
-        """Returns what Box knows about one path."""
+        """Return what Box knows about one path."""
         return self._twice("stat", path, lambda: self._stat(path))
 
     def _stat(self, path: str) -> Entry:
@@ -437,11 +437,11 @@ class BoxDriver:
             return _entry(path, read(item_id, fields=_ITEM_FIELDS))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, folder by folder and page by page."""
+        """Yield everything below ``folder``, folder by folder and page by page."""
         return walk((folder.rstrip("/"), ""), lambda place: self._children(folder, *place))
 
     def _children(self, folder: str, at: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
-        """Yields what is directly in a folder; without an id, that of ``folder`` is looked up."""
+        """Yield what is directly in a folder; without an id, that of ``folder`` is looked up."""
 
         def first_page() -> tuple[str, _Page]:
             found = folder_id or self._folder_id("list", folder)
@@ -458,7 +458,7 @@ class BoxDriver:
             entries, marker = self._page(folder, at, folder_id, marker)
 
     def _page(self, folder: str, at: str, folder_id: str, marker: str | None) -> _Page:
-        """Returns files and folders of one page with their ids, and where the next one begins."""
+        """Return files and folders of one page with their ids, and where the next one begins."""
         with self._calling("list", folder):
             page = self._folders.get_folder_items(
                 folder_id, fields=_ITEM_FIELDS, usemarker=True, marker=marker, limit=self.list_page_entries
@@ -488,7 +488,7 @@ class BoxDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of a public link to ``path``; a second time it is the same one."""
+        """Return the URL of a public link to ``path``; a second time it is the same one."""
 
         def attempt() -> str:
             kind, item_id = self._looked_up("share", path)
@@ -555,7 +555,7 @@ class BoxDriver:
             self._memory.forget_below(target)
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold."""
+        """Return the bytes used, and the bytes that the account may hold."""
         with self._calling("space", "/"):
             user = self._users.get_user_me(fields=["space_used", "space_amount"])
             return int(user.space_used), int(user.space_amount)
@@ -565,7 +565,7 @@ class BoxDriver:
 
 
 def _split(verb: str, path: str) -> tuple[str, str]:
-    """Returns the folder of a path, and the name in it. Raises CloudError."""
+    """Return the folder of a path, and the name in it. Raises CloudError."""
     parent, slash, name = path.rpartition("/")
     if not path.startswith("/") or not slash or not name:
         raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME or /FOLDER/NAME")
@@ -573,7 +573,7 @@ def _split(verb: str, path: str) -> tuple[str, str]:
 
 
 def _conflicting(error: CloudError) -> tuple[str, str] | None:
-    """Returns type and id of the item that has the name already, if the service refused because of that."""
+    """Return type and id of the item that has the name already, if the service refused because of that."""
     info = getattr(error.__cause__, "response_info", None)
     if error.kind is not ErrorKind.CONFLICT or getattr(info, "code", None) != "item_name_in_use":
         return None
@@ -589,7 +589,7 @@ def _entry(path: str, item: Any) -> Entry:
 
 
 def _stored(path: str, answer: Any) -> _Stored:
-    """Returns a stored file, its id and its etag."""
+    """Return a stored file, its id and its etag."""
     file = answer.entries[0]
     return _entry(path, file), str(file.id), str(file.etag)
 

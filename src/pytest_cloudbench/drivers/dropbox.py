@@ -87,7 +87,7 @@ _FIRST_READ_BYTES = 1 * KIB
 
 
 def _tags(error: Any) -> list[str]:
-    """Returns the path of tags of a refusal, from the outermost to the innermost."""
+    """Return the path of tags of a refusal, from the outermost to the innermost."""
     tags = []
     while error is not None:
         tag = getattr(error, "_tag", None)
@@ -157,7 +157,7 @@ class DropboxDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> DropboxDriver:
-        """Returns the driver for ``dropbox``. Nothing is sent before the first operation."""
+        """Return the driver for ``dropbox``. Nothing is sent before the first operation."""
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox:'; the account's root is used")
         check_params(spec, {"content_hash", "timeout_s", "token_env"})
@@ -190,7 +190,7 @@ class DropboxDriver:
         return cls(sdk, client, session, secrets, egress)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("dropbox", "requests", "urllib3", "stone")
         return {name: version(name) for name in names} | {
             "openssl": ssl.OPENSSL_VERSION,
@@ -204,12 +204,12 @@ class DropboxDriver:
         self._session.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._last.requests
 
     @contextmanager
     def _calling(self, operation: str, path: str, target: str = "") -> Iterator[Any]:
-        """Yields the SDK's client; turns every error into CloudError."""
+        """Yield the SDK's client; turns every error into CloudError."""
         require_composed(operation, path, path + target)
         self._last.response = None
         try:
@@ -283,7 +283,7 @@ class DropboxDriver:
             return self._entry(client.files_upload_session_finish(data, cursor, commit))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
         headers = {"Range": f"bytes={offset}-"} if offset else None
         with self._calling("get", path) as client:
             _, response = client.files_download(path, extra_headers=headers)
@@ -297,12 +297,12 @@ class DropboxDriver:
                     yield from response.iter_content(_READ_PIECE_BYTES)
 
     def stat(self, path: str) -> Entry:
-        """Returns what Dropbox knows about one path."""
+        """Return what Dropbox knows about one path."""
         with self._calling("stat", path) as client:
             return self._entry(client.files_get_metadata(path))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, page by page."""
+        """Yield everything below ``folder``, page by page."""
         top = "" if folder == "/" else folder
         with self._calling("list", folder) as client:
             page = client.files_list_folder(top, recursive=True, limit=self.list_page_entries)
@@ -333,7 +333,7 @@ class DropboxDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of a new public link to ``path``; an existing link is a conflict."""
+        """Return the URL of a new public link to ``path``; an existing link is a conflict."""
         with self._calling("share", path) as client:
             return str(client.sharing_create_shared_link_with_settings(path).url)
 
@@ -353,7 +353,7 @@ class DropboxDriver:
             return self._entry(client.files_move_v2(source, target).metadata)
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold."""
+        """Return the bytes used, and the bytes that the account may hold."""
         with self._calling("space", "/") as client:
             usage = client.users_get_space_usage()
         kind = usage.allocation

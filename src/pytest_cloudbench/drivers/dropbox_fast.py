@@ -69,7 +69,7 @@ def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
 
 
 def _tags(error: Any) -> list[str]:
-    """Returns the path of tags of a refusal, from the outermost to the innermost."""
+    """Return the path of tags of a refusal, from the outermost to the innermost."""
     tags = []
     while isinstance(error, dict):
         tag = error.get(".tag")
@@ -112,7 +112,7 @@ class DropboxFastDriver:
     def connect(
         cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
     ) -> DropboxFastDriver:
-        """Returns the driver for ``dropbox+fast``. Nothing is sent before the first operation."""
+        """Return the driver for ``dropbox+fast``. Nothing is sent before the first operation."""
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox+fast:'; the account's root is used")
         check_params(spec, {"timeout_s", "token_env"})
@@ -127,7 +127,7 @@ class DropboxFastDriver:
         return cls(client, bearer, api, content)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         return self._client.versions()
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class DropboxFastDriver:
         self._client.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._client.requests()
 
     def _call(self, verb: str, path: str, function: str, arg: Any) -> Any:
@@ -192,7 +192,7 @@ class DropboxFastDriver:
         return self._entry("put", path, found)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
         headers = {
             "authorization": self._bearer.header(),
             "dropbox-api-arg": _json({"path": path}, "get", path).decode(),
@@ -206,11 +206,11 @@ class DropboxFastDriver:
             yield from response.iter_bytes()
 
     def stat(self, path: str) -> Entry:
-        """Returns what Dropbox knows about one path."""
+        """Return what Dropbox knows about one path."""
         return self._entry("stat", path, self._call("stat", path, "files/get_metadata", {"path": path}))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, page by page."""
+        """Yield everything below ``folder``, page by page."""
         top = "" if folder == "/" else folder
         more = {"limit": self.list_page_entries} if self.list_page_entries else {}
         page = self._call("list", folder, "files/list_folder", {"path": top, "recursive": True, **more})
@@ -240,13 +240,13 @@ class DropboxFastDriver:
                 raise
 
     def _described(self, verb: str, path: str, answer: Any) -> Entry:
-        """Returns the entry that an answer describes. Raises CloudError if it describes none."""
+        """Return the entry that an answer describes. Raises CloudError if it describes none."""
         return self._entry(verb, path, answer.get("metadata") if isinstance(answer, dict) else None)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of a new public link to ``path``; an existing link is a conflict."""
+        """Return the URL of a new public link to ``path``; an existing link is a conflict."""
         made = self._call("share", path, "sharing/create_shared_link_with_settings", {"path": path})
         try:
             return str(made["url"])
@@ -268,7 +268,7 @@ class DropboxFastDriver:
         return self._described("move", source, self._call("move", source, "files/move_v2", arg))
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold."""
+        """Return the bytes used, and the bytes that the account may hold."""
         usage = self._call("space", "/", "users/get_space_usage", None)
         try:
             return int(usage["used"]), int(usage["allocation"]["allocated"])
@@ -277,7 +277,7 @@ class DropboxFastDriver:
 
 
 def _json(arg: Any, verb: str, path: str) -> bytes:
-    """Returns an argument as ASCII, as headers need it. Raises CloudError if it is not valid, composed Unicode."""
+    """Return an argument as ASCII, as headers need it. Raises CloudError if it is not valid, composed Unicode."""
     text = json.dumps(arg)
     if "\\u" in text:
         plain = json.dumps(arg, ensure_ascii=False)

@@ -38,7 +38,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
-    """Returns how the requests of a driver leave this machine.
+    """Return how the requests of a driver leave this machine.
 
     Args:
         endpoint: the service that stands in for the provider; None for a real one.
@@ -100,7 +100,7 @@ class Egress:
             self.remarks["proxy"] = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def proxy_for(self, url: str) -> str:
-        """Returns the URL of the proxy for a request; empty if it goes there itself."""
+        """Return the URL of the proxy for a request; empty if it goes there itself."""
         entry = self._proxy_entry(url) if self._proxies else None
         return entry[1] if entry else ""
 
@@ -110,7 +110,7 @@ class Egress:
         return None if entry is None or _is_direct(parts.netloc, parts.scheme, self._direct) else entry
 
     def context(self) -> ssl.SSLContext | bool:
-        """Returns whom TLS trusts; True for those that a library trusts by itself. Raises OSError."""
+        """Return whom TLS trusts; True for those that a library trusts by itself. Raises OSError."""
         import ssl
 
         if not self.trusted:
@@ -135,7 +135,7 @@ class Egress:
         return directed
 
     def transport(self, **options: Any) -> Any:
-        """Returns the transport of a client of httpx; options as for its ``HTTPTransport``."""
+        """Return the transport of a client of httpx; options as for its ``HTTPTransport``."""
         import httpx
 
         context = self.context()
@@ -161,7 +161,7 @@ class Egress:
         return Directed()
 
     def opener(self, url: str) -> OpenerDirector:
-        """Returns what opens an address by ``urllib``. Raises OSError."""
+        """Return what opens an address by ``urllib``. Raises OSError."""
         from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
         proxy, context = self.proxy_for(url), self.context()
@@ -169,7 +169,7 @@ class Egress:
         return build_opener(proxies, HTTPSHandler(context=None if isinstance(context, bool) else context))
 
     def variables(self) -> dict[str, str]:
-        """Returns this as an environment, for a library or a program that takes it from nowhere else."""
+        """Return this as an environment, for a library or a program that takes it from nowhere else."""
         proxies = {f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _not_a_proxy(proxy)}
         direct = ",".join(filter(None, (_LOOPBACK, self._direct)))
         named = {**proxies, **({"no_proxy": direct} if proxies else {})}
@@ -196,12 +196,12 @@ class Egress:
 
 
 def _value_of(seen: Mapping[str, str], name: str) -> str:
-    """Returns a variable's value; that in lower case wins, even if it is empty, as everywhere."""
+    """Return a variable's value; that in lower case wins, even if it is empty, as everywhere."""
     return seen.get(name, seen.get(name.upper(), "")).strip()
 
 
 def _proxy_in(seen: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
-    """Returns the variable that names a proxy for a scheme, and the proxy's URL, from which no password is shown."""
+    """Return the variable that names a proxy for a scheme, and the proxy's URL, from which no password is shown."""
     for name in (f"{scheme}_proxy", "all_proxy"):
         if value := _value_of(seen, name):
             url = value if "://" in value else f"http://{value}"
@@ -212,7 +212,7 @@ def _proxy_in(seen: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
 
 
 def _not_a_proxy(url: str) -> str:
-    """Returns why a URL cannot be a proxy's; empty if it can."""
+    """Return why a URL cannot be a proxy's; empty if it can."""
     try:
         parts = urlsplit(url)
         has_place = bool(parts.hostname) and parts.port != 0 and " " not in url and url.isprintable()
@@ -225,7 +225,7 @@ def _not_a_proxy(url: str) -> str:
 
 @cache
 def _unusable(path: str) -> str:
-    """Returns why a file or a folder cannot be trusted; empty if it can."""
+    """Return why a file or a folder cannot be trusted; empty if it can."""
     import ssl
 
     if os.path.isdir(path):
@@ -241,7 +241,7 @@ def _unusable(path: str) -> str:
 
 @cache
 def _is_direct(netloc: str, scheme: str, listed: str) -> bool:
-    """Returns whether no proxy leads to a host: loopback, and what ``NO_PROXY`` lists."""
+    """Return whether no proxy leads to a host: loopback, and what ``NO_PROXY`` lists."""
     try:
         parts = urlsplit(f"{scheme}://{netloc}")
         host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme, 0)
@@ -267,7 +267,7 @@ def _address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _lists(entry: str, host: str, port: int, address: IPv4Address | IPv6Address | None) -> bool:
-    """Returns whether an entry of ``NO_PROXY`` is about a host. It is a name, a domain, an address or a network."""
+    """Return whether an entry of ``NO_PROXY`` is about a host. It is a name, a domain, an address or a network."""
     if entry == "*":
         return True
     if address is not None:

@@ -199,7 +199,7 @@ class FolderDriver:
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
-        """Returns the spec with the folder's absolute path. Raises SpecError."""
+        """Return the spec with the folder's absolute path. Raises SpecError."""
         _, mark, query = spec.text.partition("?")
         return f"{spec.scheme}:{_root(spec)}{mark}{query}"
 
@@ -210,14 +210,14 @@ class FolderDriver:
         return {**known, "file system": file_system(self._root)}
 
     def requests(self) -> int:
-        """Returns 0: nothing goes over a network."""
+        """Return 0: nothing goes over a network."""
         return 0
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
 
     def _local(self, operation: str, path: str) -> Path:
-        """Returns where ``path`` is on the disk; never outside the root, whatever it contains."""
+        """Return where ``path`` is on the disk; never outside the root, whatever it contains."""
         parts = [part for part in path.split("/") if part]
         if not path.startswith("/") or any(part in {".", ".."} for part in parts):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
@@ -270,7 +270,7 @@ class FolderDriver:
         return Entry(path, size_bytes=content.size_bytes, digest=digest.hexdigest())
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; opens it when the first piece is asked for."""
         local = self._local("get", path)
         with _errors_of("get", path), opening.open_regular_file(local, None) as file:
             file.seek(offset)
@@ -278,13 +278,13 @@ class FolderDriver:
                 yield piece
 
     def stat(self, path: str) -> Entry:
-        """Returns size and digest; reads the file to compute the digest."""
+        """Return size and digest; reads the file to compute the digest."""
         local = self._local("stat", path)
         with _errors_of("stat", path):
             return self._entry(local)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files and folders below ``folder``; omits links, pipes, devices, and what disappears meanwhile."""
+        """Yield all files and folders below ``folder``; omits links, pipes, devices, and what disappears meanwhile."""
         return walk(folder, self._children)
 
     def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
@@ -340,7 +340,7 @@ class FolderDriver:
             return self._entry(target_local)
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used and the total bytes of the disk that holds the folder."""
+        """Return the bytes used and the total bytes of the disk that holds the folder."""
         with _errors_of("space", "/"):
             usage = shutil.disk_usage(self._root)
         return usage.used, usage.total

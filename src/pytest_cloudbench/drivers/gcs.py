@@ -22,9 +22,8 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -33,17 +32,21 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
     check_params,
-    detail_of,
-    detail_of_error,
     endpoint_of,
-    kind_of_status,
-    seconds_of,
     timeout_of,
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, leaving
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
-from pytest_cloudbench.drivers.keys import as_file, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.sdk import (
+    UNREADABLE,
+    Meaning,
+    OwnError,
+    SdkDriver,
+    meaning_of_refusal,
+    network_failure,
+)
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -56,7 +59,6 @@ from pytest_cloudbench.model import (
     ErrorKind,
     NameRules,
     ProviderSpec,
-    SpecError,
     Verb,
 )
 from pytest_cloudbench.support import opening, redact
@@ -100,30 +102,26 @@ _REASON_KINDS: Mapping[str, ErrorKind] = {
 }
 
 
-def _refusal(verb: str, path: str, response: Any) -> CloudError:
-    status, reason, words = int(response.status_code), "", ""
+def _meaning_of(response: Any) -> Meaning:
+    reason, words = "", ""
     try:
-        said = response.json()["error"]
-        words = str(said["message"])
-        reason = str(said["errors"][0]["reason"])
+        problem = response.json()["error"]
+        words = str(problem["message"])
+        reason = str(problem["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError):
         words = words or response.text
-    kind = _REASON_KINDS.get(reason) or kind_of_status(status)
-    retry_after_s = seconds_of(response.headers.get("retry-after"))
-    told = " ".join(filter(None, (str(status), reason, words)))
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told, path))
-
-
-class _Refused(Exception):
-    """An answer other than success; the cause of the CloudError that is raised."""
+    text = " ".join(filter(None, (reason, words)))
+    return meaning_of_refusal(int(response.status_code), text, response.headers, _REASON_KINDS.get(reason))
 
 
 # --- connect --------------------------------------------------------------------------------------
 
 
-class GcsDriver:
+class GcsDriver(SdkDriver):
     """One SDK client and one session, shared by all threads."""
 
+    libraries = ("google-cloud-storage", "google-auth", "requests", "urllib3")
+    settings: Mapping[str, str] = {"google-cloud-storage.retries": "off", "google-cloud-storage.hashes": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
@@ -140,79 +138,49 @@ class GcsDriver:
         import google.auth.exceptions
         from google.api_core import exceptions
 
-        self._refused, self._auth = exceptions, google.auth.exceptions
+        self._errors, self._auth, self._last = exceptions, google.auth.exceptions, LastResponse()
+        super().__init__(self._last, egress.remarks, session)
         self._sdk, self._session, self._host, self._name = client, session, host, bucket
-        self._bucket, self._timeout_s, self._egress = client.bucket(bucket), timeout_s, egress
-        self._last = LastResponse()
-        adapter = session.get_adapter(host)  # one for everything, including the requests that get a token
-        adapter.send = self._last.counted(adapter.send)
+        self._bucket, self._timeout_s, self.clock_url = client.bucket(bucket), timeout_s, host
+        self._last.watch(session)  # its adapter is also that of the requests that get a token
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> GcsDriver:
-        """Returns the driver for ``gcs://BUCKET``. Nothing is sent before the first operation."""
+        """Return the driver for ``gcs://BUCKET``. Nothing is sent before the first operation."""
         check_params(spec, _PARAMS)
-        if not spec.target or "/" in spec.target:
-            raise SpecError(f"provider {spec.text!r}: expected gcs://BUCKET")
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        bucket = bucket_of(spec, "gcs://BUCKET")
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         from google.cloud.storage import Client
 
         host = (endpoint.url if endpoint else endpoint_of(spec) or _HOST).rstrip("/")
         token_url = f"{endpoint.urls['oauth']}/token" if endpoint and "oauth" in endpoint.urls else _TOKEN_URL
         egress = leaving(endpoint, host)
-        session = _session(egress, _credentials(spec, secrets, token_url))
+        session = _new_session(egress, _sdk_credentials(spec, secrets, token_url))
         client = Client(
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
         )
         client._bucket_metadata_cache = None
         client._connection.API_BASE_MTLS_URL = host  # the environment says before each request which of two is used
-        return cls(client, session, host, spec.target, timeout_of(spec), egress)
+        return cls(client, session, host, bucket, timeout_of(spec), egress)
 
-    @property
-    def clock_url(self) -> str:
-        """An address whose answers are dated."""
-        return self._host
-
-    def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
-        names = ("google-cloud-storage", "google-auth", "requests", "urllib3")
-        return {name: version(name) for name in names} | {
-            "google-cloud-storage.retries": "off",
-            "google-cloud-storage.hashes": "off",
-            **self._egress.remarks,
-        }
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._session.close()
-
-    def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
-        return self._last.requests
-
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[None]:
-        """Turns every error of the SDK into CloudError."""
-        try:
-            yield
-        except self._refused.GoogleAPICallError as error:
-            redact.clean_error(error)
-            raise _refusal(verb, path, error.response) from error
-        except self._auth.TransportError as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
-        except self._auth.GoogleAuthError as error:
-            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error, path)) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+    def _explain_error(self, error: Exception) -> Meaning | None:
+        if isinstance(error, self._errors.GoogleAPICallError):
+            return _meaning_of(error.response)
+        if isinstance(error, self._auth.TransportError):
+            return network_failure(error)
+        if isinstance(error, self._auth.GoogleAuthError):
+            return Meaning(ErrorKind.AUTH, str(error))
+        if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
             answer = self._last.response
-            if answer is not None and answer.status_code >= 400:  # a refusal whose words the SDK could not read
-                redact.clean_error(error)
-                raise _refusal(verb, path, answer) from error
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-        except OSError as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
+            # A refusal whose words the SDK could not read raises the same as an answer that makes no sense.
+            return UNREADABLE if answer is None or answer.status_code < 400 else _meaning_of(answer)
+        if isinstance(error, OSError):  # whatever requests raises is an OSError
+            return network_failure(error)
+        return None
 
-    def _entry(self, path: str, blob: Any) -> Entry:
-        return Entry(path, size_bytes=int(blob.size), digest=_hex(blob.md5_hash))
+    def _entry_of_blob(self, path: str, blob: Any) -> Entry:
+        return Entry(path, size_bytes=int(blob.size), digest=_md5_in_hex(blob.md5_hash))
 
     # --- required verbs ---------------------------------------------------------------------------
 
@@ -222,7 +190,7 @@ class GcsDriver:
         if "\r" in name or "\n" in name:
             raise CloudError(ErrorKind.INVALID, "put", path, detail="a name cannot contain a line break")
         is_large = size_bytes > self.multipart_bytes
-        with self._calling("put", path):
+        with self._cloud_errors("put", path):
             blob = self._bucket.blob(name, chunk_size=self.part_bytes if is_large else None)
             blob.upload_from_file(
                 as_file(content),
@@ -232,18 +200,18 @@ class GcsDriver:
                 retry=None,
                 timeout=self._timeout_s,
             )
-            return self._entry(path, blob)
+            return self._entry_of_blob(path, blob)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the object's bytes from ``offset``. The request is sent when the first piece is asked for."""
         name = quote(key_of("get", path), safe="")
         url = f"{self._host}/download/storage/v1/b/{self._name}/o/{name}?alt=media"
         headers = {"Accept-Encoding": "gzip", **({"Range": f"bytes={offset}-"} if offset else {})}
-        with self._calling("get", path), closing(
+        with self._cloud_errors("get", path), closing(
             self._session.get(url, headers=headers, stream=True, timeout=self._timeout_s)
         ) as response:  # fmt: skip
             if not 200 <= response.status_code < 300:
-                raise _refusal("get", path, response) from _Refused(response.status_code)
+                raise OwnError(*_meaning_of(response))
             if offset and response.status_code != 206:
                 raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
             if first := next(response.iter_content(_FIRST_READ_BYTES), b""):
@@ -251,41 +219,41 @@ class GcsDriver:
                 yield from response.iter_content(_READ_PIECE_BYTES)
 
     def stat(self, path: str) -> Entry:
-        """Returns what Cloud Storage knows about one object."""
+        """Return what Cloud Storage knows about one object."""
         name = key_of("stat", path)
-        with self._calling("stat", path):
+        with self._cloud_errors("stat", path):
             blob = self._bucket.blob(name)
             blob.reload(retry=None, timeout=self._timeout_s)
-            return self._entry(path, blob)
+            return self._entry_of_blob(path, blob)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all objects whose names begin with the folder's path, page by page."""
-        for blob in self._rows("list", folder):
+        """Yield all objects whose names begin with the folder's path, page by page."""
+        for blob in self._list_blobs("list", folder):
             if not blob.name.endswith("/"):  # consoles use an empty object to show a folder
-                yield self._entry(path_of(blob.name), blob)
+                yield self._entry_of_blob(path_of(blob.name), blob)
 
-    def _rows(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
+    def _list_blobs(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
         prefix = prefix_of(verb, path)
-        with self._calling(verb, path):
+        with self._cloud_errors(verb, path):
             yield from self._sdk.list_blobs(
                 self._name, prefix=prefix or None, versions=versions, page_size=self.list_page_entries, retry=None,
                 timeout=self._timeout_s,
             )  # fmt: skip
 
     def delete(self, path: str) -> None:
-        """Remove an object; or, where there is none, all whose names begin with the path: old versions too."""
+        """Remove an object or, where there is none, all whose names begin with the path, with their old versions."""
         if path != "/":
             name = key_of("delete", path)
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 try:
                     self._bucket.delete_blob(name, retry=None, timeout=self._timeout_s)
-                except self._refused.NotFound:
+                except self._errors.NotFound:
                     pass  # it may be a folder; if the bucket is missing, the listing says so
                 else:
                     return
-        # Former versions first, which no listing of objects shows: an interrupted removal can be told and repeated.
-        for blob in sorted(self._rows("delete", path, versions=True), key=lambda blob: blob.time_deleted is None):
-            with self._calling("delete", path):
+        # Former versions first, which no listing shows: so an interrupted removal can be noticed and repeated.
+        for blob in sorted(self._list_blobs("delete", path, versions=True), key=lambda blob: blob.time_deleted is None):
+            with self._cloud_errors("delete", path):
                 self._bucket.delete_blob(blob.name, generation=blob.generation, retry=None, timeout=self._timeout_s)
 
     def mkdir(self, path: str) -> None:
@@ -294,23 +262,24 @@ class GcsDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy an object within the bucket; an existing target is replaced."""
+        """Copy an object within the bucket. An existing target is replaced."""
         origin, name = key_of("copy", source), key_of("copy", target)
-        with self._calling("copy", source):
+        with self._cloud_errors("copy", source):
             blob = self._bucket.copy_blob(
                 self._bucket.blob(origin), self._bucket, name, retry=None, timeout=self._timeout_s
             )
-            return self._entry(target, blob)
+            return self._entry_of_blob(target, blob)
 
 
-def _hex(md5: str | None) -> str | None:
+def _md5_in_hex(md5: str | None) -> str | None:
     try:
         return base64.b64decode(md5, validate=True).hex() if md5 else None
     except binascii.Error:
         return None
 
 
-def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str) -> Any:
+def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str) -> Any:
+    """Return the credentials as the SDK takes them. Raises CredentialsError."""
     users = import_module("google.oauth2.credentials")
     if "access_token" in secrets:
         return users.Credentials(secrets["access_token"])
@@ -321,9 +290,9 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
     account = import_module("google.oauth2.service_account")
     path = Path(secrets["service_account_file"])
     try:
-        told = json.loads(opening.read_file(path))
-        redact.learn([str(told["private_key"])])
-        credentials = account.Credentials.from_service_account_info(told, scopes=_SCOPES)
+        key = json.loads(opening.read_file(path))
+        redact.learn([str(key["private_key"])])
+        credentials = account.Credentials.from_service_account_info(key, scopes=_SCOPES)
     except OSError as error:
         raise CredentialsError(f"{spec.scheme}: {path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError):
@@ -339,8 +308,8 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
     return credentials
 
 
-def _session(egress: Egress, credentials: Any) -> Any:
-    """The SDK's own session, with one pool of connections for all threads and without retries."""
+def _new_session(egress: Egress, credentials: Any) -> Any:
+    """Return the SDK's own session, with one pool of connections for all threads, without retries or redirects."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 
@@ -350,9 +319,9 @@ def _session(egress: Egress, credentials: Any) -> Any:
         credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=transport.Request(tokens)
     )
     adapter = HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0)
-    for each in (tokens, session):
+    for own_session in (tokens, session):
         for scheme in ("https://", "http://"):
-            each.mount(scheme, adapter)
-        each.get_redirect_target = lambda _response: None
-        egress.direct_session(each)
+            own_session.mount(scheme, adapter)
+        own_session.get_redirect_target = lambda _response: None
+        egress.direct_session(own_session)
     return session

@@ -140,7 +140,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _reason(content: bytes) -> tuple[str, str]:
-    """Returns the reason and the message of a refusal; if it is not Google's JSON, only the message."""
+    """Return the reason and the message of a refusal; if it is not Google's JSON, only the message."""
     text = content.decode(errors="replace")
     try:
         error = json.loads(text)
@@ -210,7 +210,7 @@ class GoogleDriveDriver:
     def connect(
         cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
     ) -> GoogleDriveDriver:
-        """Returns the driver for ``gdrive[?root=FOLDER_ID]``. Nothing is sent before the first operation."""
+        """Return the driver for ``gdrive[?root=FOLDER_ID]``. Nothing is sent before the first operation."""
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'gdrive:'; ?root=ID names another root folder")
         check_params(spec, {"root", "timeout_s", "token_env"})
@@ -229,7 +229,7 @@ class GoogleDriveDriver:
         return cls(transport, api, spec.params.get("root", "root"))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("google-api-python-client", "google-auth", "httplib2")
         switched = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
         more = {"openssl": ssl.OPENSSL_VERSION, **switched, **self._transport.egress.remarks}
@@ -240,12 +240,12 @@ class GoogleDriveDriver:
         self._transport.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._transport.requests()
 
     @contextmanager
     def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turns every error into CloudError."""
+        """Turn every error into CloudError."""
         try:
             yield
         except CloudError:
@@ -287,7 +287,7 @@ class GoogleDriveDriver:
             self._folder_id("prepare", folder, _names("prepare", folder))
 
     def _search(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
-        """Returns the files of that name in a folder, the one that the name means first."""
+        """Return the files of that name in a folder, the one that the name means first."""
         escaped = name.replace("\\", "\\\\").replace("'", "\\'")
         query = f"'{folder_id}' in parents and name = '{escaped}' and trashed = false"
         answer = self._send(
@@ -298,7 +298,7 @@ class GoogleDriveDriver:
         return found
 
     def _folder_id(self, verb: str, path: str, names: Sequence[str], *, makes: bool = False) -> str:
-        """Returns the id of a folder, from memory as far as it goes; creates what is missing if ``makes``."""
+        """Return the id of a folder, from memory as far as it goes; creates what is missing if ``makes``."""
         known = self._folders.get("/".join(names))
         if known is not None:
             return known
@@ -352,7 +352,7 @@ class GoogleDriveDriver:
         return action(self._folder_id(verb, path, names[:-1], makes=makes), names[-1])
 
     def _one(self, verb: str, path: str) -> dict[str, Any]:
-        """Returns what a path means now."""
+        """Return what a path means now."""
 
         def search(folder_id: str, name: str) -> dict[str, Any]:
             found = self._search(folder_id, name)
@@ -414,7 +414,7 @@ class GoogleDriveDriver:
         return Media()
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
         with self._calling("get", path):
             found = self._one("get", path)
             request = self._files.get_media(fileId=found["id"], supportsAllDrives=True)
@@ -427,12 +427,12 @@ class GoogleDriveDriver:
                 yield from pieces
 
     def stat(self, path: str) -> Entry:
-        """Returns what Google Drive knows about one path."""
+        """Return what Google Drive knows about one path."""
         with self._calling("stat", path):
             return self._entry(path, self._one("stat", path)) if _names("stat", path) else Entry("/", is_folder=True)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, one search for each folder and page."""
+        """Yield everything below ``folder``, one search for each folder and page."""
         with self._calling("list", folder):
             names = _names("list", folder)
             top = ("/" + "/".join(names) if names else "", self._listed_id(folder, names))
@@ -457,7 +457,7 @@ class GoogleDriveDriver:
                 return
 
     def _listed_id(self, folder: str, names: Sequence[str]) -> str:
-        """Returns the id of a folder that exists now: one that is gone must not look like an empty one."""
+        """Return the id of a folder that exists now: one that is gone must not look like an empty one."""
         if not names:
             return self._folders[""]
         found = self._one("list", folder)
@@ -486,7 +486,7 @@ class GoogleDriveDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of a file that anyone may read from now on."""
+        """Return the URL of a file that anyone may read from now on."""
         with self._calling("share", path):
             found = self._one("share", path)
             body = {"type": "anyone", "role": "reader"}
@@ -530,7 +530,7 @@ class GoogleDriveDriver:
             return self._entry(target, self._in_folder("move", target, moved, makes=True))
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold; what is unlimited counts as 2^63 - 1."""
+        """Return the bytes used, and the bytes that the account may hold; what is unlimited counts as 2^63 - 1."""
         with self._calling("space", "/"):
             quota = self._send(self._about.get(fields="storageQuota"))["storageQuota"]
             return int(quota["usage"]), int(quota.get("limit", 2**63 - 1))
@@ -542,7 +542,7 @@ def _absent(kind: ErrorKind, verb: str, path: str, told: str) -> NoReturn:
 
 
 def _names(verb: str, path: str) -> Sequence[str]:
-    """Returns the parts of a path. Raises CloudError if it is not a path."""
+    """Return the parts of a path. Raises CloudError if it is not a path."""
     names = path.split("/")[1:] if path.startswith("/") else [""]
     if path == "/":
         return []
@@ -552,12 +552,12 @@ def _names(verb: str, path: str) -> Sequence[str]:
 
 
 def _shown(name: str) -> str:
-    """Returns a name as a part of a path: on Google Drive it may hold a slash."""
+    """Return a name as a part of a path: on Google Drive it may hold a slash."""
     return name.replace("/", _FULLWIDTH_SLASH)
 
 
 def _id_in(url: str) -> str:
-    """Returns the id in the address of a file or folder."""
+    """Return the id in the address of a file or folder."""
     parts = urlsplit(url).path.split("/")
     for mark in ("d", "folders"):
         if mark in parts[:-1]:
@@ -566,14 +566,14 @@ def _id_in(url: str) -> str:
 
 
 def _document() -> dict[str, Any]:
-    """Returns the description of the API that comes with the library."""
+    """Return the description of the API that comes with the library."""
     package = Path(str(import_module("googleapiclient.discovery_cache").__file__)).parent
     found: dict[str, Any] = json.loads((package / "documents" / "drive.v3.json").read_bytes())
     return found
 
 
 def _token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
-    """Returns what makes access tokens of these credentials. Raises CredentialsError."""
+    """Return what makes access tokens of these credentials. Raises CredentialsError."""
     if "access_token" in secrets:
         return Token(secrets["access_token"])
     if "refresh_token" in secrets:

@@ -20,7 +20,7 @@ OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")
 
 
 def google_credentials() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yields each place that has credentials, and these in the drivers' fields. Raises CredentialsError."""
+    """Yield each place that has credentials, and these in the drivers' fields. Raises CredentialsError."""
     if named := os.environ.get(_VARIABLE):
         yield f"{_VARIABLE} ({named})", _fields(Path(named))
     path = _gcloud_folder() / _FILE
@@ -36,7 +36,7 @@ def _gcloud_folder() -> Path:
 
 
 def _fields(path: Path) -> Mapping[str, str]:
-    """Returns what one file holds. Raises CredentialsError, which quotes nothing of it."""
+    """Return what one file holds. Raises CredentialsError, which quotes nothing of it."""
     try:
         told = json.loads(opening.read_file(path))
         kind = str(told["type"])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import io
 
-from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
+from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind, ProviderSpec, SpecError
 
 _BLOCK_BYTES = MIB
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 def key_of(verb: str, path: str) -> str:
-    """Returns the key of one object.
+    """Return the key of one object.
 
     Raises CloudError for a path that HTTP libraries or servers may turn into another object's: one with an empty part,
     ``.`` or ``..``; and for one that is not absolute or cannot be sent as text.
@@ -34,17 +34,24 @@ def key_of(verb: str, path: str) -> str:
 
 
 def prefix_of(verb: str, folder: str) -> str:
-    """Returns what the keys below a folder begin with; empty for the root. Raises CloudError."""
+    """Return what the keys below a folder begin with; empty for the root. Raises CloudError."""
     return "" if folder == "/" else key_of(verb, folder) + "/"
 
 
+def bucket_of(spec: ProviderSpec, form: str) -> str:
+    """Return the bucket that a spec names. Raises SpecError, which shows the ``form`` of specs, if it names none."""
+    if not spec.target or "/" in spec.target:
+        raise SpecError(f"provider {spec.text!r}: expected {form}")
+    return spec.target
+
+
 def path_of(key: str) -> str:
-    """Returns the path of a key."""
+    """Return the path of a key."""
     return f"/{key}"
 
 
 def md5_of(text: str | None) -> str | None:
-    """Returns an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
+    """Return an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
     bare = (text or "").strip('"').lower()
     return bare if len(bare) == 32 and _HEX_DIGITS.issuperset(bare) else None
 
@@ -70,7 +77,7 @@ class ContentFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Returns where the next read begins."""
+        """Return where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -80,7 +87,7 @@ class ContentFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Returns the next bytes; fewer than asked for only at the end."""
+        """Return the next bytes; fewer than asked for only at the end."""
         left = max(0, self._size_bytes - self._at)
         wanted = left if size is None or size < 0 else min(size, left)
         is_large = wanted >= _BLOCK_BYTES
@@ -106,6 +113,6 @@ class ContentFile(io.RawIOBase):
 
 
 def as_file(content: Content) -> io.BytesIO | ContentFile:
-    """Returns a content as a file to read; a small one in memory, where reading costs least."""
+    """Return a content as a file to read; a small one in memory, where reading costs least."""
     size_bytes = content.size_bytes
     return io.BytesIO(content.read(0, size_bytes)) if size_bytes <= _BLOCK_BYTES else ContentFile(content)

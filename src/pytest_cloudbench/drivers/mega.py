@@ -133,7 +133,7 @@ class MegaDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> MegaDriver:
-        """Returns the driver for ``mega``. Nothing is sent before the first operation."""
+        """Return the driver for ``mega``. Nothing is sent before the first operation."""
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'mega:'; the account's cloud drive is used")
         check_params(spec, {"timeout_s"})
@@ -142,7 +142,7 @@ class MegaDriver:
         return cls(endpoint, secrets["email"], secrets["password"], timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("async-mega-py", "aiohttp", "pycryptodome")
         return {name: version(name) for name in names} | {
             "openssl": ssl.OPENSSL_VERSION,
@@ -156,7 +156,7 @@ class MegaDriver:
         self._loop.close(self._account.close)
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._loop.requests()
 
     def prepare(self, folder: str) -> None:
@@ -166,7 +166,7 @@ class MegaDriver:
 
     @contextmanager
     def _calling(self, operation: str, path: str) -> Iterator[MegaAccount]:
-        """Yields the account; turns every error into CloudError."""
+        """Yield the account; turns every error into CloudError."""
         try:
             if not path.startswith("/") and operation != "revoke":
                 raise Unfit(ErrorKind.INVALID, "expected /NAME/...")
@@ -219,7 +219,7 @@ class MegaDriver:
             return self._entry(path, self._loop.run(account.put(path, content)))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes chunk by chunk, the last one only after the MAC of all has proved right."""
+        """Yield the file's bytes chunk by chunk, the last one only after the MAC of all has proved right."""
         with self._calling("get", path) as account:
             if offset:
                 raise Unfit(ErrorKind.INVALID, "the SDK reads files from their beginning only")
@@ -232,12 +232,12 @@ class MegaDriver:
                     self._loop.run(_ended(pieces))
 
     def stat(self, path: str) -> Entry:
-        """Returns what MEGA knows about one path."""
+        """Return what MEGA knows about one path."""
         with self._calling("stat", path) as account:
             return self._entry(path, self._loop.run(account.node(path)))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, from the tree that the client keeps."""
+        """Yield everything below ``folder``, from the tree that the client keeps."""
         with self._calling("list", folder) as account:
             found = self._loop.run(account.below(folder))
         for path, node in found:
@@ -258,7 +258,7 @@ class MegaDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of the public link to a file, with the key that decrypts it."""
+        """Return the URL of the public link to a file, with the key that decrypts it."""
         with self._calling("share", path) as account:
             return self._loop.run(account.share(path))
 
@@ -278,7 +278,7 @@ class MegaDriver:
             return self._entry(target, self._loop.run(account.move(source, target)))
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold."""
+        """Return the bytes used, and the bytes that the account may hold."""
         with self._calling("space", "/") as account:
             return self._loop.run(account.space())
 

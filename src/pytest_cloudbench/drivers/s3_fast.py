@@ -22,31 +22,39 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, addressing_of, egress_of, sdk_client
+from pytest_cloudbench.drivers._s3_sdk import (
+    CAPABILITIES,
+    MULTIPART_BYTES,
+    PART_BYTES,
+    REGION,
+    S3Bucket,
+    addressing_of,
+    egress_of,
+    entry_of_object,
+    part_size,
+    sdk_client,
+)
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
-    detail_of,
+    choice_of,
     endpoint_of,
     kind_of_status,
     timeout_of,
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress
-from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions
 from pytest_cloudbench.drivers.surroundings import TABLE, closed
 from pytest_cloudbench.model import (
     KIB,
-    MIB,
     Capabilities,
-    CloudError,
     Content,
     CredentialsError,
     Endpoint,
@@ -54,28 +62,13 @@ from pytest_cloudbench.model import (
     ErrorKind,
     ProviderSpec,
     SpecError,
-    Verb,
 )
 from pytest_cloudbench.support import redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
-_MULTIPART_BYTES = 64 * MIB
-_PART_BYTES = 16 * MIB
-_MOST_PARTS = 10_000
-
-_CAPABILITIES = Capabilities(
-    digest="md5",
-    max_digest_bytes=_MULTIPART_BYTES,
-    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY}),
-    ranges=True,
-    folders=False,
-    lists_by_prefix=True,
-    deletes_missing=True,
-    server_side_copy=True,
-    max_request_bytes=_MULTIPART_BYTES,
-    requests={Verb.PUT: 1, Verb.GET: 1, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2},
-    via="obstore (Rust); retries off; follows redirects, tells neither its requests nor Retry-After",
+_CAPABILITIES = replace(
+    CAPABILITIES, via="obstore (Rust); retries off; follows redirects, tells neither its requests nor Retry-After"
 )
 
 _PARAMS = frozenset({"endpoint", "region", "addressing", "etag", "ranges", "timeout_s", "token_env"})
@@ -112,25 +105,18 @@ _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
-def _kind(error: Exception) -> ErrorKind:
-    text = str(error)
-    said, _, dump = text.partition(_DUMP)
-    if found := _STATUS.search(said):
-        status, code = int(found[1]), _CODE.search(said)
+def _kind_of_error(error: Exception) -> ErrorKind:
+    words, _, dump = str(error).partition(_DUMP)
+    if match := _STATUS.search(words):
+        status, code = int(match[1]), _CODE.search(words)
         return (_CODE_KINDS.get(code[1]) if code else None) or kind_of_status(status)
     if isinstance(error, FileNotFoundError):
         return ErrorKind.NOT_FOUND
     if isinstance(error, ValueError):
         return ErrorKind.INVALID
-    if "HTTP error" in said and "kind: Decode" not in dump:
+    if "HTTP error" in words and "kind: Decode" not in dump:
         return ErrorKind.NETWORK
     return ErrorKind.SERVER
-
-
-def _refusal(error: Exception, verb: str, path: str) -> CloudError:
-    said = _TOOK.sub("", str(error).partition(_DUMP)[0])
-    redact.clean_error(error)
-    return CloudError(_kind(error), verb, path, detail=detail_of(said, path))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -146,8 +132,8 @@ class S3FastDriver:
     apis: ClassVar[frozenset[str]] = frozenset({"s3"})
     credentials_of: ClassVar[str] = "s3"
     no_cassette: ClassVar[str] = "obstore, which is no Python, sends its requests; record s3"
-    multipart_bytes = _MULTIPART_BYTES
-    part_bytes = _PART_BYTES
+    multipart_bytes = MULTIPART_BYTES
+    part_bytes = PART_BYTES
 
     def __init__(
         self, library: Any, store: Any, connect_cleaner: Callable[[], S3Bucket], *,
@@ -160,22 +146,16 @@ class S3FastDriver:
         self._connect_cleaner, self._lock = connect_cleaner, Lock()
         self._cleaner: S3Bucket | None = None
         self._must_tell, self.clock_url, self._remarks = is_kept, clock_url, remarks
-        self._put = library.put
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> S3FastDriver:
-        """Returns the driver for ``s3+fast://BUCKET``. Nothing is sent before the first operation."""
+        """Return the driver for ``s3+fast://BUCKET``. Nothing is sent before the first operation."""
         check_params(spec, _PARAMS)
-        if not spec.target or "/" in spec.target:
-            raise SpecError(f"provider {spec.text!r}: expected s3+fast://BUCKET")
-        etag, ranges = spec.params.get("etag", "md5"), spec.params.get("ranges", "1")
-        if etag not in {"md5", "opaque"}:
-            raise SpecError(f"provider {spec.text!r}: etag is md5 or opaque, not {etag!r}")
-        if ranges not in {"0", "1"}:
-            raise SpecError(f"provider {spec.text!r}: ranges is 0 or 1, not {ranges!r}")
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        bucket_of(spec, "s3+fast://BUCKET")
+        etag, ranges = choice_of(spec, "etag", ("md5", "opaque")), choice_of(spec, "ranges", ("0", "1"), "1")
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         if "session_token" in secrets:
             # It has a header of its own, which the client would send along to wherever an answer redirects it.
             raise CredentialsError(f"{spec.scheme}: a session token needs s3, whose client follows no redirect")
@@ -186,94 +166,87 @@ class S3FastDriver:
 
         def connect_cleaner() -> S3Bucket:
             with closed(TABLE["s3"]):
-                return S3Bucket(sdk_client(spec, endpoint, secrets, egress, checks=False), spec.target)
+                client = sdk_client(spec, endpoint, secrets, egress, checks=False)
+                return S3Bucket(client, spec.target, egress.remarks)
 
         return cls(
-            obstore, _store(spec, endpoint, secrets, egress), connect_cleaner, remarks=egress.remarks,
+            obstore, _object_store(spec, endpoint, secrets, egress), connect_cleaner, remarks=egress.remarks,
             tells_md5=etag == "md5", has_ranges=ranges == "1", is_kept=endpoint is None,
-            clock_url=_url_of(spec, endpoint) or _AWS.format(region=spec.params.get("region", REGION)),
+            clock_url=_service_url(spec, endpoint) or _AWS.format(region=spec.params.get("region", REGION)),
         )  # fmt: skip
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the library, and what is switched off in it."""
-        return {"obstore": version("obstore"), "obstore.retries": "off", **self._remarks}
+        """Return the library, and what is switched off in it."""
+        return {**library_versions(("obstore",)), "obstore.retries": "off", **self._remarks}
 
     def close(self) -> None:
-        """Close what removed folders. The client itself closes its connections when it is garbage-collected."""
+        """Close the SDK that removes folders. The client closes its connections when it is garbage-collected."""
         if self._cleaner is not None:
             self._cleaner.close()
 
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[None]:
-        """Turns every error of the client into CloudError."""
-        try:
-            yield
-        except self._failed as error:
-            raise _refusal(error, verb, path) from error
+    def _cloud_errors(self, verb: str, path: str) -> CloudErrors:
+        return CloudErrors(verb, path, self._explain_error)
 
-    def _entry(self, path: str, size_bytes: int, etag: str | None) -> Entry:
-        has_digest = self._tells_md5 and size_bytes <= _MULTIPART_BYTES
-        return Entry(path, size_bytes, md5_of(etag) if has_digest else None)
+    def _explain_error(self, error: Exception) -> Meaning | None:
+        if not isinstance(error, self._failed):
+            return None
+        return Meaning(_kind_of_error(error), _TOOK.sub("", str(error).partition(_DUMP)[0]))
+
+    def _entry_of_object(self, path: str, size_bytes: int, etag: str | None) -> Entry:
+        return entry_of_object(path, size_bytes, etag, tells_md5=self._tells_md5)
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload with one request, or in parts, one after the other, if the file is large."""
         key, size_bytes = key_of("put", path), content.size_bytes
-        if size_bytes <= self.multipart_bytes:
-            data = content.read(0, size_bytes)
-            try:  # not ``_calling``: a context manager takes a tenth of the time of the whole put
-                answer = self._put(self._store, key, data, use_multipart=False)
-            except self._failed as error:
-                raise _refusal(error, "put", path) from error
-            return self._entry(path, size_bytes, answer["e_tag"])
-        part_bytes = max(self.part_bytes, -(-size_bytes // _MOST_PARTS))
-        with self._calling("put", path):
-            answer = self._library.put(
-                self._store, key, ContentFile(content), use_multipart=True, chunk_size=part_bytes, max_concurrency=1
-            )
-            return self._entry(path, size_bytes, answer["e_tag"])
+        is_large = size_bytes > self.multipart_bytes
+        body = ContentFile(content) if is_large else content.read(0, size_bytes)
+        options = {"chunk_size": part_size(size_bytes, self.part_bytes), "max_concurrency": 1} if is_large else {}
+        with self._cloud_errors("put", path):
+            answer = self._library.put(self._store, key, body, use_multipart=is_large, **options)
+            return self._entry_of_object(path, size_bytes, answer["e_tag"])
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the object's bytes from ``offset``. The request is sent when the first piece is asked for."""
         key = key_of("get", path)
         options = {"range": {"offset": offset}} if offset else None
-        with self._calling("get", path):
+        with self._cloud_errors("get", path):
             for piece in self._library.get(self._store, key, options=options).stream(min_chunk_size=_READ_PIECE_BYTES):
                 yield bytes(piece)
 
     def stat(self, path: str) -> Entry:
-        """Returns what S3 knows about one key."""
+        """Return what S3 knows about one key."""
         key = key_of("stat", path)
-        with self._calling("stat", path):
-            found = self._library.head(self._store, key)
-            return self._entry(path, found["size"], found["e_tag"])
+        with self._cloud_errors("stat", path):
+            answer = self._library.head(self._store, key)
+            return self._entry_of_object(path, answer["size"], answer["e_tag"])
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all objects whose keys begin with the folder's path, page by page."""
-        for found in self._rows("list", folder):
-            yield self._entry(path_of(found["path"]), found["size"], found["e_tag"])
+        """Yield all objects whose keys begin with the folder's path, page by page."""
+        for row in self._list_objects("list", folder):
+            yield self._entry_of_object(path_of(row["path"]), row["size"], row["e_tag"])
 
-    def _rows(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
+    def _list_objects(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
         prefix = prefix_of(verb, path)
-        with self._calling(verb, path):
+        with self._cloud_errors(verb, path):
             for page in self._library.list(self._store, prefix or None, chunk_size=_DELETED_AT_ONCE):
                 yield from page
 
     def delete(self, path: str) -> None:
-        """Remove an object; or all whose keys begin with the path and a slash, with what only ``s3`` can list."""
-        keys = [row["path"] for row in self._rows("delete", path)]
+        """Remove an object, or all whose keys begin with the path and a slash, with what only ``s3`` can list."""
+        keys = [row["path"] for row in self._list_objects("delete", path)]
         if keys and (cleaner := self._cleaner_of(path)):
             cleaner.delete(path)
             return
         if path != "/":
             keys.append(key_of("delete", path))  # last: a server with real folders refuses it earlier
         for begin in range(0, len(keys), _DELETED_AT_ONCE):
-            with self._calling("delete", path):
+            with self._cloud_errors("delete", path):
                 self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
 
     def _cleaner_of(self, path: str) -> S3Bucket | None:
-        """Returns what removes a folder whole; None if the official SDK is not installed, which is told once."""
+        """Return what removes a folder whole. Warns once, and returns None, if the official SDK is not installed."""
         with self._lock:
             if self._cleaner is None:
                 try:
@@ -290,23 +263,23 @@ class S3FastDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy an object within the bucket; an existing target is replaced."""
+        """Copy an object within the bucket. An existing target is replaced."""
         origin, key = key_of("copy", source), key_of("copy", target)
-        with self._calling("copy", source):
+        with self._cloud_errors("copy", source):
             self._library.copy(self._store, origin, key)
-            found = self._library.head(self._store, key)
-            return self._entry(target, found["size"], found["e_tag"])
+            answer = self._library.head(self._store, key)
+            return self._entry_of_object(target, answer["size"], answer["e_tag"])
 
 
-def _url_of(spec: ProviderSpec, endpoint: Endpoint | None) -> str:
-    """Returns where the service is; empty for Amazon's."""
+def _service_url(spec: ProviderSpec, endpoint: Endpoint | None) -> str:
+    """Return the address of the service. Empty for Amazon's."""
     return endpoint.url if endpoint else endpoint_of(spec)
 
 
-def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress) -> Any:
+def _object_store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress) -> Any:
     from obstore.store import S3Store
 
-    url = _url_of(spec, endpoint)
+    url = _service_url(spec, endpoint)
     # Not ``timeout``, which covers a whole transfer.
     client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec) * 1000)}ms")
     client["timeout"] = _NEVER
@@ -335,5 +308,5 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
                 **options,
             )
     except Exception as error:  # the client's own errors have no common base class
-        told = redact.clean(str(error).partition(_DUMP)[0])
-        raise SpecError(f"provider {spec.text!r}: {told}") from error
+        problem = redact.clean(str(error).partition(_DUMP)[0])
+        raise SpecError(f"provider {spec.text!r}: {problem}") from error

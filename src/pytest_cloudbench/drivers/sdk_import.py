@@ -56,7 +56,7 @@ def _load(module: ModuleType) -> None:
 
 
 def is_loaded(name: str) -> bool:
-    """Returns whether the module's code has run in this process."""
+    """Return whether the module's code has run in this process."""
     return name in sys.modules and not isinstance(sys.modules[name], _LazyModule)
 
 

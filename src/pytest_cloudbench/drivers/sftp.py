@@ -117,7 +117,7 @@ class _Window:
         self.waiting.append((number, offset, length))
 
     def oldest(self) -> tuple[int, Any, int, int]:
-        """Waits for the answer to the oldest request; returns it, with offset and length of the piece."""
+        """Wait for the answer to the oldest request; returns it, with offset and length of the piece."""
         from paramiko.sftp import CMD_STATUS
 
         number, offset, length = self.waiting.popleft()
@@ -144,7 +144,7 @@ class _Connection:
         self.sftp._async_request = counted
 
     def is_open(self) -> bool:
-        """Returns whether it can be used."""
+        """Return whether it can be used."""
         channel, transport = self.sftp.get_channel(), self.client.get_transport()
         return transport is not None and transport.is_active() and not channel.closed
 
@@ -186,7 +186,7 @@ class SftpDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> SftpDriver:
-        """Returns the driver for ``sftp://HOST[:PORT]/PATH``; ``/~/PATH`` is below the home folder. Nothing is sent.
+        """Return the driver for ``sftp://HOST[:PORT]/PATH``; ``/~/PATH`` is below the home folder. Nothing is sent.
 
         ``?known_hosts=FILE`` names another file than ``~/.ssh/known_hosts``; ``?host_key=SHA256:...`` is the only key
         that is accepted.
@@ -217,7 +217,7 @@ class SftpDriver:
         return cls(host, port, base, lambda: open_client(host, port, secrets, key, keys, timeout_s), timeout_s)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         return {name: version(name) for name in ("paramiko", "cryptography")} | {
             "paramiko.retries": "has none",
             "paramiko.compression": "off",
@@ -229,7 +229,7 @@ class SftpDriver:
             self._idle.pop().close()
 
     def requests(self) -> int:
-        """Returns how many SFTP requests this thread has sent so far."""
+        """Return how many SFTP requests this thread has sent so far."""
         return self._sent.requests
 
     def _remote(self, verb: str, path: str) -> str:
@@ -244,7 +244,7 @@ class SftpDriver:
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[_Connection]:
-        """Yields a connection for this thread alone; turns every error into CloudError.
+        """Yield a connection for this thread alone; turns every error into CloudError.
 
         A connection whose answers are still outstanding, because a caller stopped in the middle, is not used again.
         """
@@ -295,7 +295,7 @@ class SftpDriver:
         raise error  # a mistake in this file, and not the server's
 
     def _is_folder(self, connection: _Connection, remote: str) -> bool:
-        """Returns whether an operation failed because a folder was in the way."""
+        """Return whether an operation failed because a folder was in the way."""
         try:
             return S_ISDIR(connection.sftp.stat(remote).st_mode or 0)
         except OSError:
@@ -331,7 +331,7 @@ class SftpDriver:
 
     @contextmanager
     def _file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
-        """Yields a channel for this thread alone and an open file, and closes the file.
+        """Yield a channel for this thread alone and an open file, and closes the file.
 
         The library would ignore the server's answer to closing.
         """
@@ -394,7 +394,7 @@ class SftpDriver:
             window.oldest()
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; opens it when the first piece is asked for."""
         from paramiko.sftp import CMD_DATA, CMD_READ, SFTPError
 
         with self._file("get", path, "rb") as (sftp, file):
@@ -419,13 +419,13 @@ class SftpDriver:
                 yield data
 
     def stat(self, path: str) -> Entry:
-        """Returns what the server knows about one path."""
+        """Return what the server knows about one path."""
         remote = self._remote("stat", path)
         with self._calling("stat", path) as connection:
             return _entry(path, connection.sftp.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``; omits what is neither file nor folder."""
+        """Yield everything below ``folder``; omits what is neither file nor folder."""
         return walk(folder, self._children)
 
     def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
@@ -492,7 +492,7 @@ def _remove_tree(sftp: Any, remote: str) -> None:
 
 
 def _place(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
-    """Returns host, port and base folder: empty for the root, ``.`` for the home folder."""
+    """Return host, port and base folder: empty for the root, ``.`` for the home folder."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORT

@@ -266,7 +266,7 @@ TABLE: Mapping[str, tuple[Surrounding, ...]] = {
 
 
 def rows_of(scheme: str, driver: type) -> tuple[Surrounding, ...] | None:
-    """Returns the rows of a driver: those of this table, or of a class attribute ``surroundings``.
+    """Return the rows of a driver: those of this table, or of a class attribute ``surroundings``.
 
     None for a driver of another distribution that has none: what it reads is unknown then, and nothing is closed to it.
     Raises SpecError.
@@ -311,19 +311,19 @@ def closed(rows: Iterable[Surrounding] | None) -> Iterator[None]:
 
 
 def environment() -> Mapping[str, str]:
-    """Returns the environment as the user has set it, also while it is closed."""
+    """Return the environment as the user has set it, also while it is closed."""
     with _LOCK:
         return {**os.environ, **(_hidden or {})}
 
 
 def allowed_environment(rows: Iterable[Surrounding]) -> dict[str, str]:
-    """Returns the environment of a child process: ``ALLOWED``, and what the rows pass through."""
+    """Return the environment of a child process: ``ALLOWED``, and what the rows pass through."""
     given, seen = environment(), _seen(rows)
     return {name: value for name, value in given.items() if name in seen}
 
 
 def _seen(rows: Iterable[Surrounding]) -> frozenset[str]:
-    """Returns which variables that are set are allowed or passed through; a row that closes one by its name wins."""
+    """Return which variables that are set are allowed or passed through; a row that closes one by its name wins."""
     rows = [row for row in rows if row.is_variable]
     passed = [*ALLOWED, *(row.name for row in rows if row.passed and row.passed != RULE)]
     kept_out = {row.name for row in rows if row.closed and "*" not in row.name}

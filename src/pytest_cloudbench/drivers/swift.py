@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -26,16 +25,21 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
     check_params,
-    detail_of,
-    detail_of_error,
     is_web_address,
     kind_of_status,
-    seconds_of,
     timeout_of,
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import leaving
-from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.drivers.sdk import (
+    UNREADABLE,
+    Meaning,
+    OwnError,
+    SdkDriver,
+    meaning_of_refusal,
+    network_failure,
+)
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -47,7 +51,6 @@ from pytest_cloudbench.model import (
     Entry,
     ErrorKind,
     ProviderSpec,
-    SpecError,
     Verb,
 )
 from pytest_cloudbench.support import redact
@@ -83,16 +86,10 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 }
 
 
-def _refusal(error: Any, verb: str, path: str) -> CloudError:
-    status = int(error.http_status)
+def _meaning_of(status: int, reason: str | None, content: object, headers: Mapping[str, str] | None) -> Meaning:
+    text = content.decode(errors="replace") if isinstance(content, bytes) else str(content or "")
     kind = kind_of_status(status, _STATUS_KINDS)
-    headers = error.http_response_headers or {}
-    retry_after_s = seconds_of(headers.get("retry-after"))
-    body = error.http_response_content
-    words = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
-    told = f"{status} {error.http_reason or ''} {words}"
-    redact.clean_error(error)
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told, path))
+    return meaning_of_refusal(status, f"{reason or ''} {text}", headers or {}, kind)
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -100,22 +97,24 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """Where the account is, and the token for it."""
+    """The address of the account, and a token for it."""
 
     url: str
     token: str
 
 
-class _Own(LastResponse):
+class _PerThread(LastResponse):
     """Also a thread's connection, and the login that it was made with."""
 
     connection: Any = None
     login: _Login | None = None
 
 
-class SwiftDriver:
+class SwiftDriver(SdkDriver):
     """A connection for each thread, with one login for all."""
 
+    libraries = ("python-swiftclient", "requests", "urllib3")
+    settings: Mapping[str, str] = {"python-swiftclient.retries": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(
@@ -134,36 +133,27 @@ class SwiftDriver:
         from urllib3.exceptions import HTTPError
 
         self._library, self._cut = swiftclient, HTTPError
-        self._secrets, self._container, self._egress = secrets, container, leaving(endpoint, secrets["auth_url"])
-        self._timeout_s = timeout_s
-        self._own, self._lock = _Own(), Lock()
+        self._secrets, self._container, self._timeout_s = secrets, container, timeout_s
+        self.clock_url = secrets["auth_url"]
+        self._egress = leaving(endpoint, self.clock_url)
+        self._own, self._lock = _PerThread(), Lock()
+        super().__init__(self._own, self._egress.remarks)
         self._login: _Login | None = None
-        self._opened: list[Any] = []
-        self._session = self._ours(requests.Session())
+        self._session = requests.Session()
+        self._adopt_session(self._session)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> SwiftDriver:
-        """Returns the driver for ``swift://CONTAINER``. Nothing is sent before the first operation."""
+        """Return the driver for ``swift://CONTAINER``. Nothing is sent before the first operation."""
         check_params(spec, _PARAMS)
-        if not spec.target or "/" in spec.target:
-            raise SpecError(f"provider {spec.text!r}: expected swift://CONTAINER")
-        given = dict(endpoint.credentials if endpoint else credentials)
+        container = bucket_of(spec, "swift://CONTAINER")
+        fields = dict(endpoint.credentials if endpoint else credentials)
         if "auth_url" in spec.params:
-            given["auth_url"] = spec.params["auth_url"]
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+            fields["auth_url"] = spec.params["auth_url"]
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         if not is_web_address(secrets["auth_url"]):
             raise CredentialsError(f"{spec.scheme}: auth_url is a URL, such as https://HOST:5000/v3")
-        return cls(secrets, spec.target, endpoint, timeout_of(spec))
-
-    @property
-    def clock_url(self) -> str:
-        """An address whose answers are dated."""
-        return self._secrets["auth_url"]
-
-    def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
-        names = ("python-swiftclient", "requests", "urllib3")
-        return {name: version(name) for name in names} | {"python-swiftclient.retries": "off", **self._egress.remarks}
+        return cls(secrets, container, endpoint, timeout_of(spec))
 
     def close(self) -> None:
         """Close all connections."""
@@ -172,42 +162,31 @@ class SwiftDriver:
             with suppress(Exception):  # it is no longer used, whatever the library says
                 connection.close()
 
-    def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
-        return self._own.requests
-
     def prepare(self, folder: str) -> None:
         """Log in."""
-        with self._calling("connect", folder):
-            pass
+        with self._cloud_errors("connect", folder):
+            self._connection()
 
-    def _ours(self, session: Any) -> Any:
-        """A ``requests`` session that follows no redirect, and whose requests are counted."""
+    def _adopt_session(self, session: Any) -> None:
+        """Let a session of ``requests`` follow no redirect, and count what it sends."""
         session.get_redirect_target = lambda _response: None
         self._egress.direct_session(session)
-        for adapter in session.adapters.values():
-            adapter.send = self._own.counted(adapter.send)
-        return session
+        self._own.watch(session)
 
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[Any]:
-        """Yields the thread's connection; turns every error of the library into CloudError."""
-        try:
-            yield self._connection()
-        except self._library.ClientException as error:
+    def _explain_error(self, error: Exception) -> Meaning | None:
+        if isinstance(error, self._library.ClientException):
             if error.http_status == 401:
                 self._login = None
-            if error.http_status:
-                raise _refusal(error, verb, path) from error
-            raise CloudError(ErrorKind.SERVER, verb, path, detail=detail_of_error(error, path)) from error
-        except _Unreadable as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail=str(error)) from error
-        except (self._cut, OSError) as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+            if not error.http_status:
+                return Meaning(ErrorKind.SERVER, str(error))
+            headers = error.http_response_headers
+            return _meaning_of(int(error.http_status), error.http_reason, error.http_response_content, headers)
+        if isinstance(error, (self._cut, OSError)):  # whatever requests raises is an OSError
+            return network_failure(error)
+        return UNREADABLE if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)) else None
 
     def _connection(self) -> Any:
+        """Return this thread's connection. Logs in first if that is necessary."""
         with self._lock:
             login = self._login = self._login or self._log_in()
         own = self._own
@@ -217,35 +196,29 @@ class SwiftDriver:
                 preauthurl=login.url, preauthtoken=login.token, retries=0, timeout=self._timeout_s, **options
             )
             own.connection.http_conn = own.connection.http_connection()
-            self._ours(own.connection.http_conn[1].request_session)
+            self._adopt_session(own.connection.http_conn[1].request_session)
             own.login = login
             self._opened.append(own.connection)
         return own.connection
 
     def _log_in(self) -> _Login:
-        """One request, in Swift's own form (TempAuth, v1) or Keystone's (v3), where the library would need another."""
+        """Log in with one request in Swift's own form (TempAuth, v1) or Keystone's (v3), without Keystone's library."""
         secrets = self._secrets
         url = secrets["auth_url"].rstrip("/")
         options: dict[str, Any] = {"timeout": self._timeout_s, "verify": self._egress.trusted or True}
         if "project" not in secrets:
             headers = {"X-Auth-User": secrets["user"], "X-Auth-Key": secrets["key"]}
-            answer = self._accepted(self._session.get(url, headers=headers, **options))
+            answer = _require_success(self._session.get(url, headers=headers, **options))
             login = _Login(answer.headers["X-Storage-Url"], answer.headers["X-Auth-Token"])
         else:
             url = url if url.endswith("/v3") else f"{url}/v3"
-            answer = self._accepted(self._session.post(f"{url}/auth/tokens", json=_keystone(secrets), **options))
-            found = _object_store(answer.json()["token"]["catalog"], secrets.get("region"))
-            login = _Login(found, answer.headers["X-Subject-Token"])
+            answer = _require_success(
+                self._session.post(f"{url}/auth/tokens", json=_keystone_login(secrets), **options)
+            )
+            storage_url = _object_store_url(answer.json()["token"]["catalog"], secrets.get("region"))
+            login = _Login(storage_url, answer.headers["X-Subject-Token"])
         redact.learn([login.token])
         return login
-
-    def _accepted(self, answer: Any) -> Any:
-        if not 200 <= answer.status_code < 300:
-            raise self._library.ClientException(
-                "login", http_status=answer.status_code, http_reason=answer.reason,
-                http_response_content=answer.content, http_response_headers=answer.headers,
-            )  # fmt: skip
-        return answer
 
     # --- required verbs ---------------------------------------------------------------------------
 
@@ -253,60 +226,62 @@ class SwiftDriver:
         """Upload with one request."""
         name, size_bytes = key_of("put", path), content.size_bytes
         body = content.read(0, size_bytes) if size_bytes <= _ONE_PIECE_BYTES else ContentFile(content)
-        with self._calling("put", path) as connection:
-            etag = connection.put_object(self._container, name, contents=body, content_length=size_bytes)
+        with self._cloud_errors("put", path):
+            etag = self._connection().put_object(self._container, name, contents=body, content_length=size_bytes)
             return Entry(path, size_bytes=size_bytes, digest=md5_of(etag))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the object's bytes from ``offset``. The request is sent when the first piece is asked for."""
         name = key_of("get", path)
-        more = {"headers": {"Range": f"bytes={offset}-"}} if offset else {}
-        with self._calling("get", path) as connection:
-            headers, body = connection.get_object(self._container, name, resp_chunk_size=_READ_PIECE_BYTES, **more)
+        options = {"headers": {"Range": f"bytes={offset}-"}} if offset else {}
+        with self._cloud_errors("get", path):
+            headers, body = self._connection().get_object(
+                self._container, name, resp_chunk_size=_READ_PIECE_BYTES, **options
+            )
             with closing(body):
                 if offset and not headers.get("content-range", "").startswith(f"bytes {offset}-"):
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
-                left = int(headers["content-length"])
+                missing_bytes = int(headers["content-length"])
                 for piece in body:
-                    left -= len(piece)
+                    missing_bytes -= len(piece)
                     yield piece
-            if left:
-                raise CloudError(ErrorKind.NETWORK, "get", path, detail=f"the answer lacks {left} bytes")
+            if missing_bytes:
+                raise CloudError(ErrorKind.NETWORK, "get", path, detail=f"the answer lacks {missing_bytes} bytes")
 
     def stat(self, path: str) -> Entry:
-        """Returns what Swift knows about one object."""
+        """Return what Swift knows about one object."""
         name = key_of("stat", path)
-        with self._calling("stat", path) as connection:
-            return self._entry(path, connection.head_object(self._container, name))
+        with self._cloud_errors("stat", path):
+            return self._entry_of_object(path, self._connection().head_object(self._container, name))
 
-    def _entry(self, path: str, headers: Mapping[str, str]) -> Entry:
+    def _entry_of_object(self, path: str, headers: Mapping[str, str]) -> Entry:
         return Entry(path, size_bytes=int(headers["content-length"]), digest=md5_of(headers.get("etag")))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all objects whose names begin with the folder's path, page by page."""
-        for row in self._rows("list", folder):
+        """Yield all objects whose names begin with the folder's path, page by page."""
+        for row in self._list_objects("list", folder):
             yield Entry(path_of(row["name"]), size_bytes=int(row["bytes"]), digest=md5_of(row["hash"]))
 
-    def _rows(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
+    def _list_objects(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
         prefix, marker = prefix_of(verb, path), ""
         limit = self.list_page_entries or _PAGE_ENTRIES
         while True:
-            with self._calling(verb, path) as connection:
-                rows = connection.get_container(self._container, prefix=prefix, marker=marker, limit=limit)[1]
+            with self._cloud_errors(verb, path):
+                rows = self._connection().get_container(self._container, prefix=prefix, marker=marker, limit=limit)[1]
                 marker = rows[-1]["name"] if rows else ""
             yield from rows
             if len(rows) < limit:
                 return
 
     def delete(self, path: str) -> None:
-        """Remove an object; or, where there is none, all whose names begin with the path and a slash."""
+        """Remove an object or, where there is none, all whose names begin with the path and a slash."""
         if path != "/":
-            with _missing_is_fine(), self._calling("delete", path) as connection:
-                connection.delete_object(self._container, key_of("delete", path))
+            with _ignore_missing(), self._cloud_errors("delete", path):
+                self._connection().delete_object(self._container, key_of("delete", path))
                 return
-        for row in [*self._rows("delete", path)]:
-            with _missing_is_fine(), self._calling("delete", path) as connection:
-                connection.delete_object(self._container, row["name"])
+        for row in [*self._list_objects("delete", path)]:
+            with _ignore_missing(), self._cloud_errors("delete", path):
+                self._connection().delete_object(self._container, row["name"])
 
     def mkdir(self, path: str) -> None:
         """There are no folders."""
@@ -314,19 +289,17 @@ class SwiftDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy an object within the container; an existing target is replaced."""
+        """Copy an object within the container. An existing target is replaced."""
         origin, name = key_of("copy", source), key_of("copy", target)
-        with self._calling("copy", source) as connection:
+        with self._cloud_errors("copy", source):
+            connection = self._connection()
             connection.copy_object(self._container, origin, destination=f"/{self._container}/{name}")
-            return self._entry(target, connection.head_object(self._container, name))
-
-
-class _Unreadable(Exception):
-    """An answer of the service without what it should have."""
+            return self._entry_of_object(target, connection.head_object(self._container, name))
 
 
 @contextmanager
-def _missing_is_fine() -> Iterator[None]:
+def _ignore_missing() -> Iterator[None]:
+    """Let an operation on an object that is not there pass."""
     try:
         yield
     except CloudError as error:
@@ -334,8 +307,8 @@ def _missing_is_fine() -> Iterator[None]:
             raise
 
 
-def _keystone(secrets: Mapping[str, str]) -> dict[str, Any]:
-    """The body of a login with a password, scoped to a project (Identity API v3)."""
+def _keystone_login(secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Return the body of a login with a password, scoped to a project (Identity API v3)."""
     user_domain, project_domain = secrets.get("user_domain", "Default"), secrets.get("project_domain", "Default")
     user = {"name": secrets["user"], "password": secrets["key"], "domain": {"name": user_domain}}
     project = {"name": secrets["project"], "domain": {"name": project_domain}}
@@ -343,9 +316,17 @@ def _keystone(secrets: Mapping[str, str]) -> dict[str, Any]:
     return {"auth": {"identity": identity, "scope": {"project": project}}}
 
 
-def _object_store(catalog: Any, region: str | None) -> str:
-    for offered in catalog:
-        for place in offered["endpoints"] if offered["type"] == "object-store" else ():
-            if place["interface"] == "public" and region in (None, place.get("region")):
-                return str(place["url"])
-    raise _Unreadable("the catalog has no object store" + (f" in {region}" if region else ""))
+def _require_success(answer: Any) -> Any:
+    """Return the answer to a login. Raises OwnError if it was refused."""
+    if not 200 <= answer.status_code < 300:
+        raise OwnError(*_meaning_of(answer.status_code, answer.reason, answer.content, answer.headers))
+    return answer
+
+
+def _object_store_url(catalog: Any, region: str | None) -> str:
+    """Return the address of the object store in Keystone's catalog of services. Raises OwnError if it has none."""
+    for offer in catalog:
+        for address in offer["endpoints"] if offer["type"] == "object-store" else ():
+            if address["interface"] == "public" and region in (None, address.get("region")):
+                return str(address["url"])
+    raise OwnError(ErrorKind.SERVER, "the catalog has no object store" + (f" in {region}" if region else ""))

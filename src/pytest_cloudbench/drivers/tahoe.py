@@ -79,7 +79,7 @@ _MARKUP = re.compile(r"<(style|head)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
 
 def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Reads the gateway's error: a line of text, a traceback, or a web page."""
+    """Read the gateway's error: a line of text, a traceback, or a web page."""
     text = body.decode(errors="replace")
     if "<html" in text.lower():
         text = html.unescape(_MARKUP.sub(" ", text))
@@ -112,7 +112,7 @@ class TahoeDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> TahoeDriver:
-        """Returns the driver for ``tahoe:URL``, the address of a gateway. Nothing is sent before the first operation.
+        """Return the driver for ``tahoe:URL``, the address of a gateway. Nothing is sent before the first operation.
 
         The credential is the writable capability of a directory, or a file that holds it.
         """
@@ -134,7 +134,7 @@ class TahoeDriver:
         return self._site
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         return self._client.versions()
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class TahoeDriver:
         self._client.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._client.requests()
 
     def _url(self, verb: str, path: str, query: str = "") -> str:
@@ -158,14 +158,14 @@ class TahoeDriver:
 
     @contextmanager
     def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turns an answer of an unexpected shape into CloudError."""
+        """Turn an answer of an unexpected shape into CloudError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 
     def _node(self, verb: str, path: str) -> tuple[str, Any]:
-        """Returns what a path is, ``filenode`` or ``dirnode``, and what the gateway says about it."""
+        """Return what a path is, ``filenode`` or ``dirnode``, and what the gateway says about it."""
         answer = self._client.send_json(verb, path, "GET", self._url(verb, path, "t=json"))
         with self._read(verb, path):
             kind, told = answer
@@ -184,7 +184,7 @@ class TahoeDriver:
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
         headers = {"accept-encoding": "identity", **({"range": f"bytes={offset}-"} if offset else {})}
         with self._client.stream("get", path, "GET", self._url("get", path), headers=headers) as response:
             if "accept-ranges" not in response.headers:
@@ -194,13 +194,13 @@ class TahoeDriver:
             yield from response.iter_raw()
 
     def stat(self, path: str) -> Entry:
-        """Returns what the gateway knows about one path."""
+        """Return what the gateway knows about one path."""
         kind, told = self._node("stat", path)
         with self._read("stat", path):
             return _entry(path, kind, told)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, one request for each folder."""
+        """Yield everything below ``folder``, one request for each folder."""
         return walk(folder, self._children)
 
     def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:

@@ -51,7 +51,7 @@ class WebClient:
         self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("httpx", "httpcore", "h11")
         return {name: version(name) for name in names} | {
             "openssl": ssl.OPENSSL_VERSION,
@@ -65,7 +65,7 @@ class WebClient:
         self._client.close()
 
     def requests(self) -> int:
-        """Returns how many requests the calling thread has sent."""
+        """Return how many requests the calling thread has sent."""
         return self._sent.requests
 
     @contextmanager
@@ -167,7 +167,7 @@ class Bearer:
             self._until_s = float("-inf")
 
     def header(self) -> str:
-        """Returns the value of ``Authorization``; refreshes the token first if it is about to end.
+        """Return the value of ``Authorization``; refreshes the token first if it is about to end.
 
         Raises CloudError.
         """

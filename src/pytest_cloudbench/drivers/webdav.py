@@ -121,7 +121,7 @@ class _Last(LastResponse):
         return status, f"{status} {said[1] if said else self.response.reason_phrase}{more}"
 
     def names_a_folder(self) -> bool:
-        """Returns whether the last answer was a redirect to the same name with a final slash, which folders have.
+        """Return whether the last answer was a redirect to the same name with a final slash, which folders have.
 
         Only the name counts: behind a proxy, a server may believe in another host, port or beginning of the path.
         """
@@ -131,14 +131,14 @@ class _Last(LastResponse):
         return len(named) > 1 and named[-1] == "" and named[-2] == asked[-1] != ""
 
     def moved_on_the_same_host(self) -> bool:
-        """Returns whether the last answer was a redirect to another place on the same host."""
+        """Return whether the last answer was a redirect to another place on the same host."""
         if self.response is None or not self.response.has_redirect_location:
             return False
         asked, named = map(urlsplit, self._redirect())
         return named.netloc in {"", asked.netloc}
 
     def _redirect(self) -> tuple[str, str]:
-        """Returns what was asked for, and where the answer leads."""
+        """Return what was asked for, and where the answer leads."""
         return str(self.response.request.url), str(self.response.headers["location"])
 
 
@@ -182,7 +182,7 @@ class WebdavDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WebdavDriver:
-        """Returns the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
+        """Return the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
 
         ``?tls=0`` means plain HTTP. ``?lacks=copy,dotfiles`` lists what the server cannot do: make a copy of its own,
         list names that begin with a dot. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
@@ -202,7 +202,7 @@ class WebdavDriver:
         return self._site
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries, and what is switched off in them."""
+        """Return the libraries, and what is switched off in them."""
         names = ("webdav4", "httpx", "httpcore", "h11")
         more = {"openssl": ssl.OPENSSL_VERSION, "webdav4.retries": "off"}
         return {name: version(name) for name in names} | more | self._egress.remarks
@@ -212,11 +212,11 @@ class WebdavDriver:
         self._http.close()
 
     def requests(self) -> int:
-        """Returns how many requests this thread has sent so far."""
+        """Return how many requests this thread has sent so far."""
         return self._last.requests
 
     def _remote(self, verb: str, path: str) -> str:
-        """Returns the encoded path on the server; never one outside the folder that the spec names."""
+        """Return the encoded path on the server; never one outside the folder that the spec names."""
         parts = path.split("/")
         if not path.startswith("/") or "." in parts or ".." in parts or "\0" in path:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
@@ -229,7 +229,7 @@ class WebdavDriver:
 
     @contextmanager
     def _calling(self, verb: str, path: str, *, is_new: bool = True) -> Iterator[None]:
-        """Turns every error into CloudError: those of a new request, or of reading the answer to the last one."""
+        """Turn every error into CloudError: those of a new request, or of reading the answer to the last one."""
         if is_new:
             self._last.response = None
         try:
@@ -267,7 +267,7 @@ class WebdavDriver:
     # --- what is there ----------------------------------------------------------------------------
 
     def _found(self, verb: str, path: str, depth: int, *, is_folder: bool) -> list[Entry]:
-        """Returns what a path is, and at depth 1 what is directly below it."""
+        """Return what a path is, and at depth 1 what is directly below it."""
         from webdav4.multistatus import parse_multistatus_response
 
         answer = self._send("PROPFIND", verb, path, is_folder=is_folder, headers={"Depth": str(depth)})
@@ -284,7 +284,7 @@ class WebdavDriver:
         return Entry(path, size_bytes=int(answer.properties.content_length))
 
     def _one(self, verb: str, path: str) -> Entry:
-        """Returns what a path is. It is named as a file, unless it is the root or the server wants a folder's name."""
+        """Return what a path is. It is named as a file, unless it is the root or the server wants a folder's name."""
         is_root = not path.strip("/")
         try:
             found = self._found(verb, path, 0, is_folder=is_root)
@@ -297,7 +297,7 @@ class WebdavDriver:
         return found[0]
 
     def _is_folder(self, verb: str, path: str) -> bool | None:
-        """Returns whether a path is a folder or a file; None if it is neither, or nobody can say."""
+        """Return whether a path is a folder or a file; None if it is neither, or nobody can say."""
         try:
             return self._one(verb, path).is_folder
         except CloudError:
@@ -306,7 +306,7 @@ class WebdavDriver:
     # --- folders that are missing -----------------------------------------------------------------
 
     def _is_unclear(self, parent: str) -> bool:
-        """Returns whether the last refusal may be due to what is at its path or, if missing, at the folder above."""
+        """Return whether the last refusal may be due to what is at its path or, if missing, at the folder above."""
         status = self._last.refusal()[0]
         is_new = bool(parent) and parent not in self._folders
         if status == _BROKEN:
@@ -314,7 +314,7 @@ class WebdavDriver:
         return status in _UNCLEAR or (status == _BROKEN and is_new) or self._last.names_a_folder()
 
     def _may_lack(self, verb: str, parent: str) -> bool:
-        """Returns whether the last refusal, an unclear one, may mean that the folder above has to be made.
+        """Return whether the last refusal, an unclear one, may mean that the folder above has to be made.
 
         The folder that the spec names is not made, since a mistyped one would stay for good: NOT_FOUND.
         """
@@ -380,7 +380,7 @@ class WebdavDriver:
         return Entry(path, size_bytes=size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
         headers = {"Range": f"bytes={offset}-"} if offset else None
         remote = self._remote("get", path)
         with self._calling("get", path):
@@ -397,11 +397,11 @@ class WebdavDriver:
                 response.close()
 
     def stat(self, path: str) -> Entry:
-        """Returns what the server knows about one path."""
+        """Return what the server knows about one path."""
         return self._one("stat", path)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields everything below ``folder``, one request for each folder: many servers refuse ``Depth: infinity``."""
+        """Yield everything below ``folder``, one request for each folder: many servers refuse ``Depth: infinity``."""
         return walk(folder, self._children)
 
     def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
@@ -462,7 +462,7 @@ class WebdavDriver:
 
 
 def _capabilities_of(spec: ProviderSpec) -> Capabilities:
-    """Returns what the driver can do on a server that lacks what the spec's ``lacks`` lists. Raises SpecError."""
+    """Return what the driver can do on a server that lacks what the spec's ``lacks`` lists. Raises SpecError."""
     lacks = set(spec.params["lacks"].split(",")) if "lacks" in spec.params else set()
     if unknown := lacks - {"copy", "dotfiles"}:
         raise SpecError(f"provider {spec.text!r}: lacks is a list of copy and dotfiles, not {min(unknown)!r}")

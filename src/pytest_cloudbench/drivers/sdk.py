@@ -1,0 +1,130 @@
+"""What drivers on a provider's SDK share: how its errors become CloudError, and what is asked of every driver.
+
+What may live here: code that knows no provider. A driver says what an error of its library means; all else about errors
+is here. Drivers without an SDK have the same from ``web``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from types import MappingProxyType, TracebackType
+from typing import Any, ClassVar, NamedTuple
+
+from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
+from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.support import redact
+
+
+class Meaning(NamedTuple):
+    """What an error of a library means.
+
+    Attributes:
+        kind: the reason, in the words shared by all providers.
+        words: the provider's own words. Secrets, and what differs from request to request, are taken out later.
+        retry_after_s: the seconds that the provider asked to wait, if it did.
+    """
+
+    kind: ErrorKind
+    words: str
+    retry_after_s: float | None = None
+
+
+UNREADABLE = Meaning(ErrorKind.SERVER, "the answer cannot be read")
+
+
+class OwnError(Exception):
+    """An error that a driver finds itself, in a path or in an answer: the cause of the CloudError that leaves."""
+
+    def __init__(self, kind: ErrorKind, words: str, retry_after_s: float | None = None) -> None:
+        super().__init__(words)
+        self.meaning = Meaning(kind, words, retry_after_s)
+
+
+def meaning_of_refusal(status: int, words: str, headers: Mapping[str, str], kind: ErrorKind | None = None) -> Meaning:
+    """Return what an unsuccessful answer means. Its status tells the kind if the provider's words do not."""
+    text = f"{status} {words}".strip()
+    return Meaning(kind or kind_of_status(status), text, seconds_of(headers.get("retry-after")))
+
+
+def network_failure(error: Exception) -> Meaning:
+    """Return what the failure of a connection means."""
+    return Meaning(ErrorKind.NETWORK, str(error) or type(error).__name__)
+
+
+class CloudErrors:
+    """A context that raises every error inside it as CloudError, without the secrets that libraries put into errors.
+
+    Args:
+        verb: the operation, for errors.
+        path: what it is about, for errors.
+        explain: returns what an error means, or None for a mistake of the driver's own, which leaves as it is.
+    """
+
+    __slots__ = ("_explain", "_path", "_verb")
+
+    def __init__(self, verb: str, path: str, explain: Callable[[Exception], Meaning | None]) -> None:
+        self._verb, self._path, self._explain = verb, path, explain
+
+    def __enter__(self) -> None:
+        """Begin; there is nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, CloudError):
+            return
+        meaning = error.meaning if isinstance(error, OwnError) else self._explain(error)
+        if meaning is None:
+            return
+        redact.clean_error(error)
+        detail = detail_of(meaning.words, self._path)
+        raise CloudError(
+            meaning.kind, self._verb, self._path, retry_after_s=meaning.retry_after_s, detail=detail
+        ) from error
+
+
+def library_versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return the versions of distributions, and of ``openssl`` if it is among them."""
+    return {name: ssl.OPENSSL_VERSION if name == "openssl" else version(name) for name in libraries}
+
+
+class SdkDriver:
+    """A driver's part that is the same for all SDKs that tell their requests.
+
+    A subclass has ``_explain_error``, and says in ``libraries`` what does the work and in ``settings`` how it is used.
+
+    Args:
+        sent: counts the requests of each thread.
+        remarks: what of the user's proxies and certificates belongs into the entry.
+        opened: what ``close`` closes, in this order.
+    """
+
+    libraries: ClassVar[tuple[str, ...]]
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, sent: RequestCount, remarks: Mapping[str, str], *opened: Any) -> None:
+        self._sent, self._remarks, self._opened = sent, remarks, [*opened]
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the libraries, and what is switched off in them."""
+        return {**library_versions(self.libraries), **self.settings, **self._remarks}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._opened:
+            connection.close()
+
+    def requests(self) -> int:
+        """Return how many requests this thread has sent so far."""
+        return self._sent.requests
+
+    def _cloud_errors(self, verb: str, path: str) -> AbstractContextManager[Any]:
+        """Return a context that raises every error of the library as CloudError."""
+        return CloudErrors(verb, path, self._explain_error)
+
+    def _explain_error(self, error: Exception) -> Meaning | None:
+        """Return what an error of the library means; None for a mistake of the driver's own."""
+        raise NotImplementedError

@@ -13,7 +13,7 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.lab.clients.command import CommandClient
-from pytest_cloudbench.load.conductor.serving import _expectations
+from pytest_cloudbench.load.conductor.serving import _read_expectations
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.net import dissect
 from pytest_cloudbench.plugin.collect.benchcloud_file import read_legacy_text
@@ -35,7 +35,7 @@ OPENED_BY: Mapping[str, Callable[[Path], object]] = {
     "client": lambda path: CommandClient.from_file(str(path)),
     "trace": lambda path: data.read_trace(str(path)),
     "rules": data.read_flow_rules,
-    "expectations": lambda path: _expectations(str(path)),
+    "expectations": lambda path: _read_expectations(str(path)),
     "credentials": lambda path: credentials._file("dropbox", path),
     "bench file": read_utf8,
     "capture": _capture,

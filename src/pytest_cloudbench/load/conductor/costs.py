@@ -1,7 +1,7 @@
-"""What a run on a real account will take: operations, bytes, time and money, said before it starts.
+"""The estimate of a run on a real account, announced before it starts: operations, bytes, time and money.
 
 What may live here: the estimate and its line, the bound on money, and the question whether to go on. Prices are data
-(``data/prices.toml``); an unknown price is reported as such, never counted as 0.
+(``data/prices.toml``). An unknown price is reported as such and never counted as 0.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one provider charges.
+    """The prices of one provider.
 
     Attributes:
         source: where the price is published.
         date: when the price was read.
-        requests: US dollars per request, by verb; 0 for others.
+        requests: US dollars per request, by verb. Other verbs cost nothing.
         down_gb: US dollars per GB that leaves the provider.
-        flat: why there is no price per request or byte; empty if there is one.
-        hosts: ends of the names of its own hosts, where others offer services of the same API.
+        flat: the reason if there is no price per request or byte, or an empty text.
+        hosts: suffixes of the provider's own host names, if others offer services of the same API.
     """
 
     source: str
@@ -56,7 +56,7 @@ def _prices() -> Mapping[str, Price]:
 
 
 def price_of(spec: str) -> Price | None:
-    """Return what a provider charges; None if that is unknown. ``X+fast`` is another client of X.
+    """Return a provider's prices, None if they are unknown. ``X+fast`` is another client of X.
 
     A price is the provider's own, and not that of other services to which the spec's ``endpoint`` leads.
     """
@@ -67,7 +67,7 @@ def price_of(spec: str) -> Price | None:
 
 
 def _endpoint_host(spec: ProviderSpec) -> str | None:
-    """Return the host to which a spec's endpoint leads; None if it names none."""
+    """Return the host of a spec's endpoint, None if it names none."""
     if "endpoint" not in spec.params:
         return None
     try:
@@ -76,58 +76,60 @@ def _endpoint_host(spec: ProviderSpec) -> str | None:
         return ""
 
 
-def _name(spec: str) -> str:
-    """Return what messages call an account: its scheme, and the host of its endpoint."""
+def _account_name(spec: str) -> str:
+    """Return the name of an account in messages: its scheme, and the host of its endpoint."""
     parsed = ProviderSpec.parse(spec)
     host = _endpoint_host(parsed)
     return parsed.scheme if host is None else f"{parsed.scheme} at {host}"
 
 
-def estimate_usd(price: Price, asked: Start, requests: Mapping[Verb, int]) -> float:
-    """Return what a run costs, in US dollars: its operations, what is prepared before, the listing after, and bytes.
+def estimate_usd(price: Price, request: Start, requests: Mapping[Verb, int]) -> float:
+    """Return the cost of a run in US dollars: its operations and bytes, preparation, and the listing at its end.
 
     Args:
-        price: what the provider charges.
-        asked: what is going to be done.
-        requests: how many requests a verb sends, at least.
+        price: the provider's prices.
+        request: the run.
+        requests: the least number of requests that each verb sends.
     """
 
-    def cost(verb: Verb, ops: int) -> float:
+    def cost_of_ops(verb: Verb, ops: int) -> float:
         return ops * requests.get(verb, 1) * price.requests.get(verb.value, 0.0)
 
-    load = asked.load
-    down_bytes = load.bytes if asked.load.operation is Verb.GET else 0
-    total = cost(asked.load.operation, load.ops) + cost(Verb.PUT, load.prepared) + cost(Verb.LIST, 1)
+    load = request.load
+    down_bytes = load.bytes if request.load.operation is Verb.GET else 0
+    total = (
+        cost_of_ops(request.load.operation, load.ops) + cost_of_ops(Verb.PUT, load.prepared) + cost_of_ops(Verb.LIST, 1)
+    )
     return total + down_bytes / _GB * price.down_gb
 
 
-def announcement(asked: Start, money: str = "") -> str:
+def announce_run(request: Start, money: str = "") -> str:
     """Return the line that announces what is about to be done to a real service."""
-    load = asked.load
+    load = request.load
     more = f" ({load.prepared} uploads before)" if load.prepared else ""
-    moved = f", {load.bytes:,} bytes {'down' if asked.load.operation is Verb.GET else 'up'}"
-    if asked.load.operation not in _MOVES_FILES and not more:
-        moved = f" ({asked.load.operation.value})"
-    took = f", at least {asked.planned_s:.0f} s" if asked.planned_s >= 1 else ""
+    moved = f", {load.bytes:,} bytes {'down' if request.load.operation is Verb.GET else 'up'}"
+    if request.load.operation not in _MOVES_FILES and not more:
+        moved = f" ({request.load.operation.value})"
+    took = f", at least {request.planned_s:.0f} s" if request.planned_s >= 1 else ""
     if load.ends_by_time:
-        took = f", in {asked.planned_s:.0f} s"
+        took = f", in {request.planned_s:.0f} s"
     if not load.ops:
-        return f"{asked.subject.provider}: as many operations as it takes{money and f', {money}'}"
+        return f"{request.subject.provider}: as many operations as it takes{money and f', {money}'}"
     count = f"{'at most' if load.ends_by_time else 'about'} {load.ops:,} operations"
-    return f"{asked.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
+    return f"{request.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
 
 
 class Spending:
-    """What a session spends on accounts, and who agreed to it.
+    """The money that a session spends on accounts, and the user's consent.
 
     Args:
-        most_usd: the bound; None if there is none.
+        most_usd: the bound, None if there is none.
         is_agreed: whether the user has agreed beforehand.
-        asker: returns a function that shows a question and returns whether the user agrees; None if there is no
-            user to ask.
+        asker: returns a function that shows a question and returns whether the user agrees. It returns None if there is
+            no user to ask.
 
     Attributes:
-        is_agreed: see above.
+        is_agreed: as above.
     """
 
     def __init__(
@@ -137,59 +139,60 @@ class Spending:
         self._spent_usd, self._agreed = 0.0, set[str]()
 
     def check(self, accounts: Iterable[str]) -> None:
-        """Raise UsageError if the user has not agreed to use real accounts, and cannot be asked."""
+        """Raise UsageError if the user has not agreed to use real accounts, and cannot be request."""
         if not self.is_agreed and self._asker() is None:
-            names = ", ".join(dict.fromkeys(map(_name, accounts)))
+            names = ", ".join(dict.fromkeys(map(_account_name, accounts)))
             raise UsageError(
                 f"{names}: a real account is used only if you agree: add --cloudbench-yes, or run it in a terminal, "
                 "which asks"
             )
 
-    def begin(self, asked: Start, accounts: Sequence[tuple[str, Mapping[Verb, int]]]) -> str:
+    def begin(self, request: Start, accounts: Sequence[tuple[str, Mapping[Verb, int]]]) -> str:
         """Return the line that announces a run on real accounts, after the bound was checked and the user agreed.
 
         Args:
-            asked: what is going to be done.
+            request: the run.
             accounts: each account that the provider uses: its spec, and the requests that its verbs send. Two of them
                 may be equal.
 
         Raises UsageError if the run would exceed the bound or has no known price, or the user says no.
         """
-        known = {spec: price_of(spec) for spec, _ in accounts}
-        unknown = sorted(_name(spec) for spec, price in known.items() if price is None)
-        cost_usd = sum(estimate_usd(price, asked, requests) for spec, requests in accounts if (price := known[spec]))
-        line = announcement(asked, _told(known, cost_usd, unknown))
+        prices = {spec: price_of(spec) for spec, _ in accounts}
+        unknown = sorted(_account_name(spec) for spec, price in prices.items() if price is None)
+        run_usd = sum(estimate_usd(price, request, requests) for spec, requests in accounts if (price := prices[spec]))
+        line = announce_run(request, _price_text(prices, run_usd, unknown))
         if self._most_usd is not None:
             if unknown:
                 raise UsageError(
                     f"cloudbench_max_cost {self._most_usd:g}: the price of {', '.join(unknown)} is unknown; "
                     "leave the option out, and bound the run with --max-ops and --max-bytes"
                 )
-            if self._spent_usd + cost_usd > self._most_usd:
+            if self._spent_usd + run_usd > self._most_usd:
                 raise UsageError(
-                    f"cloudbench_max_cost {self._most_usd:g}: this experiment costs about {_money(cost_usd)}, after "
-                    f"{_money(self._spent_usd)} for those before: not started; raise the bound, or lower --max-ops"
+                    f"cloudbench_max_cost {self._most_usd:g}: this experiment costs about {_format_usd(run_usd)}, "
+                    f"after {_format_usd(self._spent_usd)} for those before: not started; raise the bound, or lower "
+                    "--max-ops"
                 )
-        provider = asked.subject.provider
+        provider = request.subject.provider
         if not self.is_agreed and provider not in self._agreed:
             ask = self._asker()
             if ask is None or not ask(f"{line}. Go on? [y/N] "):
                 raise UsageError(f"provider {provider}: you did not agree; nothing was written")
             self._agreed.add(provider)
-        self._spent_usd += cost_usd
+        self._spent_usd += run_usd
         return line
 
 
-def _told(known: Mapping[str, Price | None], cost_usd: float, unknown: list[str]) -> str:
+def _price_text(prices: Mapping[str, Price | None], cost_usd: float, unknown: list[str]) -> str:
     if unknown:
         return "price unknown"
-    if all(price is not None and price.flat for price in known.values()):
-        return "no price per request (" + ", ".join(sorted({price.flat for price in known.values() if price})) + ")"
-    dates = ", ".join(sorted({price.date for price in known.values() if price and not price.flat}))
-    return f"about {_money(cost_usd)} without storage (prices of {dates})"
+    if all(price is not None and price.flat for price in prices.values()):
+        return "no price per request (" + ", ".join(sorted({price.flat for price in prices.values() if price})) + ")"
+    dates = ", ".join(sorted({price.date for price in prices.values() if price and not price.flat}))
+    return f"about {_format_usd(cost_usd)} without storage (prices of {dates})"
 
 
-def _money(usd: float) -> str:
-    """Return an amount to the cent; a smaller one with two significant digits."""
+def _format_usd(usd: float) -> str:
+    """Format an amount to the cent, and a smaller one with two significant digits."""
     digits = max(2, 1 - floor(log10(usd))) if usd > 0 else 2
     return f"${usd:.{digits}f}"

@@ -17,11 +17,11 @@ from pytest_cloudbench.model import ResultsError, UsageError
 
 
 class Outputs:
-    """What one session writes. Raises UsageError and ConfigError for files that cannot be written.
+    """The files that one session writes. Raises UsageError and ConfigError for files that cannot be written.
 
     Args:
         option: pytest's options.
-        run_id: names the session.
+        run_id: the session's id.
     """
 
     def __init__(self, option: Any, run_id: str) -> None:
@@ -37,8 +37,8 @@ class Outputs:
             extras.require_extra("expectations", f"cloudbench_update_expectations {self._updated}")
             expectations.check_file(self._updated)
 
-    def judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
-        """Return the recorded claims that judge this session: not those that it renews itself."""
+    def select_judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
+        """Return the recorded claims that judge this session. Those that it renews itself do not."""
         if self._updated is None or self._updated.resolve() != Path(self._judged_by or "").resolve():
             return list(claims)
         from pytest_cloudbench.judge.observed import is_observed
@@ -46,18 +46,18 @@ class Outputs:
         return [claim for claim in claims if not is_observed(claim)]
 
     def write(self, findings: Sequence[Finding], comparisons: Sequence[Finding], remark: str) -> Iterator[str]:
-        """Write the files; yields a line for each. Bounds are made of ``findings``; ``remark`` is what pytest counted.
+        """Write the files, and yield a line for each.
 
-        Raises ResultsError and ConfigError.
+        Bounds follow from ``findings``, and ``remark`` has pytest's counts. Raises ResultsError and ConfigError.
         """
         if self._updated is not None:
-            yield self._update(self._updated, findings)
+            yield self._update_expectations(self._updated, findings)
         if self._summary is not None:
-            self._append(self._summary, [*findings, *comparisons], remark)
+            self._append_summary(self._summary, [*findings, *comparisons], remark)
             yield f"cloudbench: the summary is in {self._summary}"
 
-    def _append(self, path: Path, findings: Sequence[Finding], remark: str) -> None:
-        """Add to the end: in a CI job other steps write into the same file."""
+    def _append_summary(self, path: Path, findings: Sequence[Finding], remark: str) -> None:
+        """Append the summary to a file, into which other steps of a CI job may write, too."""
         from pytest_cloudbench.report.export import StoredRun
         from pytest_cloudbench.report.summary import summary
 
@@ -70,19 +70,19 @@ class Outputs:
             raise ResultsError(f"--cloudbench-summary {path}: cannot be written: {error.strerror}") from error
 
     @staticmethod
-    def _update(path: Path, findings: Sequence[Finding]) -> str:
+    def _update_expectations(path: Path, findings: Sequence[Finding]) -> str:
         from pytest_cloudbench.judge.observed import observe
         from pytest_cloudbench.results import expectations
 
         date = datetime.datetime.now(datetime.UTC).date()
-        changes = observe([_measured(finding) for finding in findings], expectations.read_claims(path), date)
+        changes = observe([_session_entry(finding) for finding in findings], expectations.read_claims(path), date)
         expectations.write_claims(path, changes)
-        told = f"{len(changes.renewed)} renewed, {len(changes.added)} added, {changes.kept} unchanged"
-        left = "".join(f", {count} left out (the run {reason})" for reason, count in changes.left.items())
-        return f"cloudbench: expectations in {path}: {told}{left}; review them before you commit"
+        counts = f"{len(changes.renewed)} renewed, {len(changes.added)} added, {changes.kept} unchanged"
+        left_out = "".join(f", {count} left out (the run {reason})" for reason, count in changes.left.items())
+        return f"cloudbench: expectations in {path}: {counts}{left_out}; review them before you commit"
 
 
-def _measured(finding: Finding) -> Any:
+def _session_entry(finding: Finding) -> Any:
     from pytest_cloudbench.judge.observed import SessionEntry
 
     info, spec = finding.info, finding.provider

@@ -1,7 +1,7 @@
-"""What a controller does once there are agents to serve.
+"""The controller at work in one pytest session.
 
-What may live here: the conductor and its coordinator bound to one pytest session, the progress line, and what
-is printed and saved at the end.
+What may live here: the conductor and its coordinator bound to that session, the progress line, and the session's end,
+with what is printed and saved.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 _GATE_MARKUP: dict[str, dict[str, bool]] = {"broken": {"red": True}, "inconclusive": {"yellow": True}}
 
 _DISMISS_S = 5.0
-"""How long agents may take to stop and flush their records when the session ends in mid-run."""
+"""The time that agents have to stop and flush their records when the session ends during a run."""
 
 
 class Workers(Protocol):
-    """xdist's workers, as the service for their agents needs them."""
+    """xdist's workers, as this service for their agents needs them."""
 
     def is_apart(self, agent: str) -> bool:
         """Return whether an agent is at a different item from the one where others wait for it."""
@@ -53,7 +53,7 @@ class Workers(Protocol):
         """Return how many agents run an item for the whole fleet, if none is lost."""
 
     def add_fleet_items(self, nodeids: list[str]) -> None:
-        """Workers have collected items that all of them run."""
+        """Note items that workers have collected and that all of them run."""
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
         """Ask whether an agent's process runs, without waiting for its answer."""
@@ -63,13 +63,13 @@ class Workers(Protocol):
 
 
 class Serving:
-    """The controller at work. Raises UsageError for bad input.
+    """The controller's service for the agents of one session. Raises UsageError for bad input.
 
     Args:
         config: pytest's configuration in the controller.
         facts: the run's facts.
-        workers: what the session knows of xdist's workers.
-        cassette: what records or replays this session, if anything does.
+        workers: xdist's workers.
+        cassette: records or replays this session, None if it does neither.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class Serving:
         option = config.option
         learn_loaded(config.pluginmanager.get_plugins())
         if option.cloudbench_fail or option.cloudbench_expectations or facts.gated:
-            learn_installed()  # what may be claimed of a metric, whichever suite runs
+            learn_installed()  # claims may name metrics of any suite, whichever runs
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)
-        claims = self._outputs.judging(_expectations(option.cloudbench_expectations))
-        gate = _session_gate(config) if facts.gated else None
+        claims = self._outputs.select_judging(_read_expectations(option.cloudbench_expectations))
+        gate = _open_gate(config) if facts.gated else None
         self.entries = Entries(config, facts, claims, gates, gate)
-        self.conductor = Conductor(config, facts, self.entries, self._say, self._asker)
+        self.conductor = Conductor(config, facts, self.entries, self._say, self._find_asker)
         if cassette is not None:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.on_start = self._show_progress
-        config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
-        self._stored_in: Path | None = None
-        self._reported: Path | None = None
-        self._is_said = False
+        config.pluginmanager.register(_Endings(self.conductor.record_outcome), "cloudbench-endings")
+        self._storage_folder: Path | None = None
+        self._report_path: Path | None = None
+        self._is_announced = False
         self._live: Live | Spoken | None = None
         meter = self.conductor.meter
         self._page: LivePage | None = None
@@ -107,17 +107,17 @@ class Serving:
 
             meter.follower = digests = LiveDigests()
             self._page = LivePage(option.cloudbench_live, meter.overview, digests)
-        self._out: int | None = None
-        self._distributed = str(getattr(option, "dist", "no")) != "no"
+        self._output_descriptor: int | None = None
+        self._is_distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
             workers.add_fleet_items,
-            kill=self._end,
+            kill=self._end_agent,
             ask=workers.ask,
             apart=workers.is_apart,
             size=workers.size,
             stop=self._stop_reason,
-            maxfail=config.getvalue("maxfail") if self._distributed else 0,
+            maxfail=config.getvalue("maxfail") if self._is_distributed else 0,
             **({"again": gate.round_of} if gate else {}),
         )
 
@@ -131,7 +131,7 @@ class Serving:
     def _say(self, line: str, **markup: bool) -> None:
         plugins = self.config.pluginmanager
         reporter: Any = plugins.getplugin("terminalreporter")
-        capture: Any = None if self._distributed else plugins.getplugin("capturemanager")
+        capture: Any = None if self._is_distributed else plugins.getplugin("capturemanager")
         if reporter is not None:
             with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
                 reporter.ensure_newline()
@@ -139,8 +139,8 @@ class Serving:
                     reporter.line("")
                 reporter.write_line(line, **markup)
 
-    def _asker(self) -> Callable[[str], bool] | None:
-        """Return a function that puts a question to the user; None if no user sits at a terminal."""
+    def _find_asker(self) -> Callable[[str], bool] | None:
+        """Return a function that puts a question to the user, or None if no user sits at a terminal."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if "CI" in os.environ or reporter is None or not reporter.isatty:
             return None
@@ -159,7 +159,7 @@ class Serving:
 
         return ask
 
-    def _end(self, agent: str, reason: str) -> None:
+    def _end_agent(self, agent: str, reason: str) -> None:
         self._say(f"cloudbench: {agent} {reason}", yellow=True)
         self._workers.kill(agent)
 
@@ -177,24 +177,24 @@ class Serving:
             )
         for line in self.entries.gate.open() if self.entries.gate is not None else ():
             self._say(f"cloudbench: gate: {line}", yellow=True)
-        unreadable = self.entries.compare()
+        unreadable = self.entries.read_stored_runs()
         if unreadable:
             shown = ", ".join(unreadable[-3:]) + (f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else "")
             self._say(f"cloudbench: gates leave out these stored runs, which cannot be read: {shown}", yellow=True)
 
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
-        """What the scheduler asks and tells; see ``Answering``."""
+        """Return the two callbacks of the scheduler about repetitions. See ``Answering``."""
         gate = self.entries.gate
         if gate is None:
             return None, lambda nodeid: None
 
-        def again() -> Sequence[str]:
+        def start_repetition() -> Sequence[str]:
             items = gate.repetitions()
             if line := gate.announcement():
                 self._say(f"cloudbench: {line}")
             return items
 
-        return again, gate.end_of_round
+        return start_repetition, gate.end_of_round
 
     def settle(self, session: pytest.Session) -> None:
         """Log the reports that the gate has held."""
@@ -207,7 +207,7 @@ class Serving:
         return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
 
     def summarize(self, reporter: Any) -> None:
-        """The table of all experiments, at the end."""
+        """Write the table of all experiments, at the end."""
         from pytest_cloudbench.report.comparison import compared
         from pytest_cloudbench.report.table import markup, render
 
@@ -216,9 +216,9 @@ class Serving:
             return
         verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
         if verbosity == -1 and (names := compared(findings)):  # -q: one table, and only the doubts of others
-            apart = [each for each in findings if each.experiment in names]
-            lines = render([each for each in findings if each not in apart], width, verbosity)
-            lines += render(apart, width, -2)
+            compared_findings = [finding for finding in findings if finding.experiment in names]
+            lines = render([finding for finding in findings if finding not in compared_findings], width, verbosity)
+            lines += render(compared_findings, width, -2)
         else:
             lines = render(findings, width, verbosity)
         if lines:
@@ -234,25 +234,25 @@ class Serving:
         if verbosity < -1:
             return
         for text, path in self.conductor.reports:
-            where = [f"log: {_relative(path)}"] if path else []
-            for line in [*text.splitlines(), *where, ""]:
+            log_lines = [f"log: {_relative_path(path)}"] if path else []
+            for line in [*text.splitlines(), *log_lines, ""]:
                 reporter.write_line(line)
-        self._compare(reporter)
+        self._write_provider_table(reporter)
         if self.entries.gate is not None:
             reporter.section("cloudbench: gate")
             for line in self.entries.gate.summary():
                 _write_wrapped(reporter, line, _GATE_MARKUP.get(line.partition(" ")[0], {}))
-        records, folder = _relative(Path(self.facts.results)), self._stored_in
-        entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
+        records, folder = _relative_path(Path(self.facts.results)), self._storage_folder
+        entries = _relative_path(folder) if folder else "not stored (--benchmark-autosave stores them)"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
-        report = f"   report: {_relative(self._reported)}" if self._reported else ""
+        report = f"   report: {_relative_path(self._report_path)}" if self._report_path else ""
         reporter.write_line(f"records: {records}   entries: {entries}{report}")
         if self.entries.gate is not None and (counts := self.entries.gate.counts()):
             reporter.write_line(f"cloudbench: gate: {counts}")
 
-    def _compare(self, reporter: Any) -> None:
-        """The last table, if there are several providers: one below the other."""
+    def _write_provider_table(self, reporter: Any) -> None:
+        """Write the table that compares providers, one below the other, if there are several."""
         from pytest_cloudbench.report.comparison import comparison, emphasized
 
         lines = comparison(self.entries.findings, reporter._tw.fullwidth)
@@ -262,33 +262,35 @@ class Serving:
             reporter.write_line(emphasized(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
 
     def _show_progress(self) -> None:
-        """Show progress from the first experiment on: continuously on a terminal, occasionally elsewhere."""
-        if not self._is_said:
-            self._is_said = True
-            self._expect_own()
-            self._say_before()
+        """Show progress from the first experiment on, continuously on a terminal and occasionally elsewhere."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._expect_local_items()
+            self._announce_session()
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if self._live is not None or reporter is None or self.config.option.verbose < 0:
             return
         stream = terminal() if reporter.isatty else None
         if stream is not None:
-            prints = not self._distributed and self.config.option.capture == "no"
+            prints = not self._is_distributed and self.config.option.capture == "no"
             self._live = Live(stream, self.conductor.meter.overview, is_single=prints)
         elif not reporter.isatty:
-            self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.overview)
+            self._live = Spoken(
+                self._say if self._is_distributed else self._open_past_capture(), self.conductor.meter.overview
+            )
         if self._live is not None:
             self.conductor.on_end = self._live.hide
 
-    def _expect_own(self) -> None:
-        """Without workers this process has the items: those of the fleet are what the live view counts."""
+    def _expect_local_items(self) -> None:
+        """Tell the live view which items to count, if they run in this process and not in workers."""
         session: Any = self.config.pluginmanager.getplugin("session")
-        if not self._distributed and session is not None:
+        if not self._is_distributed and session is not None:
             items = getattr(session, "items", ())
             nodeids = [item.nodeid for item in items if "fleet" in getattr(item, "fixturenames", ())]
-            self.conductor.expect(nodeids)
+            self.conductor.expect_items(nodeids)
 
-    def _say_before(self) -> None:
-        """Print what the user should know before the first experiment."""
+    def _announce_session(self) -> None:
+        """Print remarks that the user should know before the first experiment."""
         if self._page is not None:
             self._say(f"cloudbench: live view at {self._page.address}")
         if is_ctrl_c_ignored():
@@ -297,33 +299,36 @@ class Serving:
                 f"`kill {os.getpid()}` ends it cleanly"
             )
         root = Path(self.facts.results).parents[1]
-        killed = sum(left.is_alive is False for left in recovery.find_unmerged(root))
+        killed = sum(unmerged.is_alive is False for unmerged in recovery.find_unmerged(root))
         if killed:
             runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
-            self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative(root)}` merges them")
+            self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative_path(root)}` merges them")
 
-    def _past_capture(self) -> Callable[[str], None]:
-        """Return a writer of lines for when a test runs here: another thread must not suspend pytest's capture."""
+    def _open_past_capture(self) -> Callable[[str], None]:
+        """Return a writer of lines that works while a test runs in this process.
+
+        It does not suspend pytest's capture, which another thread must not do.
+        """
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         with nullcontext() if capture is None else capture.global_and_fixture_disabled():
             try:
-                out = os.dup(sys.stdout.fileno())
+                descriptor = os.dup(sys.stdout.fileno())
             except (OSError, ValueError):  # a program that called pytest has replaced it
                 return lambda line: None
-        self._out = out
-        return lambda line: _write(out, f"\n{line}\n")
+        self._output_descriptor = descriptor
+        return lambda line: _write_text(descriptor, f"\n{line}\n")
 
     def finish(self, session: pytest.Session) -> None:
-        """Keep what unfinished experiments measured, and save the entries."""
+        """Merge unfinished runs, and save the entries."""
         if self._live is not None:
             self._live.close()
         if self._page is not None:
             self._page.close()
             self._page = None
-        if self._out is not None:
-            os.close(self._out)
-            self._out = None
-        if self._distributed:
+        if self._output_descriptor is not None:
+            os.close(self._output_descriptor)
+            self._output_descriptor = None
+        if self._is_distributed:
             self.coordinator.dismiss(_DISMISS_S)
         if self._cassette is not None:
             try:
@@ -331,39 +336,39 @@ class Serving:
             except ResultsError as error:
                 self._say(f"cloudbench: {error}", red=True)
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
-        self.conductor.salvage("interrupted" if interrupted else "ended before its result")
+        is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        self.conductor.salvage("interrupted" if is_interrupted else "ended before its result")
         if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if interrupted:
-            self.entries.interrupted()
+        if is_interrupted:
+            self.entries.mark_interrupted()
         self._fail_for_gates(session)
         self._write_outputs(session)
         if not self.entries.findings and not self.entries.comparisons:
             return
         try:
-            stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
-            if benchmarks.save_entries(self.config, self.facts.run_id if stores else None):
-                self._stored_in = benchmarks.storage_folder(self.config)
-            self._report()
+            is_stored = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
+            if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
+                self._storage_folder = benchmarks.storage_folder(self.config)
+            self._write_report()
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_outputs(self, session: pytest.Session) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
-        counted = {} if reporter is None else {name: len(found) for name, found in reporter.stats.items() if name}
+        counted = {} if reporter is None else {name: len(reports) for name, reports in reporter.stats.items() if name}
         outcomes = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
         remark = ", ".join(f"{counted[name]} {name}" for name in outcomes if counted.get(name))
         try:
-            told = f"pytest: {remark or 'no test was run'}"
-            for line in self._outputs.write(self.entries.findings, self.entries.comparisons, told):
+            summary_line = f"pytest: {remark or 'no test was run'}"
+            for line in self._outputs.write(self.entries.findings, self.entries.comparisons, summary_line):
                 self._say(line)
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _report(self) -> None:
+    def _write_report(self) -> None:
         """Write the page about this run, if it was asked for. Raises ResultsError."""
         if not (name := self.config.option.cloudbench_report):
             return
@@ -375,22 +380,22 @@ class Serving:
         commit = commit_text(stored.read_commit(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
         findings = [*self.entries.findings, *self.entries.comparisons]
-        gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records)
+        gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records_folder)
         folder = benchmarks.storage_folder(self.config)
         if folder is not None and folder.is_dir():
             margins = read_settings(self.config.rootpath, strict=False).margins
             gathered.remember(Earlier(Index.open(folder), margins))
         write(path, gathered)
-        self._reported = path
+        self._report_path = path
 
     @property
-    def _records(self) -> Path:
-        """Where names of files of records, as entries have them, start from."""
+    def _records_folder(self) -> Path:
+        """The folder to which the names of record files in entries are relative."""
         return Path(self.facts.results).parent
 
     def _fail_for_gates(self, session: pytest.Session) -> None:
         """Fail the session for gates that were not met, whatever the outcome of the tests."""
-        lines, fails = self.entries.unjudged()
+        lines, fails = self.entries.list_unjudged_gates()
         for line in lines:
             self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
         gate = self.entries.gate
@@ -400,10 +405,10 @@ class Serving:
             status = gate.exit_status(session.testsfailed, self.entries.selected or 0)
             session.exitstatus = session.exitstatus if status is None else status
         if session.exitstatus == pytest.ExitCode.OK:
-            forgiven = self.entries.forgiven()
-            for line in forgiven:
+            forgiven_lines = self.entries.list_forgiven_gates()
+            for line in forgiven_lines:
                 self._say(f"cloudbench: {line}", red=True)
-            if forgiven or (lines and fails):
+            if forgiven_lines or (lines and fails):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def close(self) -> None:
@@ -416,33 +421,33 @@ class Serving:
             sys.stderr.write(f"cloudbench: {error}\n")
 
 
-def _write(place: int, text: str) -> None:
+def _write_text(descriptor: int, text: str) -> None:
     with suppress(OSError):  # nobody reads it any more
-        os.write(place, text.encode())
+        os.write(descriptor, text.encode())
 
 
 class _Endings:
-    """A plugin that sees how each test ends."""
+    """A plugin that reports the outcome of each test."""
 
-    def __init__(self, told: Callable[[str, str], None]) -> None:
-        self._told, self._worst = told, dict[str, str]()
+    def __init__(self, report_outcome: Callable[[str, str], None]) -> None:
+        self._report_outcome, self._worst = report_outcome, dict[str, str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
         if report.outcome != "passed" and self._worst.get(report.nodeid) != "failed":
             self._worst[report.nodeid] = report.outcome
         if report.when == "teardown" or str(report.outcome) == "rerun":
-            self._told(report.nodeid, self._worst.pop(report.nodeid, "passed"))
+            self._report_outcome(report.nodeid, self._worst.pop(report.nodeid, "passed"))
 
 
-def _relative(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-def _session_gate(config: pytest.Config) -> SessionGate:
+def _open_gate(config: pytest.Config) -> SessionGate:
     from pytest_cloudbench.load.gate.session import (
         SessionGate,  # with all that it knows of statistics, which few runs need
     )
@@ -453,7 +458,7 @@ def _session_gate(config: pytest.Config) -> SessionGate:
     ))  # fmt: skip
 
 
-def _expectations(path: str | None) -> list[expect.Expectation]:
+def _read_expectations(path: str | None) -> list[expect.Expectation]:
     if path is None:
         return []
     try:
@@ -463,7 +468,7 @@ def _expectations(path: str | None) -> list[expect.Expectation]:
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:
-    """Write a line, broken between words where the terminal ends, with what follows indented below it.
+    """Write a line, wrapped between words at the terminal's width, with its continuation indented.
 
     A command at its end stays whole, so that it can be copied.
     """

@@ -1,6 +1,6 @@
 """The entries of a session: judged by expectations and gates, stored, and kept for the table at its end.
 
-What may live here: what the entry of one run and the entry of a conclusion from several runs share. Runs in the
+What may live here: the common part of a run's entry and of the entry of a conclusion from several runs. It runs in the
 controller process, or in the only process without xdist.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # most sessions have no gate
     from pytest_cloudbench.load.gate.session import GatedPairs, SessionGate
 
 _EMULATED = {"all": True, "some": "some", "none": False}
-"""What an entry says about emulators among the parts of a provider."""
+"""The entry's ``emulated`` by ``Subject.emulated``."""
 
 
 _AddBlock = Callable[
@@ -40,7 +40,7 @@ _AddBlock = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finished experiment, as the report shows it; it has ``columns`` if it is a conclusion from several runs.
+    """One finished experiment, as the report shows it. It has ``columns`` if it is a conclusion from several runs.
 
     ``experiment`` is its name without the provider, ``spread`` has a metric's values in parts of the run, and ``test``
     is the test function's name.
@@ -57,20 +57,20 @@ class Finding:
 
 
 class Entries:
-    """What one session has found out.
+    """The entries of one session.
 
     Args:
         config: pytest's configuration in this process.
         facts: the run's facts.
-        expectations: recorded expectations.
+        expectations: expectations that are recorded in a file.
         gates: bounds from the command line.
-        gate: the regression gate, if it was asked for.
+        gate: the regression gate, None if it is off.
 
     Attributes:
-        findings: for the table at the end.
-        comparisons: of two sides, for a table of their own.
-        add_block: takes what is part of a comparison, and no entry.
-        selected: tests that are expected to measure something; None if no test is to be run.
+        findings: finished experiments, for the table at the end.
+        comparisons: comparisons of two sides, for a table of their own.
+        add_block: takes the results of one block of a comparison, which become no entry of their own.
+        selected: the number of tests that are expected to measure something. None if no test is to be run.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Entries:
         self.selected: int | None = None
         self._expectations, self._gates = expectations, gates
         self._stored: benchmarks.Runs | None = None
-        self._open: dict[str, list[dict[str, Any]]] = {}
-        self._judged: set[expect.Gate] = set()
+        self._open_entries: dict[str, list[dict[str, Any]]] = {}
+        self._judged_gates: set[expect.Gate] = set()
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self.comparisons: list[Finding] = []
         self._machine = describe_machine()
         self.add_block: _AddBlock | None = None
 
-    def info(
+    def common_info(
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
     ) -> dict[str, Any]:
-        """Return what every entry's extra_info holds and a reader needs to trust the entry."""
+        """Return the part of extra_info that every entry has: all that a reader needs to trust the entry."""
         learn_declared(subject.suite)
         return {
             "schema": ENTRY_SCHEMA,
@@ -114,27 +114,32 @@ class Entries:
         }
 
     def judge(
-        self, subject: Subject, given: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
+        self, subject: Subject, own_expectations: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
         doubts: Sequence[str], info: Mapping[str, Any],
     ) -> list[expect.Judgement]:  # fmt: skip
-        """Judge an entry by its expectations (``given`` and recorded ones) and by all gates; no block is judged."""
+        """Judge an entry by its own and the recorded expectations, and by all gates.
+
+        A block of a comparison is not judged.
+        """
         if subject.turn is not None:
             return []
         names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
-        found = expect.select([*self._expectations, *given], names, subject.test, subject.params)
-        claims = [claim for claim in found if claim.metric in metrics]
-        scaled = [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
+        expectations = expect.select([*self._expectations, *own_expectations], names, subject.test, subject.params)
+        claims = [claim for claim in expectations if claim.metric in metrics]
+        time_scale_doubt = (
+            [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
+        )
 
         def doubts_of(metric: str) -> list[str]:
-            return [*doubts, *(scaled if METRICS[metric].time_like else [])]
+            return [*doubts, *(time_scale_doubt if METRICS[metric].time_like else [])]
 
-        judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
+        judgements = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
         gates = [gate for gate in self._gates if gate.metric in metrics]
-        self._judged.update(gates)
+        self._judged_gates.update(gates)
         for gate in gates:
-            compared = self._compared(subject.fullname, gate.metric, info) if gate.relative else None
-            judged.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
-        return judged
+            compared = self._compare_with_stored(subject.fullname, gate.metric, info) if gate.relative else None
+            judgements.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
+        return judgements
 
     def add(
         self, subject: Subject, info: dict[str, Any], data_s: Sequence[float],
@@ -142,7 +147,7 @@ class Entries:
         columns: Sequence[str] = (), spread: Mapping[str, Sequence[float]] = MappingProxyType({}),
         margins: Mapping[str, float | None] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        """Store a judged entry, and keep it for the table at the end. One that repeats a suspect is kept by the gate.
+        """Store a judged entry, and keep it for the table at the end. The gate takes a repetition of a suspect instead.
 
         All entries of one experiment belong to one group, so that pytest-benchmark shows its providers beside each
         other.
@@ -154,10 +159,10 @@ class Entries:
         info |= {
             "doubts": list(doubts),
             "notes": list(notes),
-            "expectations": [each.line for each in judgements] or ["no expectation"],
-            "expectations_unmet": [each.line for each in judgements if each.status != "met"],
-            "verdict": expect.worst(each.status for each in judgements),
-            "statuses": [each.status for each in judgements],
+            "expectations": [judgement.line for judgement in judgements] or ["no expectation"],
+            "expectations_unmet": [judgement.line for judgement in judgements if judgement.status != "met"],
+            "verdict": expect.worst(judgement.status for judgement in judgements),
+            "statuses": [judgement.status for judgement in judgements],
             "experiment": experiment,
             "columns": list(columns),
             "spread": {metric: list(values) for metric, values in spread.items()},
@@ -166,13 +171,13 @@ class Entries:
             info["suite"] = declared.of_entry({**subject.params, **info}).plain()
         if self.gate is not None and not self.gate.take(subject, info, doubts, columns, margins):
             return
-        if data_s:  # empty if all agents were lost before their first record: no time is not 0 s
+        if data_s:  # empty if all agents were lost before their first record: an unknown time is not 0 s
             benchmarks.add_entry(
                 self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
                 data_s=data_s, group=experiment,
             )  # fmt: skip
-        self._open.setdefault(subject.nodeid, []).append(info)
-        failing = failing_gates([(each.status, each.line) for each in judgements])
+        self._open_entries.setdefault(subject.nodeid, []).append(info)
+        failing = failing_gates([(judgement.status, judgement.line) for judgement in judgements])
         self._failing += [(subject.fullname, info, line) for line in failing]
         self.findings.append(
             Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread, subject.test)
@@ -191,29 +196,32 @@ class Entries:
             self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
             data_s=data_s,
         )  # fmt: skip
-        self._open.setdefault(subject.nodeid, []).append(info)
+        self._open_entries.setdefault(subject.nodeid, []).append(info)
         self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
 
-    def unjudged(self) -> tuple[list[str], bool]:
-        """Return the gates that judged no experiment, each with the reason, and whether that is a failure."""
+    def list_unjudged_gates(self) -> tuple[list[str], bool]:
+        """Return a line with the reason for each gate that judged no experiment, and whether that is a failure."""
         if self.findings or self.comparisons:
             why = "no experiment in this run has that metric"
         elif self.selected is None:
             return [], False
         else:
             why = "no experiment was measured" if self.selected else "no test in this run measures anything"
-        lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
+        lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged_gates]
         return lines, bool(self.findings or self.selected)
 
-    def forgiven(self) -> list[str]:
-        """Return gates that must fail a test that did not fail: it ended the session, or a hook made it pass."""
+    def list_forgiven_gates(self) -> list[str]:
+        """Return a line for each gate that must fail a test which did not fail.
+
+        Such a test ended the session, or a hook made it pass.
+        """
         return [
             f"{line} ({fullname} {info['outcome']})"
             for fullname, info, line in self._failing if info["outcome"] in ("passed", "unfinished")
         ]  # fmt: skip
 
-    def compare(self) -> Sequence[str]:
-        """Read what relative gates compare with. Return the names of files that cannot be read.
+    def read_stored_runs(self) -> Sequence[str]:
+        """Read the stored runs that relative gates compare with. Return the names of files that cannot be read.
 
         Raises UsageError if the user named a run that cannot be read.
         """
@@ -223,42 +231,42 @@ class Entries:
 
     @property
     def stores(self) -> bool:
-        """Return whether a gate compares runs; if so, this run's entries are stored for the next run."""
+        """True if a gate compares runs. This run's entries are then stored for the next run."""
         return self.gate is not None or self.has_relative
 
     @property
     def has_relative(self) -> bool:
-        """Return whether a bound from the command line is relative to an earlier run."""
+        """True if a bound from the command line is relative to an earlier run."""
         return any(gate.relative for gate in self._gates)
 
-    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> BaselineValue:
+    def _compare_with_stored(self, fullname: str, metric: str, info: Mapping[str, Any]) -> BaselineValue:
         runs = self._stored or benchmarks.Runs()
-        found = choose_baseline(
+        compared = choose_baseline(
             runs.entries_of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher"
         )
-        if found.value is None and runs.unreadable:
+        if compared.value is None and runs.unreadable:
             files = ", ".join(runs.unreadable[:3])
             more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""
-            return replace(found, remark=f"{found.remark}; {files}{more} cannot be read")
-        return found
+            return replace(compared, remark=f"{compared.remark}; {files}{more} cannot be read")
+        return compared
 
-    def ended(self, nodeid: str, outcome: str) -> None:
-        """Record in a test's entries how it ended; it may be a baseline even if the gate cannot judge it."""
+    def record_outcome(self, nodeid: str, outcome: str) -> None:
+        """Record a test's outcome in its entries. A pardoned test counts as passed, so that it may be a baseline."""
         if self.gate is not None and nodeid in self.gate.pardoned:
             outcome = "passed"
-        for info in self._open.pop(nodeid, ()):
+        for info in self._open_entries.pop(nodeid, ()):
             info["outcome"] = outcome
 
-    def interrupted(self) -> None:
-        """The session was interrupted: none of its entries may be a baseline."""
+    def mark_interrupted(self) -> None:
+        """Mark all entries as interrupted, so that none of them becomes a baseline."""
         for finding in (*self.findings, *self.comparisons):
             finding.info["outcome"] = "interrupted"
 
 
 def _without_provider(subject: Subject) -> str:
     """Return an entry's name without the provider among its parameters, so that it is the same for all providers."""
-    test, mark, rest = subject.fullname.partition("[")
-    inside, _, label = rest.rpartition("]")
+    test, mark, tail = subject.fullname.partition("[")
+    inside, _, label = tail.rpartition("]")
     if not mark:
         return subject.fullname
     name = subject.provider.encode("unicode_escape").decode()  # as pytest writes it

@@ -1,6 +1,6 @@
-"""One run from the agents' logs to its records, its metrics and its entry.
+"""The merge of one run: from the agents' logs to its records, its metrics and its entry.
 
-What may live here: a running experiment as the controller sees it, and how it becomes an entry at its end.
+What may live here: a running experiment as the controller sees it, and its entry at the end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 NOT_TRIED = "operations were not tried"
 """The end of the doubt about a run that did less than planned, other than by stopping early."""
 
-_OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
+_UPLOAD_METRICS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 
 _NOT_ENDED = Carried(why="its operations did not all end")
 _MOST_STARVED = 0.5
-"""Threads that wait for a CPU for half of the operations' time make these doubtful, if that is long."""
+"""The share of the operations' time above which waits for a CPU make them doubtful, if these waits are long."""
 _NOT_SAMPLED = WaitSeries(why="its operations did not all end")
 
 
@@ -53,27 +53,27 @@ class OpenRun:
     Attributes:
         folder: holds the agents' logs.
         item: the test item.
-        asked: what the agents have said about it.
-        start_ns, start_wall_ms: the common start, on the monotonic clock and of the Unix epoch.
-        profile_digest: of the emulator's behaviour, None for a real service.
-        listing: what the provider lists at the end; ``verified`` says whether it was asked.
+        request: the run that the agents asked for.
+        start_ns, start_wall_ms: the common start, on the monotonic clock and since the Unix epoch.
+        profile_digest: digest of the emulator's behaviour, None for a real service.
+        listing: the provider's listing at the end. ``is_verified`` is True if the provider was asked for it.
         notes: remarks to show with the numbers.
         logs: agent to its log, if that is not in ``folder``.
-        cpu_ticks: ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
-        client_cpu_s: CPU time of all agents without that of a warm-up, None if one agent's is not known.
+        cpu_ticks: ticks of this machine's CPUs at the start. ``cpu_share`` is the busy share since.
+        client_cpu_s: CPU time of all agents without that of a warm-up, None if that of one agent is unknown.
         reference_s: CPU times of the reference work before and after the run, if they were measured.
-        is_incomplete: its records could not be written.
-        measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
-        decider, end_ns: what decides that it ends early, and the due time at which it did, None if it did not.
-        counter, carried: what counts the bytes of its connections, and what it has counted when all have measured.
-        sampler, beside: what samples how long threads wait for a CPU that do not run operations themselves, and what it
-            has seen when all have measured.
+        is_incomplete: True if its records could not be written.
+        measured_from_ns: the end of the warm-up on the monotonic clock, or the start if there is no warm-up.
+        decider, end_ns: the decision whether it ends early, and the due time at which it did. None if it did not.
+        counter, carried: counts the bytes of its connections, and the result when all agents have measured.
+        sampler, helper_waits: samples how long threads other than those of its operations wait for a CPU, and the
+            result when all agents have measured.
         steal_share: the share of this machine's CPU time that its host gave to others.
     """
 
     folder: Path
     item: Item
-    asked: Start
+    request: Start
     start_ns: int
     start_wall_ms: int
     profile_digest: str | None = None
@@ -84,7 +84,7 @@ class OpenRun:
     cpu_share: float | None = None
     client_cpu_s: float | None = None
     reference_s: tuple[float, ...] = ()
-    verified: bool = False
+    is_verified: bool = False
     is_incomplete: bool = False
     measured_from_ns: int = 0
     decider: Decider | None = None
@@ -92,23 +92,23 @@ class OpenRun:
     counter: TcpCounter | None = None
     carried: Carried = _NOT_ENDED
     sampler: WaitSampler | None = None
-    beside: WaitSeries = _NOT_SAMPLED
+    helper_waits: WaitSeries = _NOT_SAMPLED
     steal_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """What the records of a run say.
+class _Measurement:
+    """The results that follow from the records of a run.
 
     Attributes:
         table: all operations.
         counted: those that count, without a warm-up.
-        since_ns: from when on they count, None for all.
+        since_ns: the time from which on they count, None for all.
         summary: of those that count.
-        verification: of what was uploaded; None if nothing was, or it was not verified.
+        verification: of the uploaded files. None if nothing was uploaded or verified.
         metrics: all numbers that are known.
-        on_wire: what its connections carried.
-        ending: how it ended early, and what follows from that.
+        on_wire: the bytes of its connections.
+        ending: its early end, with the notes and doubts that follow from it.
     """
 
     table: OpTable
@@ -121,106 +121,106 @@ class _Measured:
     ending: End
 
     @property
-    def left_out(self) -> int:
-        """Return how many operations belong to the warm-up."""
+    def warm_up_ops(self) -> int:
+        """The number of operations that belong to the warm-up."""
         return len(self.table) - self.summary.ops
 
 
-def merge(
+def merge_run(
     run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, servers: str, offsets_ns: Mapping[str, int]
 ) -> Merged:
     """Merge, verify, judge and store one run.
 
     Args:
         run: its logs are removed once their records are written.
-        entries: where its entry goes, if it becomes one.
+        entries: take its entry, if it becomes one.
         doubts: reasons to distrust its numbers that are known before they are computed.
-        died: why its emulator has died, or an empty text.
-        servers: the servers that were chosen and started for it, or an empty text.
+        died: the reason if its emulator has died, or an empty text.
+        servers: names the servers that this session chose and started for it, or is empty.
         offsets_ns: agent to the offset to add to its times.
     """
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
     table = OpTable(*(oplog.read_log(path).shift_times(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
-    measured = _measure(run, table)
-    doubts = [*doubts, *_doubts(run, measured, entries.facts.max_lateness_s), *([died] if died else [])]
-    doubts += server_doubts(servers, measured.summary.kinds, measured.summary.ops)
-    run.notes += [*_warm_up_notes(run, measured), *_time_notes(run, measured), *measured.ending.notes]
-    if drift := _drift(run, measured):
-        (run.notes if run.asked.load.may_drift else doubts).append(drift)
-    info = _info(run, measured, entries)
+    measurement = _measure(run, table)
+    doubts = [*doubts, *_list_doubts(run, measurement, entries.facts.max_lateness_s), *([died] if died else [])]
+    doubts += server_doubts(servers, measurement.summary.kinds, measurement.summary.ops)
+    run.notes += [*_warm_up_notes(run, measurement), *_time_notes(run, measurement), *measurement.ending.notes]
+    if drift := _drift_text(run, measurement):
+        (run.notes if run.request.load.may_drift else doubts).append(drift)
+    info = _entry_info(run, measurement, entries)
     run.notes += _operation_notes(info.get("by_operation", {}))
-    subject, entry = run.asked.subject, run.asked.entry
-    judgements = entries.judge(subject, entry.expect, measured.metrics, doubts, info) if entry.store else []
-    # All that is read of the logs comes before they are removed.
-    ops = stats.columns(measured.counted, run.start_ns) if run.asked.load.detail else {}
-    spread = _spread(run, measured) if entry.store else {}
-    tried = _tried_by_sensor(table) if run.asked.load.keeps and _may_end_early(run) else b""
+    subject, entry = run.request.subject, run.request.entry
+    judgements = entries.judge(subject, entry.expect, measurement.metrics, doubts, info) if entry.store else []
+    # The logs are removed below, so all that needs them is computed here.
+    ops = stats.columns(measurement.counted, run.start_ns) if run.request.load.detail else {}
+    spread = _ranking_samples(run, measurement) if entry.store else {}
+    tried = _tried_by_sensor(table) if run.request.load.keeps and _may_end_early(run) else b""
     try:
-        info["ops_file"] = _write_records(run, measured, entries.facts.run_id, logs.values())
+        info["ops_file"] = _write_records(run, measurement, entries.facts.run_id, logs.values())
     except ResultsError as error:
         run.is_incomplete = True
         folders = sorted({str(path.parent) for path in logs.values()})
         run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
         judgements.append(expect.Judgement("broken", str(error)))
     if entry.store:
-        _store(run, measured, entries, info, judgements, doubts, spread)
-    return answer(info, judgements, doubts, run.notes, ops, tried)
+        _store_entry(run, measurement, entries, info, judgements, doubts, spread)
+    return make_answer(info, judgements, doubts, run.notes, ops, tried)
 
 
-def _measure(run: OpenRun, table: OpTable) -> _Measured:
-    """Return what all records of a run say, verified against what the provider lists."""
-    asked = run.asked
-    since_ns = run.measured_from_ns if asked.load.warm_up_s else None
-    verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
+def _measure(run: OpenRun, table: OpTable) -> _Measurement:
+    """Compute the results of a run from all its records, verified against the provider's listing."""
+    request = run.request
+    since_ns = run.measured_from_ns if request.load.warm_up_s else None
+    verification = stats.verify(table, run.listing, request.load.names.name, since_ns) if run.is_verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
     counted = table if since_ns is None else table.since(since_ns)
-    summary = summarize(counted, verification, run.beside)
+    summary = summarize(counted, verification, run.helper_waits)
     metrics = summary.metrics
-    if asked.load.operation is not Verb.PUT:  # nothing was uploaded that could be lost
-        metrics = {name: value for name, value in metrics.items() if name not in _OF_UPLOADS}
+    if request.load.operation is not Verb.PUT:  # nothing was uploaded that could be lost
+        metrics = {name: value for name, value in metrics.items() if name not in _UPLOAD_METRICS}
         verification = None
     ok_bytes = (metrics["payload_bytes_per_op"] or 0) * summary.outcomes.get(Outcome.OK, 0)
-    on_wire = wire.believed(run.carried, asked.load.operation, round(ok_bytes), run.item.missing)
+    on_wire = wire.trusted_counts(run.carried, request.load.operation, round(ok_bytes), run.item.missing)
     metrics = {
         **metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None,
         "wire_bytes_per_op": on_wire.bytes / len(table) if on_wire.bytes is not None and table else None,
     }  # fmt: skip
-    tried = len(table), asked.load.ops
-    ending = describe_end(counted, asked.load.until, tried, run.start_ns, run.end_ns) if asked.load.until else End()
-    return _Measured(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
+    tried = len(table), request.load.ops
+    ending = describe_end(counted, request.load.until, tried, run.start_ns, run.end_ns) if request.load.until else End()
+    return _Measurement(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
 
 
-def _info(run: OpenRun, measured: _Measured, entries: Entries) -> dict[str, Any]:
+def _entry_info(run: OpenRun, measurement: _Measurement, entries: Entries) -> dict[str, Any]:
     """Return the extra_info of a run's entry."""
-    entry = run.asked.entry
+    entry = run.request.entry
     return {
-        **entries.info(run.asked.subject, run.item, entry.published, run.profile_digest), **entry.extra,
-        **_run_info(run, measured.summary, measured.verification), **wire.told(measured.on_wire),
-        **warm_up_info(run, measured.left_out), **measured.ending.info,
-        **_by_operation(run, measured), **measured.metrics,
+        **entries.common_info(run.request.subject, run.item, entry.published, run.profile_digest), **entry.extra,
+        **_run_info(run, measurement.summary, measurement.verification), **wire.wire_info(measurement.on_wire),
+        **warm_up_info(run, measurement.warm_up_ops), **measurement.ending.info,
+        **_info_by_operation(run, measurement), **measurement.metrics,
     }  # fmt: skip
 
 
-_OF_ONE_OPERATION = (
+_OPERATION_METRICS = (
     "ok_rate", "throttled_rate", "failed_rate", "corrupt_rate", "service_p50", "service_p99", "response_p50",
     "response_p99",
 )  # fmt: skip
 
 
-def _by_operation(run: OpenRun, measured: _Measured) -> dict[str, Any]:
-    """Return what an entry says of each kind of operation; nothing unless it is of a load that mixes several."""
-    if not run.asked.entry.store or run.asked.load.size_bytes is not None:
+def _info_by_operation(run: OpenRun, measurement: _Measurement) -> dict[str, Any]:
+    """Return the metrics of each kind of operation for the entry. Empty unless the load mixes several kinds."""
+    if not run.request.entry.store or run.request.load.size_bytes is not None:
         return {}
     kinds: dict[str, Any] = {}
-    for code in sorted(set(measured.counted.codes("verb"))):
-        summary = summarize(measured.counted.of_verb(VERBS[code]), None, run.beside)
-        metrics = {name: summary.metrics[name] for name in _OF_ONE_OPERATION}
+    for code in sorted(set(measurement.counted.codes("verb"))):
+        summary = summarize(measurement.counted.of_verb(VERBS[code]), None, run.helper_waits)
+        metrics = {name: summary.metrics[name] for name in _OPERATION_METRICS}
         kinds[VERBS[code].value] = {"ops": summary.ops, **metrics}
     return {"by_operation": kinds}
 
 
 def _operation_notes(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note on each kind of operation, where a run mixes several."""
+    """Return a note on each kind of operation of a run that mixes several."""
     return [
         f"{name}: {figures['ops']:,} operations, {format_metric(figures['ok_rate'], 'ok_rate')} ok, "
         f"p50 {format_metric(figures['response_p50'], 'response_p50')}, "
@@ -229,52 +229,52 @@ def _operation_notes(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _spread(run: OpenRun, measured: _Measured) -> Mapping[str, Sequence[float]]:
+def _ranking_samples(run: OpenRun, measurement: _Measurement) -> Mapping[str, Sequence[float]]:
     """Return the samples by which providers, or the two sides of a comparison, are ranked."""
-    if run.asked.subject.turn is not None:
-        return {"quiet_service": quiet_service_s(measured.counted, run.beside)}
-    return spread_of(measured.counted, measured.summary.response_s)
+    if run.request.subject.turn is not None:
+        return {"quiet_service": quiet_service_s(measurement.counted, run.helper_waits)}
+    return spread_of(measurement.counted, measurement.summary.response_s)
 
 
-def _write_records(run: OpenRun, measured: _Measured, run_id: str, logs: Iterable[Path]) -> str:
+def _write_records(run: OpenRun, measurement: _Measurement, run_id: str, logs: Iterable[Path]) -> str:
     """Write the records into one file, remove the agents' logs, and return the file's name for the entry.
 
-    Raises ResultsError if it cannot be written; then the logs stay.
+    Raises ResultsError, and leaves the logs, if the file cannot be written.
     """
     path = run.folder.parent / f"{run.folder.name}.parquet"
-    subject = run.asked.subject
+    subject = run.request.subject
     about = {
         "nodeid": subject.nodeid, "run_id": run_id, "start_ns": str(run.start_ns),
-        "start_wall_ms": str(run.start_wall_ms), **_block_of(subject),
+        "start_wall_ms": str(run.start_wall_ms), **_block_info(subject),
     }  # fmt: skip
-    oplog.write_parquet(measured.table, path, about, measured.since_ns)
+    oplog.write_parquet(measurement.table, path, about, measurement.since_ns)
     shutil.rmtree(run.folder, ignore_errors=True)
     for log in logs:
         log.unlink(missing_ok=True)
     return str(Path(path.parent.name) / path.name)
 
 
-def _store(
-    run: OpenRun, measured: _Measured, entries: Entries, info: dict[str, Any],
+def _store_entry(
+    run: OpenRun, measurement: _Measurement, entries: Entries, info: dict[str, Any],
     judgements: Sequence[expect.Judgement], doubts: Sequence[str], spread: Mapping[str, Sequence[float]],
 ) -> None:  # fmt: skip
     """Add the run's entry, with the response times of its operations as pytest-benchmark's data."""
-    info["stats_of"] = f"response time of operations ({run.asked.load.operation.value}) that succeeded"
-    data_s = measured.summary.response_s
+    info["stats_of"] = f"response time of operations ({run.request.load.operation.value}) that succeeded"
+    data_s = measurement.summary.response_s
     if not data_s:
         info["stats_of"] = "elapsed time: no operation succeeded"
         data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
     entries.add(
-        run.asked.subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=run.asked.entry.gate
+        run.request.subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=run.request.entry.gate
     )
 
 
 def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> list[str]:
-    """Return a doubt if a server has failed that the run has chosen by itself: then the provider is not to blame.
+    """Return a doubt if a server that this run started has failed, because the provider is not to blame then.
 
     Args:
-        servers: which these are, or an empty text.
-        kinds: number of operations by kind of error.
+        servers: names these servers, or is empty.
+        kinds: the number of operations by kind of error.
         ops: operations that were tried.
     """
     failed = kinds.get(ErrorKind.SERVER, 0)
@@ -283,98 +283,107 @@ def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> lis
     return [f"{failed} of {ops} operations failed by an error of {servers}, which this run started"]
 
 
-def _block_of(subject: Subject) -> dict[str, str]:
-    """Return what records of a block say of it."""
+def _block_info(subject: Subject) -> dict[str, str]:
+    """Return the metadata by which the records of a block of a comparison are recognized."""
     turn = subject.turn
     return {} if turn is None else {"side": turn.side, "block": str(turn.number), "provider": subject.provider}
 
 
-def answer(
+def make_answer(
     info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
     ops: Mapping[str, Any] | None = None, tried: bytes = b"",
 ) -> Merged:  # fmt: skip
     """Return the answer that all agents get for a run or a conclusion."""
-    judged = tuple((each.status, each.line) for each in judgements)
-    return Merged(info, judged, tuple(doubts), tuple(notes), ops or {}, tried)
+    statuses = tuple((judgement.status, judgement.line) for judgement in judgements)
+    return Merged(info, statuses, tuple(doubts), tuple(notes), ops or {}, tried)
 
 
-def planned_of(load: LoadShape) -> dict[str, Any]:
-    """Return what an entry says of how long a load was to be. Bounded by time, its operations may differ by chance."""
+def plan_info(load: LoadShape) -> dict[str, Any]:
+    """Return the planned length of a load for its entry.
+
+    With a time limit, the number of operations is left to chance.
+    """
     return {"planned_ops": None, "for_s": load.for_s} if load.for_s else {"planned_ops": load.ops}
 
 
 def _may_end_early(run: OpenRun) -> bool:
-    """Return whether fewer operations than planned are no surprise."""
-    return run.end_ns is not None or run.asked.load.ends_by_time
+    """Return whether the run may have done fewer operations than planned without a doubt about it."""
+    return run.end_ns is not None or run.request.load.ends_by_time
 
 
-def _time_notes(run: OpenRun, measured: _Measured) -> list[str]:
-    """Return a note if a closed loop had done the most that it may do before its time was up."""
-    load = run.asked.load
-    if not load.ends_by_time or len(measured.table) < load.ops:
+def _time_notes(run: OpenRun, measurement: _Measurement) -> list[str]:
+    """Return a note if a closed loop did all its operations before its time was up."""
+    load = run.request.load
+    if not load.ends_by_time or len(measurement.table) < load.ops:
         return []
     return [f"all {load.ops:,} operations, the most that it may do, were done before the {load.for_s:g} s were up"]
 
 
-def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
-    """Return what an entry says of the warm-up; nothing if there is none."""
-    warm_up_s = run.asked.load.warm_up_s
+def warm_up_info(run: OpenRun, warm_up_ops: int | None = None) -> dict[str, Any]:
+    """Return the warm-up's length, and its operations if known, for the entry. Empty without a warm-up."""
+    warm_up_s = run.request.load.warm_up_s
     if not warm_up_s:
         return {}
-    return {"warm_up_s": warm_up_s} | ({} if left_out is None else {"warm_up_ops": left_out})
+    return {"warm_up_s": warm_up_s} | ({} if warm_up_ops is None else {"warm_up_ops": warm_up_ops})
 
 
-def _warm_up_notes(run: OpenRun, measured: _Measured) -> list[str]:
-    if not run.asked.load.warm_up_s:
+def _warm_up_notes(run: OpenRun, measurement: _Measurement) -> list[str]:
+    if not run.request.load.warm_up_s:
         return []
-    note, unsuccessful = f"warm-up of {run.asked.load.warm_up_s:g} s: {measured.left_out:,} operations left out", 0
-    for block in measured.table.blocks():
+    note, unsuccessful = (
+        f"warm-up of {run.request.load.warm_up_s:g} s: {measurement.warm_up_ops:,} operations left out",
+        0,
+    )
+    for block in measurement.table.blocks():
         fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
         unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)
     return [f"{note}, {unsuccessful:,} of them did not succeed" if unsuccessful else note]
 
 
 def _tried_by_sensor(table: OpTable) -> bytes:
-    """Return how many operations of each sensor were tried; see ``Merged``."""
+    """Return the number of operations that each sensor tried, as in ``Merged.tried``."""
     sensors, seqs = table.column("sensor"), table.column("seq")
-    found = array("I", bytes(4 * (max(sensors, default=-1) + 1)))
+    counts = array("I", bytes(4 * (max(sensors, default=-1) + 1)))
     for sensor, seq in zip(sensors, seqs, strict=True):
-        found[sensor] = max(found[sensor], seq + 1)
-    return found.tobytes()
+        counts[sensor] = max(counts[sensor], seq + 1)
+    return counts.tobytes()
 
 
-def _drift(run: OpenRun, measured: _Measured) -> str:
-    """Return how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
-    if run.asked.load.until:
-        return measured.ending.drift
-    return describe_drift(measured.summary) if run.asked.entry.store and run.asked.subject.turn is None else ""
+def _drift_text(run: OpenRun, measurement: _Measurement) -> str:
+    """Return in words how the metric of an entry drifted, or an empty text.
+
+    Parts of a conclusion are too short for a drift, and two sides in turns share it: neither is examined.
+    """
+    if run.request.load.until:
+        return measurement.ending.drift
+    return describe_drift(measurement.summary) if run.request.entry.store and run.request.subject.turn is None else ""
 
 
-def _doubts(run: OpenRun, measured: _Measured, max_lateness_s: float) -> list[str]:
-    """Return why this run's numbers may be wrong."""
-    summary, left_out = measured.summary, measured.left_out
-    doubts, planned = [], run.asked.load.ops
+def _list_doubts(run: OpenRun, measurement: _Measurement, max_lateness_s: float) -> list[str]:
+    """Return the reasons why this run's numbers may be wrong."""
+    summary, warm_up_ops = measurement.summary, measurement.warm_up_ops
+    doubts, planned = [], run.request.load.ops
     late_s = summary.metrics["lateness_p99"]
     if late_s is not None and late_s > max_lateness_s:
         doubts.append(f"{SATURATED}lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
     starved, usual_s = summary.metrics["starved_share"] or 0.0, summary.metrics["service_p50"] or 0.0
     if starved > _MOST_STARVED and starved * usual_s > max_lateness_s:
         doubts.append(f"{STARVED}{starved:.0%} of the operations' time")
-    tried = summary.ops + left_out
+    tried = summary.ops + warm_up_ops
     if tried < planned and not _may_end_early(run):
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
-    if left_out and not summary.ops:
-        doubts.append(f"all operations were due in the warm-up of {run.asked.load.warm_up_s:g} s")
-    return [*doubts, *measured.ending.doubts]
+    if warm_up_ops and not summary.ops:
+        doubts.append(f"all operations were due in the warm-up of {run.request.load.warm_up_s:g} s")
+    return [*doubts, *measurement.ending.doubts]
 
 
 def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification | None) -> dict[str, Any]:
-    """Return what else the extra_info of one run's entry holds: all counts, and what the load was."""
-    load = run.asked.load
+    """Return the part of extra_info that only a run has: all counts, and a description of its load."""
+    load = run.request.load
     return {
         "start_wall_ms": run.start_wall_ms,
         "ops": summary.ops,
-        **planned_of(load),
+        **plan_info(load),
         "files": verification.checked if verification else None,
         "lost": verification.lost if verification else None,
         "silently_lost": verification.silent if verification else None,
@@ -382,11 +391,11 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
         **summary.errors(),
         "digest_checked": verification.digest_checked if verification else None,
-        "operation": run.asked.load.operation.value,
+        "operation": run.request.load.operation.value,
         **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
         "cpu_share": run.cpu_share,
         "steal_share": run.steal_share,
-        "starved_unknown": run.beside.why or None,
+        "starved_unknown": run.helper_waits.why or None,
         "client_cpu_s": run.client_cpu_s,
         "reference_cpu_s": fmean(run.reference_s) if run.reference_s else None,
         **summary.quiet,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.load.names import Labels, entry_names, label_of
+from pytest_cloudbench.load.names import Labels, entry_names, parse_label
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_the_label_ends_the_full_name_and_belongs_to_the_function_in_the_name() 
     assert entry_names("t.py::test_it", "test_it", "up") == ("t.py::test_it#up", "test_it#up")
     assert entry_names("t.py::test_it[a]", "test_it[a]", "") == ("t.py::test_it[a]", "test_it[a]")
     for label in ("", "up", "up-2", "2"):
-        assert label_of("t.py::test_it[a]", entry_names("t.py::test_it[a]", "test_it[a]", label)[0]) == label
+        assert parse_label("t.py::test_it[a]", entry_names("t.py::test_it[a]", "test_it[a]", label)[0]) == label
 
 
 def test_a_label_is_read_whatever_path_the_test_is_stored_under() -> None:
     fullname, _ = entry_names("suites/iot/test_iot.py::test_it[a]", "test_it[a]", "up")
-    assert label_of("test_iot.py::test_it[a]", fullname) == "up"
-    assert label_of("load.bench.toml", "load.bench.toml#up") == "up"
+    assert parse_label("test_iot.py::test_it[a]", fullname) == "up"
+    assert parse_label("load.bench.toml", "load.bench.toml#up") == "up"

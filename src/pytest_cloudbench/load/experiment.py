@@ -1,4 +1,4 @@
-"""The ``experiment`` fixture: what an experiment does on every agent.
+"""The ``experiment`` fixture, on every agent.
 
 What may live here: one run from its empty folder to its merged result, and conclusions from several runs.
 """
@@ -62,33 +62,37 @@ from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.workload.arrival import Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
-_AGAIN = 1000
-"""Runs of a test that is measured again count from the next thousand on: their files and records are new ones."""
+_RUNS_PER_REPETITION = 1000
+"""Runs of a repeated test are numbered from the next thousand on, so that their files and records are new ones."""
 
-_SAMPLES = 64
+_SAMPLES_PER_REPORT = 64
 """The number of response times that all agents together report at a time, for the live line."""
 
-_PART_ONLY = EntryOptions(store=False)
+_NO_ENTRY = EntryOptions(store=False)
 
-_KEPT = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
-_ERRORS = ("errors", "error_details")
-"""What a conclusion needs from each of its runs."""
+_SHARED_KEYS = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
+_ERROR_KEYS = ("errors", "error_details")
+"""The values of each run that a conclusion needs."""
 
 
-def _own(parts: Sequence[Result]) -> dict[str, Any]:
-    """Combines several runs: the CPU share of the busiest run, the agents' CPU time, and the errors of all runs."""
+def _combine_parts(parts: Sequence[Result]) -> dict[str, Any]:
+    """Combine several runs: the CPU share of the busiest run, the agents' CPU time, and the errors of all runs."""
     counts, details = Counter[str](), dict[str, Counter[str]]()
     for part in parts:
         counts.update(part.info.get("errors", {}))
-        for kind, told in part.info.get("error_details", {}).items():
-            details.setdefault(kind, Counter()).update({each["detail"]: each["count"] for each in told["said"]})
+        for kind, listed in part.info.get("error_details", {}).items():
+            details.setdefault(kind, Counter()).update(
+                {message["detail"]: message["count"] for message in listed["said"]}
+            )
     shares = [part["cpu_share"] for part in parts if part.info.get("cpu_share") is not None]
     cpu_s = [part.info.get("client_cpu_s") for part in parts]
     return {
         "cpu_share": max(shares, default=None),
         "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
         "errors": dict(counts),
-        "error_details": error_details(counts, {kind: said.items() for kind, said in details.items()}),
+        "error_details": error_details(
+            counts, {kind: counts_of_kind.items() for kind, counts_of_kind in details.items()}
+        ),
     }
 
 
@@ -99,12 +103,12 @@ class Result:
     Attributes:
         info: every metric by name (see docs/method.md), and what a reader needs to trust it.
         judgements: (status, line) of each expectation and gate.
-        doubts: why the numbers may be wrong; empty if there is no known reason.
-        notes: what else the controller has to say.
+        doubts: reasons why the numbers may be wrong, empty if none is known.
+        notes: further remarks of the controller.
         ops: with ``detail``, columns of all operations in the order of their start: ``sensor``, ``seq``, ``outcome``,
             ``kind`` (texts), ``start_s`` from the run's start, ``service_s``, ``response_s``, ``first_byte_s`` (None
-            if it is not known).
-        files: with ``keep``, the files that the run has left on the provider, for the next one.
+            if unknown).
+        files: with ``keep``, the files that the run has left on the provider for the next one.
     """
 
     info: Mapping[str, Any]
@@ -116,7 +120,7 @@ class Result:
     tried: bytes = field(default=b"", repr=False)
 
     def __getitem__(self, metric: str) -> Any:
-        """Return a metric or extra value; None if it is not known. Raises UnknownMetric."""
+        """Return a metric or extra value, None if it is unknown. Raises UnknownMetric if the run has no such value."""
         if metric not in self.info:
             meant = did_you_mean(metric, [*METRICS.keys() & self.info.keys(), *self.info])
             raise UnknownMetric(f"{metric}: this run has no such metric{meant or '; docs/method.md lists all'}")
@@ -124,12 +128,12 @@ class Result:
 
     @property
     def ok_s(self) -> list[float]:
-        """With ``detail``, the service times of operations that succeeded, in the order of their start."""
-        taken = zip(self.ops["service_s"], self.ops["outcome"], strict=True)
-        return [taken_s for taken_s, outcome in taken if outcome == "ok"]
+        """The service times of operations that succeeded, in the order of their start. Needs ``detail``."""
+        rows = zip(self.ops["service_s"], self.ops["outcome"], strict=True)
+        return [service_s for service_s, outcome in rows if outcome == "ok"]
 
     def check(self) -> None:
-        """Assert this experiment's expectations and gates; call it last.
+        """Assert this experiment's expectations and gates. Call it last.
 
         Raises ExpectationBroken when a claim is broken (or a gate cannot be judged), and ExpectationUnknown
         when an expectation cannot be judged. Without a recorded expectation it passes.
@@ -151,27 +155,27 @@ class _Part:
     task: Upload | FileOperation
     files: Files
     deal: Deal
-    asked: Start
+    request: Start
     budget: Budget
     is_prepared: bool
 
 
 @dataclass(slots=True)
 class Experiment:
-    """Runs operations on all agents at the same time and merges what they measured.
+    """An experiment, which runs operations on all agents at the same time and merges their results.
 
     Attributes:
         agent: this process in the fleet.
-        provider: where the operations go.
+        provider: the provider that is measured.
         facts: the run's facts.
-        test: the test function's name; expectations can be limited to it.
+        test: the test function's name, to which expectations can be limited.
         nodeid, name, params: pytest's names for the item.
         unmet: collects the lines of gates that must fail the item, whatever the test does with its results.
-        properties: collects what machine-readable reports say about the item (``user_properties``).
-        turn: which block of a comparison of two sides this is; None for an ordinary test.
-        margins: of the regression gate, by metric, from the item's marks.
-        suite: what the item's suite declares about its entries, as plain data.
-        stored_name: under which the item's runs are stored; its node id, if empty.
+        properties: collects the item's properties for machine-readable reports (``user_properties``).
+        turn: the block of a comparison of two sides, None for an ordinary test.
+        margins: margins of the regression gate by metric, from the item's marks.
+        suite: the declarations of the item's suite about its entries, as plain data.
+        stored_name: the name under which the item's runs are stored. If it is empty, they have its node id.
     """
 
     agent: Agent
@@ -189,13 +193,13 @@ class Experiment:
     stored_name: str = ""
     _runs: int = 0
     _labels: Labels = field(default_factory=Labels)
-    _kept: list[str] = field(default_factory=list)
+    _kept_folders: list[str] = field(default_factory=list)
     _parts: list[Result] = field(default_factory=list)
-    _around: Unmeasured = field(init=False)
+    _unmeasured: Unmeasured = field(init=False)
 
     def __post_init__(self) -> None:
-        self._around = Unmeasured(self.agent, self.provider, self.facts)
-        self._runs = _AGAIN * (self.agent.again or 0)
+        self._unmeasured = Unmeasured(self.agent, self.provider, self.facts)
+        self._runs = _RUNS_PER_REPETITION * (self.agent.again or 0)
 
     def run(
         self, load: Load | Generator | None = None, entry: EntryOptions | None = None, **keywords: Unpack[RunKeywords]
@@ -203,21 +207,21 @@ class Experiment:
         """Upload new files, or run another operation on existing files: one file per operation.
 
         Args:
-            load: what is done, and when; a payload and keywords stand for a ``Load`` of them.
-            entry: what becomes of the numbers.
-            keywords: fields of ``Load`` and of ``EntryOptions``, in place of what the two above say.
+            load: the operations and their due times. A payload and keywords make a ``Load``, too.
+            entry: options for its entry.
+            keywords: fields of ``Load`` and of ``EntryOptions``, which replace those of the two above.
 
-        Raises UsageError for conflicting arguments or an operation that the provider lacks, FleetError when the
-        controller is gone, CloudError when the folder cannot be made, filled or listed, ServiceError if a service died.
+        Raises UsageError for conflicting arguments or an operation that the provider lacks, FleetError if the
+        controller is gone, CloudError if the folder cannot be made, filled or listed, ServiceError if a service died.
         """
         load, entry = parse_request(load, entry, keywords)
         self._runs += 1
         if entry.store:
             entry = replace(entry, label=self._labels.new(entry.label))
-        run = self._part(load, replace(entry, gate=self._margins(entry.gate)))
-        result = self._within_folder(run)
-        told = {key: result[key] for key in (*_KEPT, *_ERRORS) if key in result.info}
-        self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
+        run = self._prepare_part(load, replace(entry, gate=self._merge_margins(entry.gate)))
+        result = self._run_in_folder(run)
+        shared = {key: result[key] for key in (*_SHARED_KEYS, *_ERROR_KEYS) if key in result.info}
+        self._parts.append(Result(shared, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
 
     def conclude(
@@ -229,123 +233,125 @@ class Experiment:
     ) -> Result:  # fmt: skip
         """Make one entry from the results of several runs with ``store=False``, and judge it.
 
-        The entry has the doubts, notes and record files of those runs. All agents call this with the same arguments:
-        conclusions are pure functions of merged results.
+        The entry has the doubts, notes and record files of those runs. All agents call this with the same arguments,
+        because conclusions are pure functions of merged results.
 
         Args:
-            metrics: values by name; expectations and gates can name the metrics of this package, and those that the
-                suite declares. None is "not known". Any other is kept and shown like a fact.
+            metrics: values by name. Expectations and gates can name the metrics of this package, and those that the
+                suite declares. None means unknown. Any other value is kept and shown like a fact.
             rounds_s: the durations that pytest-benchmark compares, at least one.
-            stats_of: what these durations are.
-            of: the runs that it combines; None for all runs that no conclusion has used yet.
-            columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
-            extra: what else the entry should hold (plain data), such as every level that was tried.
+            stats_of: a description of these durations.
+            of: the runs that it combines. None for all runs that no conclusion has used yet.
+            columns: names of metrics, or of values in ``extra``, for the table at the end of the run.
+            extra: further values for the entry (plain data), such as every level that was tried.
             label: names the entry if a test makes several.
             published: figures to show beside the measured ones, with their ``source``.
-            doubts: why the numbers may be wrong, besides the doubts of the runs.
+            doubts: reasons why the numbers may be wrong, besides the doubts of the runs.
             notes: other remarks to show with the numbers, besides the notes of the runs.
             expect: expectations besides those that are recorded in a file.
             gate: see ``run``.
-            spread: maps a metric to its value in each repeat, in order; providers can be told apart from five repeats
-                on.
+            spread: maps a metric to its value in each repeat, in order. Providers can be distinguished with five
+                repeats or more.
         """
         self._runs += 1
         label = self._labels.new(label)
         parts = self._parts if of is None else of
-        concluded = {part.info.get("ops_file") for part in parts}
-        self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded]
-        told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
-        noted = [*notes, *(note for part in parts for note in part.notes)]
-        run = self._name()
+        concluded_files = {part.info.get("ops_file") for part in parts}
+        self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded_files]
+        all_doubts = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
+        all_notes = [*notes, *(note for part in parts for note in part.notes)]
+        run = self._run_name()
         entry = EntryOptions(
-            label, extra=extra or {}, notes=tuple(dict.fromkeys(noted)), published=published or {},
-            expect=tuple(expect), gate=self._margins(gate),
+            label, extra=extra or {}, notes=tuple(dict.fromkeys(all_notes)), published=published or {},
+            expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
-        asked = Conclusion(
-            self._subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
-            tuple(dict.fromkeys(told)), ops=sum(part["ops"] for part in parts),
-            loop=parts[-1]["loop"] if parts else None, own=_own(parts),
+        conclusion = Conclusion(
+            self._make_subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
+            tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
+            loop=parts[-1]["loop"] if parts else None, own=_combine_parts(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: group_values(values, median) or list(values) for name, values in (spread or {}).items()},
         )  # fmt: skip
-        return self._result(self.agent.gather(f"conclude:{run}", asked), label)
+        return self._take_result(self.agent.gather(f"conclude:{run}", conclusion), label)
 
     @contextmanager
     def scratch(self, payload: Generator) -> Iterator[tuple[str, Files]]:
         """Make a folder on the provider for work outside ``run``: on a fresh emulator, or journaled on a real service.
 
-        Gives the name of this run, and what is to be written into the folder, which is removed at the end. All agents
+        Yield the name of this run, and the files to write into the folder, which is removed at the end. All agents
         enter and leave it together. Raises CloudError, FleetError and ServiceError like ``run``.
         """
         self._runs += 1
-        name = self._name()
+        name = self._run_name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
-        self._agree(name, Start(self._subject(name, "", stores=False), LoadShape(0, 0), _PART_ONLY))
+        self._ask_consent(name, Start(self._make_subject(name, "", stores=False), LoadShape(0, 0), _NO_ENTRY))
         try:
             self.agent.once(
-                f"folder:{name}", lambda: self._around.make_folder(folder, mkdir=True, is_fresh=not self._kept)
+                f"folder:{name}",
+                lambda: self._unmeasured.make_folder(folder, mkdir=True, is_fresh=not self._kept_folders),
             )
-            self._around.prepare_driver(name, folder)
+            self._unmeasured.prepare_driver(name, folder)
             try:
                 yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
             finally:
                 if not self.agent.stop.is_set():
-                    self.agent.once(f"clean:{name}", lambda: self._around.remove_folder(folder))
+                    self.agent.once(f"clean:{name}", lambda: self._unmeasured.remove_folder(folder))
         except (CloudError, FleetError) as error:
-            self._blame(error)
+            self._raise_if_service_died(error)
             raise
 
     @contextmanager
     def logged(self, run: str, load: LoadShape) -> Iterator[OpLog]:
-        """A log for this agent's work in ``scratch``; it is merged into the run's records, a part of a conclusion.
+        """Yield a log for this agent's work in ``scratch``. Its records become a part of the next conclusion.
 
-        ``load`` is what is planned. All agents enter and leave together.
+        ``load`` is the plan of that work. All agents enter and leave together.
         """
-        self.agent.gather(f"start:{run}", Start(self._subject(run, "", stores=False), load, _PART_ONLY))
+        self.agent.gather(f"start:{run}", Start(self._make_subject(run, "", stores=False), load, _NO_ENTRY))
         with _open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
-        result = self._handed_in(run, log, "", stopped="", verified=False)
-        told = {key: result[key] for key in _KEPT if key in result.info}  # failures there are part of the method
-        self._parts.append(replace(result, info=told))
+        result = self._hand_in_log(run, log, "", stopped="", verified=False)
+        # Without the errors: failures there are part of the method.
+        shared = {key: result[key] for key in _SHARED_KEYS if key in result.info}
+        self._parts.append(replace(result, info=shared))
 
     @contextmanager
     def elsewhere(self, provider: Provider) -> Iterator[None]:
-        """Within, runs go to another provider. What they keep there is removed at the end."""
-        before = self.provider, self._around, self._kept
-        self.provider, self._around, self._kept = provider, Unmeasured(self.agent, provider, self.facts), []
+        """Direct the runs of the block to another provider. Files that they keep there are removed at the end."""
+        former = self.provider, self._unmeasured, self._kept_folders
+        self.provider, self._unmeasured, self._kept_folders = provider, Unmeasured(self.agent, provider, self.facts), []
         try:
             yield
         finally:
             self.close()
-            self.provider, self._around, self._kept = before
+            self.provider, self._unmeasured, self._kept_folders = former
 
     def remove(self, files: Files) -> bool:
-        """Remove a run's kept files now instead of at the end of the test. What cannot be removed now is removed then.
+        """Remove a run's kept files now instead of at the end of the test. If that fails, they are removed then.
 
-        Return whether they are gone. Raises UsageError for files that no run of this test kept.
+        Return whether they are removed. Raises UsageError for files that no run of this test kept.
         """
-        if files.folder not in self._kept:
+        if files.folder not in self._kept_folders:
             raise UsageError(f"experiment.remove: {files.folder} was not kept by a run of this test, or is removed")
-        if gone := bool(
-            self.agent.once(f"remove:{files.folder}", partial(self._around.try_remove_folder, files.folder))
+        if is_removed := bool(
+            self.agent.once(f"remove:{files.folder}", partial(self._unmeasured.try_remove_folder, files.folder))
         ):
-            self._kept.remove(files.folder)
-        return gone
+            self._kept_folders.remove(files.folder)
+        return is_removed
 
     def report(self, text: str, file: str = "", content: str = "") -> None:
         """Show a text below the tables at the end. All agents call this with the same arguments.
 
         Args:
             text: some lines.
-            file: the name of a file to keep in ``folder``; the end of the text says where it is.
+            file: the name of a file to keep in ``folder``. Its path is shown after the text.
             content: the file's content.
 
-        A test of two sides (``--cloudbench-versus``) shows none. Raises FleetError when the file cannot be written.
+        A test of two sides (``--cloudbench-versus``) shows no text. Raises FleetError if the file cannot be written.
         """
         if self.turn is not None:
             return  # one block does not speak for both sides
-        told = TextReport(text, str(self.folder / file) if file else "", content)
-        self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", told))
+        message = TextReport(text, str(self.folder / file) if file else "", content)
+        self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", message))
 
     @property
     def folder(self) -> Path:
@@ -353,25 +359,25 @@ class Experiment:
         return Path(self.facts.results) / slug(self.nodeid)
 
     def close(self) -> None:
-        """Remove the files that runs have kept. The fixture does it."""
-        kept, self._kept = self._kept, []
-        for folder in kept:
+        """Remove the files that runs have kept. The fixture calls this."""
+        folders, self._kept_folders = self._kept_folders, []
+        for folder in folders:
             if not self.agent.stop.is_set():
-                self.agent.once(f"clean:{folder}", partial(self._around.remove_folder, folder))
+                self.agent.once(f"clean:{folder}", partial(self._unmeasured.remove_folder, folder))
 
-    def _margins(self, given: Mapping[str, Any] | None) -> dict[str, float | None]:
-        """Return the margins of an entry: the item's, and over them its own. Raises UsageError."""
-        if not given:
+    def _merge_margins(self, own_margins: Mapping[str, Any] | None) -> dict[str, float | None]:
+        """Return the item's margins, with the entry's own ones in place of some of them. Raises UsageError."""
+        if not own_margins:
             return dict(self.margins)
         from pytest_cloudbench.judge.watched import parse_margins
 
-        return {**self.margins, **parse_margins(given, f"{self.nodeid}: gate")}
+        return {**self.margins, **parse_margins(own_margins, f"{self.nodeid}: gate")}
 
     # -- one run ----------------------------------------------------------------------------------
 
-    def _part(self, load: Load, entry: EntryOptions) -> _Part:
+    def _prepare_part(self, load: Load, entry: EntryOptions) -> _Part:
         """Prepare this agent's part of a run. Raises UsageError."""
-        name, is_new, provider = self._name(), load.on is None, self.provider
+        name, is_new, provider = self._run_name(), load.on is None, self.provider
         if load.on is None:
             assert load.payload is not None  # see Load.check
             payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
@@ -380,78 +386,79 @@ class Experiment:
         else:
             files, deal = (
                 load.on.in_turn() if load.in_turn else load.on,
-                Deal.from_load(load, self._chosen(load.on, load.sample, name), self.facts.seed),
+                Deal.from_load(load, self._sample_files(load.on, load.sample, name), self.facts.seed),
             )
         check_memory(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         prepares = is_new and load.operation is not Verb.PUT
-        asked = Start(
-            self._subject(name, entry.label, stores=entry.store), _shape_of(load, deal, files, prepares), entry,
+        request = Start(
+            self._make_subject(name, entry.label, stores=entry.store), _load_shape(load, deal, files, prepares), entry,
             addresses=provider.addresses,
         )  # fmt: skip
         work = deal.traced_work(self.agent.index, self.agent.count)
         task = make_task(provider.driver, load.operation, files, work.targets if work else {})
         agent, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
         budget = agent_budget(deal, files.payload, prepares, agent, bounds)
-        return _Part(name, load, task, files, deal, asked, budget, prepares)
+        return _Part(name, load, task, files, deal, request, budget, prepares)
 
-    def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
-        """Return a random share of kept files, the same on every agent; at least one."""
+    def _sample_files(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
+        """Return a random share of kept files, the same on every agent, and at least one file."""
         if sample >= 1.0:
             return on.members
         count = max(1, round(sample * len(on.members)))
         return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
 
-    def _within_folder(self, run: _Part) -> Result:
-        """Run a load in its folder, which is made and removed if it is the run's own."""
+    def _run_in_folder(self, run: _Part) -> Result:
+        """Run a load in its folder, which is made and removed here if it is the run's own."""
         folder, is_new, mkdir = run.files.folder, run.load.on is None, run.load.mkdir
-        self._agree(run.name, run.asked.replace(planned_s=run.deal.planned_s() / self.facts.time_scale))
+        self._ask_consent(run.name, run.request.replace(planned_s=run.deal.planned_s() / self.facts.time_scale))
         try:
             if is_new:
-                is_fresh = not self._kept and (mkdir or self._runs % _AGAIN == 1)
+                is_fresh = not self._kept_folders and (mkdir or self._runs % _RUNS_PER_REPETITION == 1)
                 self.agent.once(
-                    f"folder:{run.name}", lambda: self._around.make_folder(folder, mkdir=mkdir, is_fresh=is_fresh)
+                    f"folder:{run.name}", lambda: self._unmeasured.make_folder(folder, mkdir=mkdir, is_fresh=is_fresh)
                 )
             try:
-                result = self._measured(run)
+                result = self._measure(run)
                 if run.load.keep:
                     if is_new:
-                        self._kept.append(folder)
-                    return replace(result, files=_kept(run.files, run.deal, result.tried))
+                        self._kept_folders.append(folder)
+                    return replace(result, files=_written_files(run.files, run.deal, result.tried))
                 return result
             finally:
-                if is_new and folder not in self._kept and not self.agent.stop.is_set():
-                    self.agent.once(f"clean:{run.name}", lambda: self._around.remove_folder(folder))
+                if is_new and folder not in self._kept_folders and not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{run.name}", lambda: self._unmeasured.remove_folder(folder))
         except (CloudError, FleetError) as error:
-            self._blame(error)
+            self._raise_if_service_died(error)
             raise
 
-    def _agree(self, name: str, asked: Start) -> None:
-        """Before anything is written that outlives the run, let the controller announce it, and ask the user if it
-        must.
+    def _ask_consent(self, name: str, request: Start) -> None:
+        """Let the controller announce a run whose files outlive it, and ask the user if necessary.
 
         Raises FleetError if the run may not begin.
         """
         if self.provider.is_kept:
-            self.agent.once(f"agree:{name}", lambda: self.agent.ask("agree", asked))
+            self.agent.once(f"agree:{name}", lambda: self.agent.ask("agree", request))
 
-    def _blame(self, error: Exception) -> None:
-        """Raise ServiceError if the emulator has died, since that explains the error."""
+    def _raise_if_service_died(self, error: Exception) -> None:
+        """Raise ServiceError if the emulator has died, because that explains the error."""
         why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
         if why:
             raise ServiceError(f"{why}; its records are kept, run again") from error
 
-    def _measured(self, run: _Part) -> Result:
+    def _measure(self, run: _Part) -> Result:
         agent, deal = self.agent, run.deal
         if run.load.mkdir or run.load.on is not None:
-            self._around.prepare_driver(run.name, run.files.folder)
+            self._unmeasured.prepare_driver(run.name, run.files.folder)
         stopped = ""
         if run.is_prepared:
             members = deal.agent_files(agent.index, agent.count)
-            stopped = self._around.upload(run.name, run.files, members, run.budget)
+            stopped = self._unmeasured.upload(run.name, run.files, members, run.budget)
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.load.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
 
-        def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float], late_s: float | None) -> None:
+        def report_progress(
+            done: int, throttled: int, failed: int, sample_s: Sequence[float], late_s: float | None
+        ) -> None:
             in_flight = engine.in_flight if engine is not None else 0
             agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s), late_s, in_flight))
             if watch is not None:
@@ -459,8 +466,8 @@ class Experiment:
 
         engine: Engine | None = None
         watch: RunWatch | None = None
-        with _open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
-            log.samples = max(1, _SAMPLES // agent.count)
+        with _open_log(agent, self.facts, self.nodeid, run.name, report_progress) as log:
+            log.samples = max(1, _SAMPLES_PER_REPORT // agent.count)
             driver = self.provider.driver
             requests = driver.requests if isinstance(driver, Counting) else None
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
@@ -469,33 +476,33 @@ class Experiment:
                 engine.record = watch.record
                 watch.end_engine(engine)
             begun_cpu_s = time.process_time()
-            stopped = self._load(run, engine, planned_s, stopped, watch)
+            stopped = self._apply_load(run, engine, planned_s, stopped, watch)
             cpu_s = engine.measured_cpu_s() if run.load.warm_up_s else time.process_time() - begun_cpu_s
-            log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
+            log.stop()  # it stays open until it is handed in, so that it survives the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
-                agent.once(f"list:{run.name}", lambda: self._around.send_listing(run.name, run.files.folder))
-        return self._handed_in(run.name, log, run.asked.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
+                agent.once(f"list:{run.name}", lambda: self._unmeasured.send_listing(run.name, run.files.folder))
+        return self._hand_in_log(run.name, log, run.request.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
 
-    def _handed_in(
+    def _hand_in_log(
         self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
     ) -> Result:
-        """Hand in this agent's finished log. Return what the controller made of all agents' logs."""
+        """Hand in this agent's finished log. Return the result that the controller merged from all agents' logs."""
         agent = self.agent
         for piece in () if agent.same_clock else log.pieces():  # only if the controller cannot read it where it is
             agent.ask("records", LogPiece(run, piece))
         path = str(log.path) if agent.same_clock else ""
         done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, agent.clock_offset_ns)
-        return self._result(agent.gather(f"result:{run}", done), label)
+        return self._take_result(agent.gather(f"result:{run}", done), label)
 
-    def _load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
-        """Put this agent's share of the load on the provider. Return why it ended early, or an empty text."""
+    def _apply_load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
+        """Run this agent's share of the load. Return the reason if it ended early, or an empty text."""
         agent, facts, deal = self.agent, self.facts, run.deal
         mine = range(agent.index, deal.sensors, agent.count)
 
-        def start_ns(planned_s: float = planned_s) -> int:
-            told = agent.gather(f"start:{run.name}", run.asked.replace(planned_s=planned_s, pid=agent.pid))
-            began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
+        def wait_for_start(planned_s: float = planned_s) -> int:
+            answer = agent.gather(f"start:{run.name}", run.request.replace(planned_s=planned_s, pid=agent.pid))
+            began_ns = Started.from_plain(answer).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)
             if deal.for_s:
                 engine.end_ns = began_ns + round(deal.for_s / facts.time_scale * 1e9)
@@ -504,7 +511,7 @@ class Experiment:
             return began_ns
 
         if stopped:
-            start_ns()
+            wait_for_start()
             return stopped
         try:
             if isinstance(deal.arrival, Threads):
@@ -512,25 +519,27 @@ class Experiment:
                     deal.agent_files(agent.index, agent.count),
                     deal.agent_threads(agent.index, agent.count),
                 )
-                engine.run_pool(deal.arrival, threads, files, facts.seed, start_ns, facts.time_scale)
+                engine.run_pool(deal.arrival, threads, files, facts.seed, wait_for_start, facts.time_scale)
             elif isinstance(deal.arrival, ThinkTime):
-                engine.run_closed(deal.arrival, mine, deal.ops_of_sensor, facts.seed, start_ns(), facts.time_scale)
+                engine.run_closed(
+                    deal.arrival, mine, deal.ops_of_sensor, facts.seed, wait_for_start(), facts.time_scale
+                )
             else:
                 schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
                 schedule = schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)
-                engine.run_schedule(schedule, start_ns(schedule.horizon_s))
+                engine.run_schedule(schedule, wait_for_start(schedule.horizon_s))
         except BudgetError as error:
             return str(error)
         return ""
 
     # -- what is known before it starts -----------------------------------------------------------
 
-    def _name(self) -> str:
-        """Names this run within the session."""
+    def _run_name(self) -> str:
+        """Return the name of this run within the session."""
         block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
         return f"{self.nodeid}#{self._runs}{block}"
 
-    def _subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
+    def _make_subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
         fullname, name = entry_names(self.stored_name or self.nodeid, self.name, label)
         provider = self.provider
         return Subject(
@@ -540,16 +549,16 @@ class Experiment:
 
     # -- its result -----------------------------------------------------------------------------
 
-    def _result(self, answer: Any, label: str) -> Result:
-        result = result_of(answer)
+    def _take_result(self, answer: Any, label: str) -> Result:
+        result = parse_result(answer)
         self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
         if "expectations" in result.info:  # it is an entry, not part of one
             self.properties += properties(result.info, result.judgements, label)
         return result
 
 
-def result_of(answer: Any) -> Result:
-    """Builds the result from the controller's answer."""
+def parse_result(answer: Any) -> Result:
+    """Build the result from the controller's answer."""
     merged = Merged.from_plain(answer)
     return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops, tried=merged.tried)
 
@@ -565,8 +574,8 @@ def _open_log(
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 
 
-def _kept(files: Files, deal: Deal, tried: bytes) -> Files:
-    """Return the files that a run has left; one that ended early has said how many there are of each sensor."""
+def _written_files(files: Files, deal: Deal, tried: bytes) -> Files:
+    """Return the files that a run has left. ``tried`` has the number of each sensor's files if the run ended early."""
     if not tried:
         return replace(
             files, members=deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else (), limits=deal.limits
@@ -579,7 +588,7 @@ def _kept(files: Files, deal: Deal, tried: bytes) -> Files:
     return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)
 
 
-def _shape_of(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
+def _load_shape(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
     work, payload = deal.traced_work(0, 1), files.payload
     ops = work.ops if work else deal.ops
     threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None

@@ -1,7 +1,7 @@
-"""What the agents of an experiment and the controller say to each other.
+"""The messages between the agents of an experiment and the controller.
 
-One class per message or answer; ``fleet.messages`` sends them over a channel. A single number, a text or a list of
-texts needs no class: it is sent as it is. Imported by fifty agents: keep it light.
+One class per message or answer, which ``fleet.messages`` sends over a channel. A single number, a text or a list of
+texts is sent as it is, without a class. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pytest_cloudbench.model import Verb
 
 
 class Turn(Message, frozen=True):
-    """Whose turn it is where two sides are measured by one test; one turn is one block (``load.versus.turns``).
+    """The next turn of a test that measures two sides. One turn is one block (``load.versus.turns``).
 
     Attributes:
         number: of the block, from 0.
         side: ``A`` or ``B``.
-        pair: of two blocks that stand together, from 0; the first one warms up and is not compared.
-        is_over: there is no such block: the comparison is made.
-        properties: then, what machine-readable reports say about it.
+        pair: the number of the pair of blocks, from 0. The first pair warms up and is not compared.
+        is_over: True if the comparison is finished, and there is no such block.
+        properties: properties of the finished comparison, for machine-readable reports.
     """
 
     number: int
@@ -39,26 +39,29 @@ class Turn(Message, frozen=True):
 
 
 class BlockEnded(Message, frozen=True):
-    """An agent is done with a block, and did not fail; the answer, when all are, is the next ``Turn``."""
+    """The end of a block on an agent that did not fail.
+
+    The answer, once all agents have sent it, is the next ``Turn``.
+    """
 
     is_skipped: bool = False
 
 
 class Subject(Message, frozen=True):
-    """Who an entry is about.
+    """The test and the provider of an entry.
 
     Attributes:
-        run: names the run, or the conclusion, within the session.
+        run: the name of the run, or of the conclusion, within the session.
         nodeid, name, test, params: pytest's names for the item.
         fullname: the entry's name.
         folder: the folder of the run's logs, below the session's records.
         provider: the provider's spec, or the sync client's.
         profile: the emulator's behaviour profile, or None for a real service.
-        is_kept: whether the files written outlive the run.
+        is_kept: whether written files outlive the run.
         versions: versions of the libraries that do the work.
         emulated: whether ``all``, ``some`` or ``none`` of the provider's parts are emulators.
-        turn: which block of a comparison of two sides it is; None for an ordinary run.
-        suite: what the test's suite declares about its entries, as plain data; empty if it declares nothing.
+        turn: the block of a comparison of two sides, None for an ordinary run.
+        suite: the declarations of the test's suite about its entries, as plain data. Empty if there are none.
     """
 
     run: str
@@ -78,20 +81,20 @@ class Subject(Message, frozen=True):
 
 
 class LoadShape(Message, frozen=True):
-    """What a run is going to do; a field is None if it is not known or does not apply.
+    """The plan of a run. A field is None if it is unknown or does not apply.
 
     Attributes:
         ops, bytes: planned operations, and bytes that they move.
         prepared: unmeasured uploads before the run.
-        sensors, ops_per_sensor, threads, arrival, loop: who runs operations, and when they are due.
+        sensors, ops_per_sensor, threads, arrival, loop: the sources of operations, and their due times.
         size_bytes, payload: of each file.
-        names: what files are called.
-        operation: what is measured.
-        warm_up_s: seconds from the start; operations due in it are left out of metrics.
-        for_s: when a run ends that is bounded by time, in seconds from the start; 0 if its operations bound it.
-        until: what ends the run early.
-        may_drift: whether a drift is no surprise, and therefore no doubt.
-        detail: whether every operation's times are asked for.
+        names: the names of the files.
+        operation: the measured operation.
+        warm_up_s: seconds from the start. Operations that are due in it are left out of metrics.
+        for_s: the end of a run with a time limit, in seconds from the start. 0 without such a limit.
+        until: the metric that ends the run early when it is steady.
+        may_drift: whether a drift is expected, and therefore no doubt.
+        detail: whether every operation's times are returned.
         keeps: whether its files are for another run.
     """
 
@@ -116,20 +119,20 @@ class LoadShape(Message, frozen=True):
 
     @property
     def ends_by_time(self) -> bool:
-        """Whether it is a closed loop that a time ends: ``ops`` is then the most that it may do."""
+        """True for a closed loop with a time limit. ``ops`` is then the most that it may do."""
         return self.for_s > 0 and self.loop == "closed"
 
 
 class Start(Message, frozen=True):
-    """An agent is ready for a run; the answer, when all are, is ``Started``.
+    """The request of an agent to begin a run. The answer, once all agents have sent it, is ``Started``.
 
     Attributes:
-        subject: whose run it is.
-        load: of all agents together.
-        entry: what becomes of its numbers.
-        planned_s: how long this agent takes at least.
-        addresses: host and port of the provider's services; none if it has none, None if only parts of it have.
-        pid: this agent's process; 0 on another host.
+        subject: the test and the provider.
+        load: the plan of all agents together.
+        entry: options for its entry.
+        planned_s: the shortest time that this agent takes.
+        addresses: host and port of the provider's services. Empty without services, None if only parts of it have some.
+        pid: this agent's process, 0 on another host.
     """
 
     subject: Subject
@@ -147,16 +150,16 @@ class Started(Message, frozen=True):
 
 
 class HandedIn(Message, frozen=True):
-    """An agent is done with a run; the answer, when all are, is ``Merged``.
+    """The end of a run on one agent. The answer, once all agents have sent it, is ``Merged``.
 
     Attributes:
-        run: which one.
+        run: the run's name.
         log_path: the agent's log, or an empty text if it was sent in pieces.
-        notes: what the log has to say.
+        notes: remarks about the log.
         cpu_s: the agent's own CPU time without that of a warm-up, None if it was not measured.
-        stopped: why it ended early, or an empty text.
+        stopped: the reason if it ended early, or an empty text.
         verified: whether the provider's listing was sent.
-        clock_offset_ns: add it to the log's times to get the controller's.
+        clock_offset_ns: is added to the log's times to get the controller's.
     """
 
     run: str
@@ -169,10 +172,10 @@ class HandedIn(Message, frozen=True):
 
 
 class Merged(Message, frozen=True):
-    """What the controller has made of a run or of a conclusion; see ``Experiment.Result``.
+    """The merged result of a run or of a conclusion. See ``experiment.Result``.
 
     ``tried`` has the number of operations of each sensor (unsigned, 4 bytes each) if a run that keeps its files ended
-    early; otherwise it is empty.
+    early. Otherwise it is empty.
     """
 
     info: Mapping[str, Any]
@@ -184,17 +187,17 @@ class Merged(Message, frozen=True):
 
 
 class Conclusion(Message, frozen=True):
-    """What a test concludes from several runs, or from something else it measured; the answer is ``Merged``.
+    """A test's conclusion from several runs, or from other measurements. The answer is ``Merged``.
 
     Attributes:
-        subject: whose conclusion it is.
-        entry: how it is called, judged and shown.
+        subject: the test and the provider.
+        entry: options for its entry.
         metrics, rounds_s, stats_of, columns, doubts, spread: see ``Experiment.conclude``.
-        shown: further values; they hide metrics of the same name from readers, but not from expectations.
-        ops: operations of all runs that it is made of.
+        shown: further values. They hide metrics of the same name from readers, but not from expectations.
+        ops: operations of all its runs.
         ops_files: their records.
         loop: ``open`` or ``closed``, None if there was no load.
-        own: what the runs say together, by the entry's key names: how busy the machine was, and errors.
+        own: values of all its runs together, by the entry's key names: how busy the machine was, and errors.
     """
 
     subject: Subject
@@ -223,7 +226,10 @@ class SwitchFaults(Message, frozen=True):
 
 
 class ListingPage(Message, frozen=True):
-    """Some of the files that the provider lists in a run's folder, as columns. The answer is how many were received."""
+    """Some of the files that the provider lists in a run's folder, as columns.
+
+    The answer is the number received so far.
+    """
 
     run: str
     names: tuple[str, ...]
@@ -239,16 +245,16 @@ class LogPiece(Message, frozen=True):
 
 
 class LogMoved(Message, frozen=True):
-    """An agent's log continues elsewhere."""
+    """The new path of an agent's log."""
 
     run: str
     path: str
 
 
 class ProgressReport(Message, frozen=True):
-    """How far an agent is: operations so far; since its last report a sample of response times, and the lateness.
+    """The progress of an agent: operations so far, and a sample of response times and lateness since its last report.
 
-    ``in_flight``: operations that have begun and not ended.
+    ``in_flight`` is the number of operations that have begun and not ended.
     """
 
     done: int
@@ -260,11 +266,11 @@ class ProgressReport(Message, frozen=True):
 
 
 class Watched(Message, frozen=True):
-    """Successful operations after the warm-up, for a run that may end early: 8 bytes each, signed.
+    """Successful operations after the warm-up, for a run that may end early. Numbers are signed, with 8 bytes each.
 
     Attributes:
-        run: which one.
-        ends_ns: when each ended, on the controller's clock.
+        run: the run's name.
+        ends_ns: the end of each, on the controller's clock.
         amounts: see ``judge.steady.amount_of``.
     """
 
@@ -274,14 +280,17 @@ class Watched(Message, frozen=True):
 
 
 class EndOfRun(Message, frozen=True):
-    """The controller ends a run: operations that are due at this time of its clock, or later, are not begun."""
+    """The early end of a run.
+
+    Operations that are due at this time of the controller's clock, or later, are not begun.
+    """
 
     run: str
     end_ns: int
 
 
 class TextReport(Message, frozen=True):
-    """A text for the end of the session, and what to keep in a file; ``path`` is empty if there is no file."""
+    """A text for the end of the session, and the content of a file. ``path`` is empty without a file."""
 
     text: str
     path: str
@@ -293,12 +302,12 @@ class TextReport(Message, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SeriesPlan:
-    """How long a series lasts.
+    """The length of a series.
 
     Attributes:
-        rounds: the number of rounds if no duration is given.
-        duration_s: no round except the first begins later than this; the time between sessions does not count.
-        pause_s: between the end of a round and the next one. ``--time-scale`` divides both times.
+        rounds: the number of rounds if there is no duration.
+        duration_s: no round except the first begins later than this. The time between sessions does not count.
+        pause_s: the pause between the end of a round and the next one. ``--time-scale`` divides both times.
     """
 
     rounds: int
@@ -307,7 +316,7 @@ class SeriesPlan:
 
 
 class SeriesOpen(Message, frozen=True):
-    """Begin a series, or continue one; see ``load.series.Series`` for what the fields mean."""
+    """The request to begin a series, or to continue one. ``load.series.Series`` explains the fields."""
 
     name: str
     key: Mapping[str, Any]
@@ -318,28 +327,28 @@ class SeriesOpen(Message, frozen=True):
 
 
 class SeriesNext(Message, frozen=True):
-    """Is there another round? ``is_later``: after one of this session. The answer is a ``SeriesRound``."""
+    """The request for another round, ``is_later`` after one of this session. The answer is a ``SeriesRound``."""
 
     name: str
     is_later: bool
 
 
 class SeriesRound(Message, frozen=True):
-    """The number of the next round, or None if there is none; and how long to wait before it."""
+    """The number of the next round, None if there is none, and the pause before it."""
 
     number: int | None
     pause_s: float
 
 
 class SeriesAdd(Message, frozen=True):
-    """Write down a round."""
+    """A round to write into the state file."""
 
     name: str
     line: Mapping[str, Any]
 
 
 class SeriesPage(Message, frozen=True):
-    """Some lines from a byte offset; the answer is ``SeriesLines``."""
+    """The request for some lines from a byte offset. The answer is ``SeriesLines``."""
 
     name: str
     offset: int
@@ -350,7 +359,7 @@ class SeriesLines(Message, frozen=True):
 
     Attributes:
         lines: in order.
-        offset: where the next ones begin, 0 if there are none.
+        offset: the byte offset of the next ones, 0 if there are none.
         file: the name of the state file.
         was_torn: whether its last line was incomplete when it was opened.
     """
@@ -372,14 +381,14 @@ class Whereabouts(Message, frozen=True):
 
 
 class ClockReading(Message, frozen=True):
-    """An agent's clock against the controller's, None if the agent takes no part."""
+    """The offset of an agent's clock from the controller's, None if the agent takes no part."""
 
     index: int
     offset: Offset | None
 
 
 class UploadSeen(Message, frozen=True):
-    """One upload on the writer's clock; ``problem`` is the kind of error, or an empty text."""
+    """One upload on the writer's clock. ``problem`` is the kind of error, or an empty text."""
 
     start_ns: int
     end_ns: int

@@ -1,7 +1,7 @@
-"""What a run of load suites needs from pytest and its other plugins.
+"""Defaults for a run of load suites, in pytest and its other plugins.
 
-What may live here: defaults that a suite sets through public options, each only if the user has not
-said otherwise. A user's own ``conftest.py`` may call ``adopt`` for experiments of its own.
+What may live here: defaults that a suite sets through public options, each only if the user has not chosen another
+value. A user's own ``conftest.py`` may call ``adopt`` for experiments of its own.
 """
 
 from __future__ import annotations
@@ -17,33 +17,36 @@ from pytest_cloudbench.results.places import given_options, is_storage_named, se
 
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
-"""Plugins that a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
+"""Plugins that a load agent does not use, with the options that need them all the same.
+
+Fifty workers would load each.
+"""
 
 _ONLY_SUITES = {"benchmark": "--benchmark", "anyio": "anyio_mode"}
-"""The same if only load suites are run: the controller makes the entries, and no suite is asynchronous."""
+"""Further such plugins if only load suites are run: the controller makes the entries, and no suite is asynchronous."""
 
 
 def adopt(config: pytest.Config, folder: Path) -> None:
-    """Store results below ``--cloudbench-results``, and judge by ``folder``'s ``expectations.toml``.
+    """Store results below ``--cloudbench-results``, and judge by the ``expectations.toml`` in ``folder``.
 
     pytest-benchmark's own table is left to ``--benchmark-compare`` and ``--benchmark-verbose``.
     """
     if config.option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
         config.option.cloudbench_expectations = str(folder / "expectations.toml")
-    _store(config, folder)
+    _store_results(config, folder)
 
 
 def adopt_files(config: pytest.Config) -> None:
     """Do the same for a run of configuration files only, which hold their own expectations."""
-    _store(config, config.invocation_params.dir / Path(config.args[0].partition("::")[0]).parent)
+    _store_results(config, config.invocation_params.dir / Path(config.args[0].partition("::")[0]).parent)
 
 
-def _store(config: pytest.Config, folder: Path) -> None:
+def _store_results(config: pytest.Config, folder: Path) -> None:
     option: Any = config.option
     config.stash[_ADOPTED] = folder
     if not hasattr(option, "benchmark_storage") or option.collectonly:
         return
-    if hasattr(config, "workerinput"):  # only the controller compares; otherwise each worker would say that it does
+    if hasattr(config, "workerinput"):  # only the controller compares, or each worker would say that it does
         option.benchmark_compare = None
     if not is_storage_named(config):
         option.benchmark_storage = f"file://{session_results_folder(config)}"
@@ -51,44 +54,45 @@ def _store(config: pytest.Config, folder: Path) -> None:
         option.benchmark_quiet = True
 
 
-def adopted(config: pytest.Config) -> bool:
+def is_adopted(config: pytest.Config) -> bool:
     """Return whether this run is one of load suites."""
     return _ADOPTED in config.stash
 
 
 def suite_folder(name: str) -> Path | None:
-    """Return a suite's folder in the installed package for a name as in ``--pyargs``; None for any other name."""
+    """Return a suite's folder in the installed package for a name as in ``--pyargs``, None for any other name."""
     if not f"{name}.".startswith("pytest_cloudbench.suites."):
         return None
-    below = name.partition("::")[0].split(".")[1:]
-    path = Path(__file__).parent.parent.joinpath(*below)
-    return next((each for each in (path, path.parent) if each.is_dir()), None)
+    parts = name.partition("::")[0].split(".")[1:]
+    path = Path(__file__).parent.parent.joinpath(*parts)
+    return next((candidate for candidate in (path, path.parent) if candidate.is_dir()), None)
 
 
 def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Start the workers of a load suite without plugins that it never uses."""
-    if not adopted(config):
+    if not is_adopted(config):
         return
-    plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
+    plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only_suites(config, config.stash[_ADOPTED]) else {})}
     # A key of a plugin's in the configuration file would be unknown to workers without it.
-    given = f"{' '.join(given_options(config))} {_keys(config.inipath)}"
-    blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
+    mentioned = f"{' '.join(given_options(config))} {_configuration_keys(config.inipath)}"
+    blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in mentioned]
     options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
     for spec in specs:
         spec.env.setdefault("PYTEST_ADDOPTS", options.strip())
 
 
-def _keys(configuration: Path | None) -> str:
-    """Return the keys in a configuration file, whichever its format. What its comments name is not asked for."""
+def _configuration_keys(configuration: Path | None) -> str:
+    """Return the keys in a configuration file of any format, without those in comments."""
     lines = configuration.read_text("utf-8", "replace").splitlines() if configuration else []
     return " ".join(line.partition("=")[0] for line in lines if "=" in line and not line.lstrip().startswith("#"))
 
 
-def _runs_only(config: pytest.Config, folder: Path) -> bool:
+def _runs_only_suites(config: pytest.Config, folder: Path) -> bool:
     """Return whether the command line names only suites in ``folder``."""
-    named = [str(arg) for arg in config.args]
-    folders = [suite_folder(name) if config.option.pyargs else None for name in named]
+    names = [str(arg) for arg in config.args]
+    folders = [suite_folder(name) if config.option.pyargs else None for name in names]
     paths = [
-        at or config.invocation_params.dir / name.partition("::")[0] for at, name in zip(folders, named, strict=True)
+        installed or config.invocation_params.dir / name.partition("::")[0]
+        for installed, name in zip(folders, names, strict=True)
     ]
     return all(path.resolve().is_relative_to(folder.resolve()) for path in paths)

@@ -1,4 +1,4 @@
-"""What a test asks of ``experiment.run``: a load, and what becomes of its entry.
+"""The arguments of ``experiment.run``: a load, and options for its entry.
 
 Imported by fifty agents: keep it light.
 """
@@ -22,15 +22,15 @@ from pytest_cloudbench.workload.payload import Generator
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files in a folder on the provider, as one run has written them.
+    """The files that one run has written into a folder on the provider.
 
     Attributes:
         folder: absolute path.
-        payload: what is in them.
-        members: (sensor, sequence number) of each.
-        named: what they are called; None for sensor and sequence number, with the payload's suffix if it has one.
-        limits: how many files each sensor has, if the run that wrote them ended early.
-        cycle: how many files of each sensor are used again and again, if operations may outnumber them.
+        payload: makes their content.
+        members: (sensor, sequence number) of each file.
+        named: their names. None for sensor and sequence number, with the payload's suffix if it has one.
+        limits: the number of files of each sensor, if the run that wrote them ended early.
+        cycle: the number of files of each sensor that are used in turn, if operations may outnumber them.
     """
 
     folder: str
@@ -42,23 +42,23 @@ class Files:
 
     @property
     def names(self) -> FileNames:
-        """What they are called."""
+        """The names of the files."""
         return self.named or FileNames(getattr(self.payload, "suffix", "") or FileNames().suffix)
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of the file of a sensor and sequence number."""
-        return f"{self.folder}/{self.names.path(sensor, self._number(sensor, seq))}"
+        return f"{self.folder}/{self.names.path(sensor, self._cycled_number(sensor, seq))}"
 
     def file(self, sensor: int, seq: int) -> tuple[str, Content]:
         """Return the path and the content of the file of a sensor and sequence number."""
-        return self.path(sensor, seq), self.payload.content(sensor, self._number(sensor, seq))
+        return self.path(sensor, seq), self.payload.content(sensor, self._cycled_number(sensor, seq))
 
     def in_turn(self) -> Files:
         """Return the same files, such that a sensor's operation after the last file uses the first one again."""
         counts = Counter(sensor for sensor, _ in self.members)
         return replace(self, cycle=[counts[sensor] for sensor in range(max(counts, default=-1) + 1)], limits=None)
 
-    def _number(self, sensor: int, seq: int) -> int:
+    def _cycled_number(self, sensor: int, seq: int) -> int:
         return seq % self.cycle[sensor] if sensor < len(self.cycle) and self.cycle[sensor] else seq
 
 
@@ -67,29 +67,29 @@ class Load:
     """Operations on a provider: one file per operation, on all agents together.
 
     Attributes:
-        payload: makes the content of each file; not needed with ``on``.
+        payload: makes the content of each file. Not needed with ``on``.
         arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
             one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
-        sensors: logical sensors, shared out evenly among the agents.
+        sensors: logical sensors, divided evenly among the agents.
         ops_per_sensor: operations of each sensor.
         for_s: in an open loop, the operations that are due in so many seconds, instead of ``ops_per_sensor``. A closed
             loop begins no operation after this time, and has ``ops_per_sensor`` (or ``files``) at most.
         files: with ``Threads``, the number of files instead of the two above.
-        operation: what is measured. All but an upload need files; if ``on`` names none, they are uploaded first,
-            unmeasured. A download is compared with what was uploaded.
-        on: files that an earlier run kept; with ``Threads`` all of them, or a random ``sample``.
+        operation: the measured operation. All but an upload need files. Without ``on``, they are uploaded first,
+            unmeasured. A download is compared with the uploaded content.
+        on: files that an earlier run kept. With ``Threads`` all of them are used, or a random ``sample``.
         in_turn: with ``on`` and sensors, use a sensor's files again from the first one, so that operations may
             outnumber files.
         sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
-        keep: leave the files for another run of this test; they are removed at its end.
+        keep: leave the files for another run of this test. They are removed at its end.
         verify: after uploads and deletions, compare the provider's listing.
-        mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied: a
-            provider in trouble is then measured instead of waited for.
-        names: what new files are called, if that matters.
-        warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
+        mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied, so that a
+            provider in trouble is measured as it is.
+        names: the names of new files, if they matter.
+        warm_up_s: operations that are due in so many first seconds are recorded, and left out of all metrics.
         until: end the run on all agents when a metric has been steady, with that many operations at most.
-        may_drift: times may rise or fall steadily: that is then a note and not a doubt.
-        detail: return every operation's times (``Result.ops``); meant for up to a few thousand operations.
+        may_drift: a steady rise or fall of times is a note and not a doubt.
+        detail: return every operation's times (``Result.ops``). Meant for up to a few thousand operations.
     """
 
     payload: Generator | None = None
@@ -130,7 +130,7 @@ class Load:
             raise UsageError(f"experiment.run: until: {until.metric} says nothing about {self.operation.value}")
 
     def _check_time(self) -> None:
-        """Raise UsageError for a time that contradicts the number of operations, or leaves it open."""
+        """Raise UsageError for a ``for_s`` that contradicts the number of operations, or lacks it in a closed loop."""
         if not self.for_s:
             return
         if self.for_s <= self.warm_up_s:
@@ -149,12 +149,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class EntryOptions:
-    """What becomes of the numbers of a load, or of a conclusion: how its entry is called, judged and shown.
+    """Options for the entry of a load or of a conclusion: how it is named, judged and shown.
 
     Attributes:
-        label: names the entry if a test makes several; the second one with a label ``x`` is ``x-2``.
+        label: names the entry if a test makes several. The second one with a label ``x`` is ``x-2``.
         store: make an entry, judge its expectations and show it. Otherwise the load is part of a conclusion.
-        extra: what else the entry should hold (plain data).
+        extra: further values for the entry (plain data).
         notes: remarks to show with the numbers.
         published: figures by metric to show beside the measured ones, with their ``source``.
         expect: expectations besides those that are recorded in a file.
@@ -200,22 +200,22 @@ class RunKeywords(TypedDict, total=False):
     gate: Mapping[str, Any] | None
 
 
-_OF_ENTRY = frozenset(each.name for each in fields(EntryOptions))
+_ENTRY_FIELDS = frozenset(entry_field.name for entry_field in fields(EntryOptions))
 
 
 def parse_request(
     load: Load | Generator | None, entry: EntryOptions | None, keywords: Mapping[str, Any]
 ) -> tuple[Load, EntryOptions]:
-    """Return the load and the entry that a call of ``experiment.run`` asks for: keywords take the place of fields.
+    """Return the load and the entry options of a call of ``experiment.run``. Keywords take the place of fields.
 
-    Raises TypeError for a keyword that neither has, and UsageError as ``Load.check`` does.
+    Raises TypeError for a keyword that neither has, and UsageError like ``Load.check``.
     """
-    of_load = {name: value for name, value in keywords.items() if name not in _OF_ENTRY}
-    of_entry = {name: value for name, value in keywords.items() if name in _OF_ENTRY and value is not None}
-    of_entry |= {name: tuple(of_entry[name]) for name in ("notes", "expect") if name in of_entry}
+    load_fields = {name: value for name, value in keywords.items() if name not in _ENTRY_FIELDS}
+    entry_fields = {name: value for name, value in keywords.items() if name in _ENTRY_FIELDS and value is not None}
+    entry_fields |= {name: tuple(entry_fields[name]) for name in ("notes", "expect") if name in entry_fields}
     if not isinstance(load, Load):
-        load = Load(**({} if load is None else {"payload": load}) | of_load)
-    elif of_load:
-        load = replace(load, **of_load)
+        load = Load(**({} if load is None else {"payload": load}) | load_fields)
+    elif load_fields:
+        load = replace(load, **load_fields)
     load.check()
-    return load, replace(entry or EntryOptions(), **of_entry)
+    return load, replace(entry or EntryOptions(), **entry_fields)

@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.results.series import SeriesFile
 
-_PAGE = 200
+_LINES_PER_PAGE = 200
 
 
 class SeriesKeeper:
-    """The controller's half: what is known about every series of this session."""
+    """The controller's half: the state of every series of this session."""
 
     def __init__(self, facts: RunFacts, invoked_in: Path) -> None:
-        self._facts, self._invoked_in = facts, invoked_in
+        self._facts, self._start_folder = facts, invoked_in
         self._open: dict[str, tuple[SeriesFile, SeriesPlan, float]] = {}
 
     def answers(self) -> dict[str, Callable[[str, Any], Any]]:
-        """What agents can ask for, by name. Each raises ResultsError and UsageError."""
+        """Return the handlers of agents' requests by name. Each raises ResultsError and UsageError."""
         return {
-            "series-open": lambda _, asked: self.begin(SeriesOpen.from_plain(asked)),
-            "series-next": lambda _, asked: self.next(SeriesNext.from_plain(asked)),
-            "series-add": lambda _, asked: self.add(SeriesAdd.from_plain(asked)),
-            "series-page": lambda _, asked: self.page(SeriesPage.from_plain(asked)),
+            "series-open": lambda _, message: self.begin(SeriesOpen.from_plain(message)),
+            "series-next": lambda _, message: self.next(SeriesNext.from_plain(message)),
+            "series-add": lambda _, message: self.add(SeriesAdd.from_plain(message)),
+            "series-page": lambda _, message: self.page(SeriesPage.from_plain(message)),
             "series-end": lambda _, name: self.end(name),
             "series-now": lambda _, __: time.time(),
         }
@@ -57,57 +57,57 @@ class SeriesKeeper:
             file.close()
         self._open.clear()
 
-    def begin(self, asked: SeriesOpen) -> None:
+    def begin(self, message: SeriesOpen) -> None:
         """Begin a series, or continue one."""
         from pytest_cloudbench.results import series
 
-        key, setup, plan = asked.key, asked.setup, asked.plan
+        key, setup, plan = message.key, message.setup, message.plan
         folder = Path(self._facts.results).parent / "series"
-        if asked.resume is None:
-            name = slug(f"{asked.name}-{self._facts.run_id}")
+        if message.resume is None:
+            name = slug(f"{message.name}-{self._facts.run_id}")
             file = series.create_series(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": asdict(plan)})
         else:
-            path = self._invoked_in / asked.resume if asked.resume else series.find_latest(folder, key)
+            path = self._start_folder / message.resume if message.resume else series.find_latest(folder, key)
             if path is None:
                 raise UsageError(f"resume: {folder} has no unfinished series of {key['test']} with {key['provider']}")
             file = series.resume_series(path, key, setup)
-            if asked.keeps_plan:
-                plan = _kept_plan(file)
+            if message.keeps_plan:
+                plan = _recorded_plan(file)
         file.add({"session": {"at_s": time.time(), "run_id": self._facts.run_id}})
-        self._open[asked.name] = (file, plan, time.monotonic())
+        self._open[message.name] = (file, plan, time.monotonic())
 
-    def next(self, asked: SeriesNext) -> SeriesRound:
+    def next(self, message: SeriesNext) -> SeriesRound:
         """Decide whether there is time for another round."""
-        file, plan, since_s = self._open[asked.name]
+        file, plan, since_s = self._open[message.name]
         scale = self._facts.time_scale
         elapsed_s = (file.observed_s + time.monotonic() - since_s) * scale
-        pause_s = plan.pause_s if asked.is_later else 0.0
+        pause_s = plan.pause_s if message.is_later else 0.0
         if plan.duration_s is None:
             goes_on = file.rounds < plan.rounds
         else:
             goes_on = not file.rounds or elapsed_s + pause_s < plan.duration_s
         return SeriesRound(file.rounds if goes_on else None, pause_s / scale)
 
-    def add(self, asked: SeriesAdd) -> None:
-        """Write down a round."""
-        file, _, _ = self._open[asked.name]
-        file.add({**asked.line, "ended_s": time.time()})
+    def add(self, message: SeriesAdd) -> None:
+        """Write a round into the state file."""
+        file, _, _ = self._open[message.name]
+        file.add({**message.line, "ended_s": time.time()})
 
-    def page(self, asked: SeriesPage) -> SeriesLines:
+    def page(self, message: SeriesPage) -> SeriesLines:
         """Return some lines of a series."""
-        file, _, _ = self._open[asked.name]
-        lines, offset = file.read_page(asked.offset, _PAGE)
+        file, _, _ = self._open[message.name]
+        lines, offset = file.read_page(message.offset, _LINES_PER_PAGE)
         return SeriesLines(tuple(lines), offset, file.path.name, file.was_torn)
 
     def end(self, name: str) -> None:
-        """A series is complete."""
+        """Mark a series as complete, and close its file."""
         file, _, _ = self._open.pop(name)
         file.add({"end": {"at_s": time.time()}})
         file.close()
 
 
-def _kept_plan(file: SeriesFile) -> SeriesPlan:
-    """What a series was begun with."""
+def _recorded_plan(file: SeriesFile) -> SeriesPlan:
+    """Return the plan with which a series was begun. Raises ResultsError if it cannot be read."""
     try:
         return convert(file.header.get("plan"), SeriesPlan)
     except ValidationError as error:
@@ -119,9 +119,9 @@ class Series:
     """A series as a test sees it, the same on every agent.
 
     Args:
-        experiment: whose test, provider and agent it is.
-        setup: what all rounds of one series must have in common; plain data.
-        plan: how long it lasts.
+        experiment: gives the test, the provider and the agent.
+        setup: settings that all rounds of one series must share, as plain data.
+        plan: the number of rounds, or their duration.
         resume: None for a new series, an empty text for the latest unfinished one, or the path of a state file.
         keeps_plan: whether a resumed series keeps its own plan.
 
@@ -134,61 +134,61 @@ class Series:
         self._agent, self._name, self._step, self._is_later = experiment.agent, experiment.name, 0, False
         key = {"test": experiment.test, "provider": experiment.provider.spec, "params": dict(experiment.params)}
         setup = {**setup, "time_scale": experiment.facts.time_scale}
-        self._once("open", SeriesOpen(self._name, key, setup, plan, resume, keeps_plan))
+        self._ask_once("open", SeriesOpen(self._name, key, setup, plan, resume, keeps_plan))
 
     def rounds(self) -> Iterator[int]:
-        """Yields the numbers of the remaining rounds; each must be added before the next one is requested.
+        """Yield the numbers of the remaining rounds. Each must be added before the next one is requested.
 
         Raises ResultsError if one was not.
         """
-        done = -1
+        last = -1
         while not self._agent.stop.is_set():
-            told = SeriesRound.from_plain(self._once("next", SeriesNext(self._name, self._is_later)))
-            if told.number is None:
+            series_round = SeriesRound.from_plain(self._ask_once("next", SeriesNext(self._name, self._is_later)))
+            if series_round.number is None:
                 return
-            if told.number == done:
-                raise ResultsError(f"round {done} of the series was not added")
-            if told.pause_s:
-                self._pause(told.pause_s)
-            done, self._is_later = told.number, True
-            yield done
+            if series_round.number == last:
+                raise ResultsError(f"round {last} of the series was not added")
+            if series_round.pause_s:
+                self._wait_for_all(series_round.pause_s)
+            last, self._is_later = series_round.number, True
+            yield last
 
     def now_s(self) -> float:
-        """Seconds of the Unix epoch, by the controller's clock."""
-        return float(self._once("now"))
+        """Return the seconds since the Unix epoch, by the controller's clock."""
+        return float(self._ask_once("now"))
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write down a round (``round`` is its number); when this returns, a stop cannot lose it."""
-        self._once("add", SeriesAdd(self._name, line))
+        """Write a round into the state file (``round`` is its number). After that, a stop cannot lose it."""
+        self._ask_once("add", SeriesAdd(self._name, line))
 
     def sum(self, fold: Callable[[Iterator[dict[str, Any]]], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return ``fold`` of all lines, including earlier sessions' lines; one agent runs it, all get its result.
+        """Return ``fold`` of all lines, also those of earlier sessions. One agent runs it, and all get its result.
 
         Its result gets ``state_file`` and ``was_torn``.
         """
 
         def work() -> dict[str, Any]:
-            told: dict[str, Any] = {}
+            state: dict[str, Any] = {}
             with self._agent.sign_of_life():
-                return {**fold(self._lines(told)), **told}
+                return {**fold(self._read_all_lines(state)), **state}
 
         self._step += 1
         answer: Mapping[str, Any] = self._agent.once(f"series:{self._step}:sum", work)
         return answer
 
     def end(self) -> None:
-        """Mark the series as finished: it is resumed only if its state file is named."""
-        self._once("end", self._name)
+        """Mark the series as finished. From then on it is resumed only if its state file is named."""
+        self._ask_once("end", self._name)
 
-    def _lines(self, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _read_all_lines(self, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
         offset, is_first = 0, True
         while offset or is_first:
             page = SeriesLines.from_plain(self._agent.ask("series-page", SeriesPage(self._name, offset)))
             offset, is_first = page.offset, False
-            told |= {"state_file": page.file, "was_torn": page.was_torn}
+            state |= {"state_file": page.file, "was_torn": page.was_torn}
             yield from page.lines
 
-    def _pause(self, pause_s: float) -> None:
+    def _wait_for_all(self, pause_s: float) -> None:
         def wait() -> None:
             with self._agent.sign_of_life():
                 self._agent.stop.wait(pause_s)
@@ -196,6 +196,6 @@ class Series:
         self._step += 1
         self._agent.once(f"series:{self._step}:pause", wait)
 
-    def _once(self, do: str, asked: Any = None) -> Any:
+    def _ask_once(self, name: str, message: Any = None) -> Any:
         self._step += 1
-        return self._agent.once(f"series:{self._step}:{do}", lambda: self._agent.ask(f"series-{do}", asked))
+        return self._agent.once(f"series:{self._step}:{name}", lambda: self._agent.ask(f"series-{name}", message))

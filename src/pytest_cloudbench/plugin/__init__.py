@@ -347,7 +347,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     from pytest_cloudbench.load import policy
 
     policy.lean_workers(config, specs)
-    if policy.adopted(config) or is_any_option_given(config, config._parser):
+    if policy.is_adopted(config) or is_any_option_given(config, config._parser):
         _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
 
 
@@ -420,18 +420,18 @@ def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
 @pytest.fixture
 def payloads(request: pytest.FixtureRequest) -> Payloads:
     """Generators of file content, seeded by run and test: ``payloads.random(size_bytes)``..."""
-    from pytest_cloudbench.load.item import facts_of
+    from pytest_cloudbench.load.item import item_facts
     from pytest_cloudbench.workload.payload import Payloads
 
-    return Payloads(f"{facts_of(request.node, _fleet_session(request.config).facts).seed}/{request.node.nodeid}")
+    return Payloads(f"{item_facts(request.node, _fleet_session(request.config).facts).seed}/{request.node.nodeid}")
 
 
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Generator[Experiment]:
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
-    from pytest_cloudbench.load.item import experiment_of
+    from pytest_cloudbench.load.item import make_experiment
 
-    new_experiment: Experiment = experiment_of(request.node, fleet, provider, _fleet_session(request.config).facts)
+    new_experiment: Experiment = make_experiment(request.node, fleet, provider, _fleet_session(request.config).facts)
     yield new_experiment
     new_experiment.close()
 

@@ -31,10 +31,10 @@ from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.propagation import Propagation, propagate
 from pytest_cloudbench.lab.sync.session import SyncSession
 from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, Transfer, Transfers
-from pytest_cloudbench.load.experiment import Result, result_of
+from pytest_cloudbench.load.experiment import Result, parse_result
 from pytest_cloudbench.load.gate.settings import marked_margins
 from pytest_cloudbench.load.gate.verdicts import failing_gates, properties, unmet_gates
-from pytest_cloudbench.load.item import declared_by, params_of, stored_name
+from pytest_cloudbench.load.item import declared_suite, plain_params, stored_name
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.request import EntryOptions
@@ -305,7 +305,7 @@ class LabItem:
         label = self._labels.new(label)
         fullname, _ = entry_names(stored_name(self._item), self._item.name, label)
         test = getattr(self._item, "originalname", self._item.name)
-        test_params = params_of(self._item, "lab", "_client")
+        test_params = plain_params(self._item, "lab", "_client")
         ids = self._item.name.partition("[")[2].removesuffix("]")
         lab = self._current_bench.lab if self._current_bench.session is not None else None
         added = [f"{name}={value} was added to the client's options" for name, value in self._added_options.items()]
@@ -313,7 +313,7 @@ class LabItem:
             f"{self.nodeid}#lab{self._entries}", self.nodeid, fullname,
             f"{test}[{'-'.join(filter(None, (label, ids)))}]", test,
             test_params if params is None else params, "", self.spec, None, is_kept=False,
-            versions={**(lab.versions if lab else {}), **(versions or {})}, suite=declared_by(self._item),
+            versions={**(lab.versions if lab else {}), **(versions or {})}, suite=declared_suite(self._item),
         )  # fmt: skip
         entry = EntryOptions(
             label, extra={"setting": lab.record()} if lab else {}, published=published or {},
@@ -324,7 +324,7 @@ class LabItem:
             subject, entry, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
             shown=extra or {},
         )  # fmt: skip
-        result = result_of(self._agent.ask("alone", conclusion))
+        result = parse_result(self._agent.ask("alone", conclusion))
         unmet_gates(self._item).extend(
             f"{label}: {line}" if label else line for line in failing_gates(result.judgements)
         )

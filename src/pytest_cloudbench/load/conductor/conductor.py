@@ -40,7 +40,7 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Watched,
 )
-from pytest_cloudbench.load.names import label_of
+from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
@@ -406,7 +406,7 @@ def _run_remark(subject: Subject) -> str:
     """Return what distinguishes a run from others of its test: its side or its label, but not a mere number."""
     if subject.turn is not None:
         return f"{subject.turn.side}{'' if subject.turn.pair else ', warm-up'}"
-    label = label_of(subject.nodeid, subject.fullname)
+    label = parse_label(subject.nodeid, subject.fullname)
     return "" if label.isdigit() else label
 
 

@@ -347,7 +347,7 @@ class Serving:
         if not self.entries.findings and not self.entries.comparisons:
             return
         try:
-            is_stored = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
+            is_stored = policy.is_adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
             if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
                 self._storage_folder = benchmarks.storage_folder(self.config)
             self._write_report()

@@ -35,7 +35,7 @@ from pytest_cloudbench.load.gate.history import GateHistory
 from pytest_cloudbench.load.gate.settings import GateSettings
 from pytest_cloudbench.load.gate.text import brief, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
-from pytest_cloudbench.load.names import label_of
+from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 
@@ -349,7 +349,7 @@ class SessionGate:
         """What a reader must know of an entry's answer: a line for each metric that gave it."""
         if isinstance(entry, GatedPairs):
             return list(entry.lines)
-        label = label_of(entry.nodeid, entry.fullname)
+        label = parse_label(entry.nodeid, entry.fullname)
         begin = f"{label}: gate" if label else "gate"
         if entry.why:
             return [f"{begin} {entry.answer}: {entry.why}"]

@@ -25,7 +25,7 @@ from pytest_cloudbench.load.gate.text import difference_text
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
-from pytest_cloudbench.load.names import label_of
+from pytest_cloudbench.load.names import parse_label
 
 _OF_ENTRY = (
     "schema", "machine", "agents", "time_scale", "seed", "run_id", "published", "operation", "loop", "sensors",
@@ -179,7 +179,7 @@ class Contests:
     ) -> GatedPairs:
         """Judge one experiment."""
         ruling = self._ruling(contest, subject.fullname, differences)
-        label = label_of(subject.nodeid, subject.fullname)
+        label = parse_label(subject.nodeid, subject.fullname)
         line = f"{label}: gate {ruling.answer}: " if label else f"gate {ruling.answer}: "
         texts = {name: difference_text(differences[name]) for name in ruling.answers}
         if ruling.answer == "broken":
@@ -201,7 +201,7 @@ class Contests:
             pairs = _pairs(shown)
             differences = self._compared(contest, fullname, pairs)
             info = self._info(shown, differences, stopped, elapsed_s / 60)
-            label = label_of(nodeid, fullname)
+            label = parse_label(nodeid, fullname)
             prefix = f"cloudbench.{label}.versus." if label else "cloudbench.versus."
             told |= {prefix + name: each.answer for name, each in differences.items()}
             told[prefix + "stopped"] = stopped

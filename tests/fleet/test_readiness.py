@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.offsets import Offset, Span
 from pytest_cloudbench.load.probes.reader import SHORT, Attempt
-from pytest_cloudbench.load.probes.readiness import Seen, readiness_of, summarize
+from pytest_cloudbench.load.probes.readiness import ReaderResult, compute_readiness, summarize
 from tests.runs import SPREAD
 
 from .harness import FOLDER, Ended, Lab
@@ -33,8 +33,8 @@ def profile(lab: Lab, name: str, settings: str) -> str:
 # --- what times say -------------------------------------------------------------------------------
 
 
-def seen_of(*attempts: tuple[int, int, str]) -> Seen:
-    return Seen.of([Attempt(start, end, 0, 0, problem) for start, end, problem in attempts])
+def seen_of(*attempts: tuple[int, int, str]) -> ReaderResult:
+    return ReaderResult.from_attempts([Attempt(start, end, 0, 0, problem) for start, end, problem in attempts])
 
 
 @given(
@@ -61,7 +61,7 @@ def test_the_truth_is_between_low_and_high(
         if not problem:
             break
     offsets = [Offset(-shift + error, abs(error), 0) for error in errors]
-    found = readiness_of((started, ended), seen_of(*attempts), Span(*offsets))
+    found = compute_readiness((started, ended), seen_of(*attempts), Span(*offsets))
     assert found is not None
     truth_s = max(0, ready - ended) / 1e9
     assert found.low_s <= truth_s <= found.high_s
@@ -71,7 +71,7 @@ def test_the_truth_is_between_low_and_high(
 
 
 def test_a_file_that_was_there_before_the_answer_is_ready_at_once_and_never_before() -> None:
-    found = readiness_of(
+    found = compute_readiness(
         (100 * MS, 200 * MS), seen_of((90 * MS, 95 * MS, "not_found"), (150 * MS, 180 * MS, "")), SOUND
     )
     assert found is not None
@@ -105,7 +105,7 @@ def test_what_is_not_known_is_no_number() -> None:
 
 
 def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
-    ended = Seen.of([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
+    ended = ReaderResult.from_attempts([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
     metrics, _, doubts = summarize([(1, 2), (1, 2)], [seen_of((2, 3, "")), ended], SOUND)
     assert (metrics["loss_rate"], doubts) == (0, ["--max-ops 3 is used up"])
 

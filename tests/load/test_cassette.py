@@ -17,7 +17,7 @@ import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.load.cassette.cassette import check_options
-from pytest_cloudbench.load.cassette.scrubbing import kept_headers, scrubbed
+from pytest_cloudbench.load.cassette.scrubbing import scrub_text, select_headers
 from pytest_cloudbench.model import UsageError
 from tests.fleet.harness import Ended, Lab, lab_in
 
@@ -207,13 +207,13 @@ def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None
     ],
 )
 def test_values_that_are_secret_by_their_names_are_taken_out(text: str, left: str) -> None:
-    assert scrubbed(text) == left
+    assert scrub_text(text) == left
 
 
 def test_of_headers_only_what_drivers_read_is_kept() -> None:
     read = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
-    assert kept_headers(read) == read
-    assert kept_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {
+    assert select_headers(read) == read
+    assert select_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {
         "X-Auth-Token": ["scrubbed"], "X-Subject-Token": "scrubbed",
     }  # fmt: skip
-    assert kept_headers({"authorization": "Basic abc", "cookie": "a=b", "set-cookie": ["a=b"], "date": "today"}) == {}
+    assert select_headers({"authorization": "Basic abc", "cookie": "a=b", "set-cookie": ["a=b"], "date": "today"}) == {}

@@ -82,7 +82,7 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
     try:
         with providers.provided(ACCOUNTS[scheme]) as provider:
             with closing(Cassette("record", tape, recorded)) as cassette:
-                seen = story(cassette.one_at_a_time(provider.driver))
+                seen = story(cassette.serialize_calls(provider.driver))
             endpoint = provider.endpoint
             assert endpoint is not None
     except (SpecError, ResultsError) as error:
@@ -104,7 +104,7 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
         caps = {"cap": made_up["cap"]} if "cap" in made_up else {}  # instead of the file, which went with its grid
         endpoint = replace(endpoint, ca_file="", credentials={**endpoint.credentials, **caps})
         with closing(drivers.connect(spec_of(scheme), endpoint, {})) as driver:
-            assert story(cassette.one_at_a_time(driver)) == seen
+            assert story(cassette.serialize_calls(driver)) == seen
 
 
 @pytest.mark.parametrize("scheme", ["mega", "opendal:s3", "rclone:x:y", "s3+fast://b", "sftp://h/p"])

@@ -56,13 +56,13 @@ def run(
     contests = Contests(rules, cast("Entries", kept), clock=clock)
     item = Item(NODE, members=["main"], entered=["main"])
     for _ in range(most):
-        turn = contests.next(item, {"main": BlockEnded()})
+        turn = contests.next_turn(item, {"main": BlockEnded()})
         if turn.is_over:
             (found,) = kept.found
             return (*found, turn)
         clock.now_s += block_s
         info = {"ops": 100, "planned_ops": 100, "missing_agents": {}, **(shown(turn) or {})}
-        contests.add(subject(turn, label), info, info.get("doubts", ()), info.get("quiet_s", ()))
+        contests.add_block(subject(turn, label), info, info.get("doubts", ()), info.get("quiet_s", ()))
     pytest.fail("it does not end")
 
 
@@ -134,9 +134,9 @@ def test_agents_that_are_gone_end_it() -> None:
     kept = Kept()
     contests = Contests(Rules(), cast("Entries", kept), clock=Clock())
     item = Item(NODE, members=["gw0", "gw1"], entered=["gw0", "gw1"])
-    turn = contests.next(item, {"gw0": BlockEnded(), "gw1": BlockEnded()})
-    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
-    assert contests.next(item, {"gw0": BlockEnded()}).is_over
+    turn = contests.next_turn(item, {"gw0": BlockEnded(), "gw1": BlockEnded()})
+    contests.add_block(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    assert contests.next_turn(item, {"gw0": BlockEnded()}).is_over
     info = kept.found[0][0]
     assert info["versus"]["stopped"] == "agents were lost or failed in block 0 (side A)"
     assert info["versus"]["differences"] == {}
@@ -145,8 +145,8 @@ def test_agents_that_are_gone_end_it() -> None:
 def test_a_session_that_ends_keeps_what_there_is() -> None:
     kept = Kept()
     contests = Contests(Rules(), cast("Entries", kept), clock=Clock())
-    turn = contests.next(Item(NODE, entered=["main"]), {"main": BlockEnded()})
-    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    turn = contests.next_turn(Item(NODE, entered=["main"]), {"main": BlockEnded()})
+    contests.add_block(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
     contests.close("interrupted")
     contests.close("interrupted")
     assert [info["versus"]["stopped"] for info, *_ in kept.found] == ["interrupted"]
@@ -155,7 +155,7 @@ def test_a_session_that_ends_keeps_what_there_is() -> None:
 def test_a_test_that_measures_nothing_ends_at_once() -> None:
     contests = Contests(Rules(), cast("Entries", Kept()), clock=Clock())
     item = Item(NODE, entered=["main"])
-    turns = [contests.next(item, {"main": BlockEnded()}) for _ in range(3)]
+    turns = [contests.next_turn(item, {"main": BlockEnded()}) for _ in range(3)]
     assert [turn.is_over for turn in turns] == [False, False, True]
 
 
@@ -170,10 +170,10 @@ def judged(
     rules = Rules(minutes, ("response_p50",))
     contests = Contests(rules, cast("Entries", kept), margins, clock)
     item = Item(NODE, members=["main"], entered=["main"])
-    while not (turn := contests.next(item, {"main": BlockEnded()})).is_over:
+    while not (turn := contests.next_turn(item, {"main": BlockEnded()})).is_over:
         clock.now_s += 5.0
         info = {"ops": 100, "planned_ops": 100, "missing_agents": {}, **shown(turn)}
-        contests.add(subject(turn, label), info, (), info.get("quiet_s", ()))
+        contests.add_block(subject(turn, label), info, (), info.get("quiet_s", ()))
     assert kept.gated is not None
     return kept.gated, kept.found[0][0]["versus"]
 
@@ -268,9 +268,9 @@ def test_no_complete_pair_is_inconclusive() -> None:
 def test_a_test_that_failed_is_not_judged() -> None:
     kept = Kept()
     contests = Contests(Rules(), cast("Entries", kept), {}, Clock())
-    turn = contests.next(Item(NODE, entered=["main"]), {"main": BlockEnded()})
-    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
-    contests.ended(NODE, "failed")
+    turn = contests.next_turn(Item(NODE, entered=["main"]), {"main": BlockEnded()})
+    contests.add_block(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    contests.end_test(NODE, "failed")
     assert len(kept.found) == 1
     assert kept.gated is None
 

@@ -389,11 +389,11 @@ def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider
         from pytest_cloudbench.load.versus import turns
 
         sides = {"A": spec, "B": second_spec}
-        yield from turns.provided(request.config, lambda side: find_provider(sides[side], fleet.ask))
+        yield from turns.provide_sides(request.config, lambda side: find_provider(sides[side], fleet.ask))
         return
     new_provider = find_provider(spec, fleet.ask)
     if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
-        cassette.one_at_a_time(new_provider.driver)
+        cassette.serialize_calls(new_provider.driver)
     yield new_provider
     new_provider.close()
 
@@ -528,10 +528,10 @@ def _make_serving(session: ControllerSession) -> Serving:
 
     option, cassette = session.config.option, None
     if option.cloudbench_cassette is not None:
-        from pytest_cloudbench.load.cassette.cassette import check_options, header, open_cassette
+        from pytest_cloudbench.load.cassette.cassette import check_options, open_cassette, recorded_values
 
         check_options(option)
-        recorded = header(option)
+        recorded = recorded_values(option)
         if recorded:  # the run id and seed decide names and content of files, which must be those of the recording
             session.facts = session.facts.replace(run_id=recorded["run_id"], seed=recorded["seed"])
         cassette = open_cassette(option, session.facts)

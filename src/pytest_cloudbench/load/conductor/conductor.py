@@ -97,7 +97,7 @@ class Conductor:
         self.coordinator: Coordinator | None = None
         self._series = SeriesKeeper(facts, config.invocation_params.dir)
         self._contests: Contests | None = None
-        entries.add_block = lambda *block: self._get_contests().add(*block)
+        entries.add_block = lambda *block: self._get_contests().add_block(*block)
 
     def build_coordinator(
         self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
@@ -108,7 +108,7 @@ class Conductor:
                 "start": _handle_gathering(Start, self._start_run),
                 "result": _handle_gathering(HandedIn, self._finish_run),
                 "conclude": _handle_gathering(Conclusion, self._judge_conclusion),
-                "turn": _handle_gathering(BlockEnded, lambda *ended: self._get_contests().next(*ended)),
+                "turn": _handle_gathering(BlockEnded, lambda *ended: self._get_contests().next_turn(*ended)),
                 "measured": self._stop_measuring,
             },
             answers={
@@ -367,7 +367,7 @@ class Conductor:
     def record_outcome(self, nodeid: str, outcome: str) -> None:
         """Record the outcome of a test that was reported."""
         if self._contests is not None:
-            self._contests.ended(nodeid, outcome)
+            self._contests.end_test(nodeid, outcome)
         self.entries.record_outcome(nodeid, outcome)
         self.meter.ended(nodeid, outcome)
 

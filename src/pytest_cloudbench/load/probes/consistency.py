@@ -1,7 +1,7 @@
-"""What reads see after a write was answered: for new, overwritten and removed files, and for one with several writers.
+"""Measures what reads see after a write was answered: a new, overwritten or removed file, or one with several writers.
 
-What may live here: the writes and reads of each check, by two clients in one process and so on one clock: one writes,
-the other, with connections of its own, reads again and again. ``judge.staleness`` says what the reads mean.
+What may live here: the writes and reads of each check. Two clients in one process share a clock: one writes, and the
+other, with connections of its own, reads again and again. ``judge.staleness`` interprets the reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKS = (
 """The checks, one per entry."""
 
 SETTLE_S = 2.0
-"""Reading goes on for so long without a stale read, at least, unless a test says otherwise."""
+"""The default of the least time for which reading goes on without a stale read."""
 
 _NEEDS_OVERWRITES = frozenset({"read_after_overwrite", "list_after_overwrite", "concurrent_overwrite"})
 
@@ -46,11 +46,11 @@ _COLUMNS = (
 _THREADS = 10
 _WRITERS = 4
 _PAUSE_S = (0.0005, 0.01)
-_SPARING = 0.05
-"""Once a file is right, reads become rarer: they wait this share of the time since the last change."""
+_SLOWING_FACTOR = 0.05
+"""Once a file is right, reads become rarer. They wait this share of the time since the last change."""
 
-_PATIENCE_S = 1.0
-_OLD, _THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
+_MAX_RETRY_WAIT_S = 1.0
+_OLD, _STILL_THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
 
 
 def measure_consistency(
@@ -59,23 +59,23 @@ def measure_consistency(
 ) -> Result:  # fmt: skip
     """Write files, read each again and again until it has settled, and make one entry.
 
-    The first agent does it with two clients; the others wait.
+    The first agent measures with two clients, while the others wait.
 
     Args:
         experiment: the test's experiment.
-        payload: its size is that of the files; versions of one file differ by a byte in size.
+        payload: gives the size of the files. Versions of one file differ by a byte in size.
         check: one of ``CHECKS``.
-        files: how many.
-        deadline_s: a file that is stale for longer counts as never consistent: its time is a lower bound.
-        settle_s: reading goes on until nothing stale was seen for as long as the file was stale, and for this at least.
-            So it ends by ``deadline_s`` plus the longer of the two.
+        files: the number of files.
+        deadline_s: a file that is stale for longer counts as never consistent, and its time is a lower bound.
+        settle_s: reading goes on until no stale read occurred for as long as the file was stale, and for at least this
+            long. It therefore ends by ``deadline_s`` plus the longer of the two.
 
     Raises UsageError for a check that is unknown, or that needs what the provider's driver does not offer, and
     otherwise what ``Experiment.run`` raises.
     """
     if check not in CHECKS or files < 1 or deadline_s <= 0 or settle_s <= 0:
-        given = f"check={check!r}, files={files}, deadline_s={deadline_s:g}, settle_s={settle_s:g}"
-        raise UsageError(f"measure_consistency: {given}; expected one of {', '.join(CHECKS)}, and numbers above 0")
+        arguments = f"check={check!r}, files={files}, deadline_s={deadline_s:g}, settle_s={settle_s:g}"
+        raise UsageError(f"measure_consistency: {arguments}; expected one of {', '.join(CHECKS)}, and numbers above 0")
     if check in _NEEDS_OVERWRITES and not experiment.provider.driver.capabilities.overwrites:
         raise UsageError(f"measure_consistency: {check}: this provider's driver does not overwrite")
     agent, facts = experiment.agent, experiment.facts
@@ -83,9 +83,9 @@ def measure_consistency(
         load = LoadShape(files, files * payload.size_bytes)
         with experiment.logged(run, load) as log:
 
-            def work() -> dict[str, Any]:
-                given = agent.ask("provide", experiment.provider.spec)
-                reader = connect(Provided.from_plain(given))
+            def run_probe() -> dict[str, Any]:
+                answer = agent.ask("provide", experiment.provider.spec)
+                reader = connect(Provided.from_plain(answer))
                 try:
                     if isinstance(reader, Preparing):
                         reader.prepare(on.folder)
@@ -100,27 +100,27 @@ def measure_consistency(
                 finally:
                     reader.close()
 
-            told = agent.once(f"consistency:{run}", work)
-    trials = [_trial_of(each) for each in told["trials"]]
-    return _concluded(experiment, check, files, trials, told["stopped"], deadline_s, settle_s)
+            outcome = agent.once(f"consistency:{run}", run_probe)
+    trials = [_parse_trial(plain) for plain in outcome["trials"]]
+    return _conclude(experiment, check, files, trials, outcome["stopped"], deadline_s, settle_s)
 
 
-def _concluded(
+def _conclude(
     experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float,
     settle_s: float,
 ) -> Result:  # fmt: skip
     summary = summarize_trials(trials)
     extra, metrics = summary["extra"], summary["metrics"]
-    times_s = [each for each in extra["consistent_s"] if each is not None]
+    times_s = [time_s for time_s in extra["consistent_s"] if time_s is not None]
     doubts = [stopped] if stopped else []
     if not stopped and extra["files"] < files:
         why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
         doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
     notes = [f"{check}: {note}" for note in _notes(metrics, extra, deadline_s)]
     if history := history_of(trials):
-        lines = "".join(f"{json.dumps(each)}\n" for each in history)
-        seen = ", ".join(f"{what} {count} x" for what, count in sorted(extra["seen"].items()))
-        text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({seen})"
+        lines = "".join(f"{json.dumps(line)}\n" for line in history)
+        observations = ", ".join(f"{what} {count} x" for what, count in sorted(extra["seen"].items()))
+        text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({observations})"
         experiment.report(text, f"violations-{check}.jsonl", lines)
     settings = {"check": check, "deadline_s": deadline_s, "settle_s": settle_s}
     return experiment.conclude(
@@ -134,7 +134,7 @@ def _concluded(
 
 
 def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: float) -> list[str]:
-    """Return what the numbers mean, in sentences."""
+    """Return notes that explain the numbers in sentences."""
     notes = []
     if extra["flapped"]:
         notes.append(
@@ -152,18 +152,18 @@ def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: flo
     return notes
 
 
-def _trial_of(plain: Mapping[str, Any]) -> Trial:
+def _parse_trial(plain: Mapping[str, Any]) -> Trial:
     reads = tuple(Glance(start, end, seen) for start, end, seen in plain["reads"])
     return Trial(plain["number"], plain["write_s"], reads, plain["problem"], plain["is_settled"])
 
 
 class _FailedWriteError(Exception):
-    """A write that the check depends on did not succeed."""
+    """A write failed on which the check depends."""
 
 
 @dataclass(slots=True)
 class _Probe:
-    """One check at work."""
+    """The run of one check."""
 
     writer: Driver
     reader: Driver
@@ -180,14 +180,14 @@ class _Probe:
     _counts: dict[int, int] = field(default_factory=dict)
 
     def run(self, check: str, files: int) -> dict[str, Any]:
-        """Return plain data: the trials, and why it ended early."""
-        one: Callable[[int], Trial] = getattr(self, f"_{check}")
+        """Run a check on all files. Return plain data: the trials, and the reason if it ended early."""
+        run_check: Callable[[int], Trial] = getattr(self, f"_{check}")
 
-        def guarded(number: int) -> Trial | None:
+        def run_guarded(number: int) -> Trial | None:
             if self.stopped or self.stop.is_set():
                 return None
             try:
-                return one(number)
+                return run_check(number)
             except BudgetError as error:
                 self.stopped = str(error)
                 return None
@@ -195,7 +195,7 @@ class _Probe:
                 return Trial(number, 0.0, (), str(error))
 
         with ThreadPoolExecutor(_THREADS, "consistency") as pool:
-            trials = [trial for trial in pool.map(guarded, range(files)) if trial is not None]
+            trials = [trial for trial in pool.map(run_guarded, range(files)) if trial is not None]
         return {
             "stopped": self.stopped,
             "trials": [
@@ -209,87 +209,88 @@ class _Probe:
     # -- the checks ---------------------------------------------------------------------------------
 
     def _read_after_write(self, number: int) -> Trial:
-        return self._asked(number, *self._put(number, 0), lambda: self._seen(number, 0))
+        return self._poll_until_settled(number, *self._upload(number, 0), lambda: self._look_at_content(number, 0))
 
     def _list_after_write(self, number: int) -> Trial:
-        return self._asked(number, *self._put(number, 0), lambda: self._listed(number, 0))
+        return self._poll_until_settled(number, *self._upload(number, 0), lambda: self._look_at_listing(number, 0))
 
     def _read_after_overwrite(self, number: int) -> Trial:
-        self._put(number, 0)
-        self._until_right(number, lambda: self._seen(number, 0))
-        return self._asked(number, *self._put(number, 1), lambda: self._seen(number, 1))
+        self._upload(number, 0)
+        self._wait_until_right(number, lambda: self._look_at_content(number, 0))
+        return self._poll_until_settled(number, *self._upload(number, 1), lambda: self._look_at_content(number, 1))
 
     def _list_after_overwrite(self, number: int) -> Trial:
-        self._put(number, 0)
-        self._until_right(number, lambda: self._listed(number, 0))
-        return self._asked(number, *self._put(number, 1), lambda: self._listed(number, 1))
+        self._upload(number, 0)
+        self._wait_until_right(number, lambda: self._look_at_listing(number, 0))
+        return self._poll_until_settled(number, *self._upload(number, 1), lambda: self._look_at_listing(number, 1))
 
     def _read_after_delete(self, number: int) -> Trial:
-        self._put(number, 0)
-        self._until_right(number, lambda: self._seen(number, 0))
-        return self._asked(number, *self._delete(number), lambda: self._seen(number, None))
+        self._upload(number, 0)
+        self._wait_until_right(number, lambda: self._look_at_content(number, 0))
+        return self._poll_until_settled(number, *self._delete(number), lambda: self._look_at_content(number, None))
 
     def _list_after_delete(self, number: int) -> Trial:
-        self._put(number, 0)
-        self._until_right(number, lambda: self._listed(number, 0))
-        return self._asked(number, *self._delete(number), lambda: self._listed(number, None))
+        self._upload(number, 0)
+        self._wait_until_right(number, lambda: self._look_at_listing(number, 0))
+        return self._poll_until_settled(number, *self._delete(number), lambda: self._look_at_listing(number, None))
 
     def _concurrent_overwrite(self, number: int) -> Trial:
-        """Several writers at once. Any of them may win, but then it has won."""
-        self._put(number, 0)
-        self._until_right(number, lambda: self._seen(number, 0))
+        """Let several writers overwrite a file at once. Any of them may win, but the winner must not change."""
+        self._upload(number, 0)
+        self._wait_until_right(number, lambda: self._look_at_content(number, 0))
         versions = range(1, _WRITERS + 1)
         with ThreadPoolExecutor(_WRITERS, "writer") as pool:
-            writes = [pool.submit(self._try_put, number, version) for version in versions]
+            writes = [pool.submit(self._try_upload, number, version) for version in versions]
             spans = {version: write.result() for version, write in zip(versions, writes, strict=True)}
-        done = {version: span for version, span in spans.items() if span is not None}
-        if not done:
+        answered = {version: span for version, span in spans.items() if span is not None}
+        if not answered:
             raise _FailedWriteError("no writer succeeded")
-        began_ns, ended_ns = min(start for start, _ in done.values()), max(end for _, end in done.values())
-        last_start_ns = max(start for start, _ in done.values())
+        began_ns, ended_ns = min(start for start, _ in answered.values()), max(end for _, end in answered.values())
+        last_start_ns = max(start for start, _ in answered.values())
         # A write answered before another one began is overwritten; a refused one may have arrived all the same.
-        over = {f"version {version}" for version, (_, end_ns) in done.items() if end_ns < last_start_ns} | {"version 0"}
+        overwritten = {f"version {version}" for version, (_, end_ns) in answered.items() if end_ns < last_start_ns}
+        overwritten.add("version 0")
         # A missing file, or one with content that no client wrote, may still become what it should be.
-        reads, is_settled = self._polled(
-            ended_ns, lambda: self._version(number, (0, *versions)),
-            lambda seen: seen.startswith("version") and seen not in over,
+        reads, is_settled = self._poll(
+            ended_ns, lambda: self._look_at_version(number, (0, *versions)),
+            lambda seen: seen.startswith("version") and seen not in overwritten,
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
-        judged = [
+        glances = [
             Glance(
                 read.start_s, read.end_s,
                 read.seen if read.seen.startswith(UNKNOWN)
-                else "" if read.seen == final and final not in over and final.startswith("version")
-                else f"{read.seen}, overwritten" if read.seen in over
+                else "" if read.seen == final and final not in overwritten and final.startswith("version")
+                else f"{read.seen}, overwritten" if read.seen in overwritten
                 else read.seen,
             )
             for read in reads
         ]  # fmt: skip
-        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(judged), is_settled=is_settled)
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(glances), is_settled=is_settled)
 
     def _repeated_write(self, number: int) -> Trial:
-        """A client that repeats an upload before the first attempt is answered: there must be one file."""
+        """Let a client repeat an upload before the first attempt is answered. There must be one file then."""
         with ThreadPoolExecutor(2, "writer") as pool:
-            attempts = [pool.submit(self._try_put, number, 0) for _ in range(2)]
+            attempts = [pool.submit(self._try_upload, number, 0) for _ in range(2)]
             spans = [span for span in (attempt.result() for attempt in attempts) if span is not None]
         if not spans:
             raise _FailedWriteError("neither attempt succeeded")
         began_ns, ended_ns = min(start for start, _ in spans), max(end for _, end in spans)
-        return self._asked(number, began_ns, ended_ns, lambda: self._copies(number))
+        return self._poll_until_settled(number, began_ns, ended_ns, lambda: self._look_at_copies(number))
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _asked(self, number: int, began_ns: int, ended_ns: int, look: Callable[[], str]) -> Trial:
-        """Read until the file has settled, or until the deadline."""
-        reads, is_settled = self._polled(ended_ns, look)
+    def _poll_until_settled(self, number: int, began_ns: int, ended_ns: int, look: Callable[[], str]) -> Trial:
+        """Read a file until it has settled, or until the deadline, and return the trial."""
+        reads, is_settled = self._poll(ended_ns, look)
         return Trial(number, (ended_ns - began_ns) / 1e9, tuple(reads), is_settled=is_settled)
 
-    def _until_right(self, number: int, look: Callable[[], str]) -> None:
-        """Wait until what the check begins with has settled. Raises _FailedWriteError at the deadline."""
-        if not self._polled(now_ns(), look)[1]:
+    def _wait_until_right(self, number: int, look: Callable[[], str]) -> None:
+        """Wait until the initial file of a check has settled. Raises _FailedWriteError at the deadline."""
+        if not self._poll(now_ns(), look)[1]:
             raise _FailedWriteError("the initial file did not settle in time")
 
-    def _polled(
+    def _poll(
         self, since_ns: int, look: Callable[[], str], is_final: Callable[[str], bool] = lambda seen: not seen
     ) -> tuple[list[Glance], bool]:
         """Read again and again. Return the reads, and whether the file has settled to what ``is_final`` accepts."""
@@ -300,7 +301,7 @@ class _Probe:
             try:
                 seen = look()
             except CloudError as error:
-                seen, wait_s = f"{UNKNOWN} {error.kind.value}", min(error.retry_after_s or 0.1, _PATIENCE_S)
+                seen, wait_s = f"{UNKNOWN} {error.kind.value}", min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S)
             end_ns = now_ns()
             read = Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, seen)
             reads.append(read)
@@ -309,57 +310,59 @@ class _Probe:
             if settling.is_settled or is_late:
                 break
             pause_s = min(max(read.end_s - read.start_s, _PAUSE_S[0]), _PAUSE_S[1])
-            sparing_s = _SPARING * (read.start_s - settling.changed_s) if settling.is_right else 0.0
+            sparing_s = _SLOWING_FACTOR * (read.start_s - settling.changed_s) if settling.is_right else 0.0
             self.stop.wait(max(wait_s, pause_s, sparing_s))
         return reads, settling.is_settled
 
-    def _seen(self, number: int, version: int | None) -> str:
-        """Download a file. Return an empty text if it is that version (None: if it is gone), else what was seen."""
-        found = self._download(number, (0, 1))
+    def _look_at_content(self, number: int, version: int | None) -> str:
+        """Download a file. Return an empty text if it is that version (None: if it is gone), else a description."""
+        downloaded = self._download(number, (0, 1))
         if version is None:
-            return "" if found is None else _THERE
-        if found is None:
+            return "" if downloaded is None else _STILL_THERE
+        if downloaded is None:
             return _MISSING
-        return "" if found == version else _OTHER if found < 0 else _OLD
+        return "" if downloaded == version else _OTHER if downloaded < 0 else _OLD
 
-    def _version(self, number: int, versions: Sequence[int]) -> str:
-        found = self._download(number, versions)
-        return _MISSING if found is None else _OTHER if found < 0 else f"version {found}"
+    def _look_at_version(self, number: int, versions: Sequence[int]) -> str:
+        downloaded = self._download(number, versions)
+        return _MISSING if downloaded is None else _OTHER if downloaded < 0 else f"version {downloaded}"
 
     def _download(self, number: int, versions: Sequence[int]) -> int | None:
-        """Return which of the versions a download gives, -1 if none of them, and None if there is no file."""
+        """Download a file and return its version: -1 if it is none of ``versions``, and None if there is no file."""
 
         def read() -> int:
-            data = b"".join(self.reader.get(self._path(number)))
-            return next((version for version in versions if data == _bytes(self._content(number, version))), -1)
+            data = b"".join(self.reader.get(self._file_path(number)))
+            return next(
+                (version for version in versions if data == _read_content(self._file_content(number, version))), -1
+            )
 
         try:
-            return int(self._recorded(Verb.GET, number, self.reader, read, self.size_bytes))
+            return int(self._record_operation(Verb.GET, number, self.reader, read, self.size_bytes))
         except CloudError as error:
             if error.kind is ErrorKind.NOT_FOUND:
                 return None
             raise
 
-    def _listed(self, number: int, version: int | None) -> str:
+    def _look_at_listing(self, number: int, version: int | None) -> str:
         """List the folder. Return an empty text if it shows that version (None: if the file is not shown)."""
-        sizes = [entry.size_bytes for entry in self._listing(number) if entry.path == self._path(number)]
+        sizes = [entry.size_bytes for entry in self._list_files(number) if entry.path == self._file_path(number)]
         if version is None:
-            return _THERE if sizes else ""
+            return _STILL_THERE if sizes else ""
         if not sizes:
             return _MISSING
         if len(sizes) > 1:
             return f"listed {len(sizes)} times"
-        return "" if sizes[0] == self._content(number, version).size_bytes else _OLD
+        return "" if sizes[0] == self._file_content(number, version).size_bytes else _OLD
 
-    def _copies(self, number: int) -> str:
+    def _look_at_copies(self, number: int) -> str:
         """List the folder. Return an empty text if there is exactly one file of this number, under its own name."""
-        stem = self._path(number).removesuffix(".bin")
-        found = [entry.path for entry in self._listing(number) if entry.path.startswith(stem)]
-        if not found:
+        stem = self._file_path(number).removesuffix(".bin")
+        paths = [entry.path for entry in self._list_files(number) if entry.path.startswith(stem)]
+        if not paths:
             return _MISSING
-        return "" if found == [self._path(number)] else f"{len(found)} files"
+        return "" if paths == [self._file_path(number)] else f"{len(paths)} files"
 
-    def _listing(self, number: int) -> list[Any]:
+    def _list_files(self, number: int) -> list[Any]:
         def read() -> list[Any]:
             try:
                 return [entry for entry in self.reader.list(self.folder) if not entry.is_folder]
@@ -368,55 +371,61 @@ class _Probe:
                     return []
                 raise
 
-        found: list[Any] = self._recorded(Verb.LIST, number, self.reader, read, 0)
-        return found
+        files: list[Any] = self._record_operation(Verb.LIST, number, self.reader, read, 0)
+        return files
 
     # -- writing ------------------------------------------------------------------------------------
 
-    def _path(self, number: int) -> str:
+    def _file_path(self, number: int) -> str:
         return f"{self.folder}/file-{number:05d}.bin"
 
-    def _content(self, number: int, version: int) -> RandomContent:
-        """Versions differ in size, so that a listing tells them apart."""
+    def _file_content(self, number: int, version: int) -> RandomContent:
+        """Return the content of a version. Versions differ in size, so that a listing shows which one it is."""
         return RandomContent(f"{self.key}/{number}/{version}", self.size_bytes + version)
 
-    def _put(self, number: int, version: int) -> tuple[int, int]:
-        """Upload, and wait if the provider asks for it. Return start and end of the attempt that succeeded."""
-        return self._written(
-            Verb.PUT, number, lambda: self.writer.put(self._path(number), self._content(number, version))
+    def _upload(self, number: int, version: int) -> tuple[int, int]:
+        """Upload a version, and retry when throttled. Return start and end of the attempt that succeeded."""
+        return self._write_patiently(
+            Verb.PUT, number, lambda: self.writer.put(self._file_path(number), self._file_content(number, version))
         )
 
     def _delete(self, number: int) -> tuple[int, int]:
-        return self._written(Verb.DELETE, number, lambda: self.writer.delete(self._path(number)))
+        return self._write_patiently(Verb.DELETE, number, lambda: self.writer.delete(self._file_path(number)))
 
-    def _try_put(self, number: int, version: int) -> tuple[int, int] | None:
-        """Upload once. Return its start and end, or None if it failed."""
+    def _try_upload(self, number: int, version: int) -> tuple[int, int] | None:
+        """Try an upload once. Return its start and end, or None if it failed."""
         begin_ns = now_ns()
-        content = self._content(number, version)
+        content = self._file_content(number, version)
         try:
-            self._recorded(
-                Verb.PUT, number, self.writer, lambda: self.writer.put(self._path(number), content), content.size_bytes
+            self._record_operation(
+                Verb.PUT,
+                number,
+                self.writer,
+                lambda: self.writer.put(self._file_path(number), content),
+                content.size_bytes,
             )
         except CloudError:
             return None
         return begin_ns, now_ns()
 
-    def _written(self, verb: Verb, number: int, work: Callable[[], object]) -> tuple[int, int]:
+    def _write_patiently(self, verb: Verb, number: int, work: Callable[[], object]) -> tuple[int, int]:
         waited_s = 0.0
         while True:
             begin_ns = now_ns()
             try:
-                self._recorded(verb, number, self.writer, work, self.size_bytes if verb is Verb.PUT else 0)
+                self._record_operation(verb, number, self.writer, work, self.size_bytes if verb is Verb.PUT else 0)
             except CloudError as error:
-                wait_s = min(error.retry_after_s or 0.1, _PATIENCE_S)
+                wait_s = min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S)
                 if error.kind is not ErrorKind.THROTTLED or waited_s > self.deadline_s or self.stop.wait(wait_s):
                     raise _FailedWriteError(f"{verb.value}: {error.kind.value}") from error
                 waited_s += wait_s
             else:
                 return begin_ns, now_ns()
 
-    def _recorded(self, verb: Verb, number: int, driver: Driver, work: Callable[[], Any], size_bytes: int) -> Any:
-        """Do one operation and record it. Raises CloudError and BudgetError."""
+    def _record_operation(
+        self, verb: Verb, number: int, driver: Driver, work: Callable[[], Any], size_bytes: int
+    ) -> Any:
+        """Run one operation and record it. Raises CloudError and BudgetError."""
         self.budget.take(size_bytes)
         seq = self._counts[number] = self._counts.get(number, -1) + 1
         requests = driver.requests if isinstance(driver, Counting) else None
@@ -435,5 +444,5 @@ class _Probe:
             )  # fmt: skip
 
 
-def _bytes(content: Content) -> bytes:
+def _read_content(content: Content) -> bytes:
     return b"".join(chunks(content))

@@ -68,7 +68,7 @@ def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
     tmp_path: Path, old: str, new: str, renamed: tuple[str, str]
 ) -> None:
     runs_of(tmp_path, old, 4)
-    offer = history(tmp_path).offer(new, info(), [new])
+    offer = history(tmp_path).offer_renamed(new, info(), [new])
     assert offer.startswith(
         f"4 runs of {old} had the same conditions; if that was its name: cloudbench baseline rename "
     )
@@ -86,13 +86,15 @@ def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
         "0005",
         "0006",
     ]
-    assert again.offer(new, info(), [new]) == ""
+    assert again.offer_renamed(new, info(), [new]) == ""
 
 
 def test_the_name_that_is_most_alike_is_offered(tmp_path: Path) -> None:
     for number, name in enumerate(("t.py::test_zebra", "t.py::test_upload_small", "t.py::other")):
         runs_of(tmp_path, name, 1, 1 + number)
-    assert "1 run of t.py::test_upload_small had" in history(tmp_path).offer("t.py::test_upload_tiny", info(), [])
+    assert "1 run of t.py::test_upload_small had" in history(tmp_path).offer_renamed(
+        "t.py::test_upload_tiny", info(), []
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,13 +102,13 @@ def test_the_name_that_is_most_alike_is_offered(tmp_path: Path) -> None:
 )
 def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, given: dict[str, Any]) -> None:
     runs_of(tmp_path, "t.py::test_a", 3, **given)
-    assert history(tmp_path).offer("t.py::test_b", info(), []) == ""
+    assert history(tmp_path).offer_renamed("t.py::test_b", info(), []) == ""
 
 
 @pytest.mark.parametrize("here", [["t.py::test_a"], ["t.py::test_a[other]"]])
 def test_runs_of_a_test_of_this_session_are_not_offered(tmp_path: Path, here: list[str]) -> None:
     runs_of(tmp_path, "t.py::test_a[x]", 3)
-    assert history(tmp_path).offer("t.py::test_b[x]", info(), here) == ""
+    assert history(tmp_path).offer_renamed("t.py::test_b[x]", info(), here) == ""
 
 
 @pytest.mark.parametrize(
@@ -123,4 +125,4 @@ def test_runs_of_a_test_that_was_only_not_selected_are_not_offered(
 ) -> None:
     (tmp_path / "t.py").write_text(source)
     runs_of(tmp_path, "t.py::test_a[x]", 3)
-    assert bool(history(tmp_path).offer("u.py::test_b[x]", info(), [])) is is_offered
+    assert bool(history(tmp_path).offer_renamed("u.py::test_b[x]", info(), [])) is is_offered

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cloudbench.judge.drift import SeriesDrift
 from pytest_cloudbench.judge.gate import AGAIN, Check, Kind, Reading, judge
-from pytest_cloudbench.load.gate.text import brief, remarks_of, ruling_text
+from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 
 YES, NO = 1.0, 0.0
 
@@ -132,7 +132,7 @@ def test_what_happened_is_counted() -> None:
     flips = Check("t", "flips", "fact", 0.1, (), Reading(1234.0, 1234))
     assert said_of(flips) == "broken: flips: 1,234: it was not measured again"
     (clean,) = judge([replace(fact, now=Reading(0.0, 0, 300))])
-    assert (clean.answer, brief(clean)) == ("met", "")
+    assert (clean.answer, change_text(clean)) == ("met", "")
 
 
 def open_regression(step: float, now: float) -> Check:

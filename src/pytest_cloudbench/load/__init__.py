@@ -1,4 +1,4 @@
-"""What tests do to a provider: experiments, from due times to judged entries.
+"""Experiments on a provider, from due times to judged entries.
 
 What may live here: modules of experiments on a provider, for agents and for the controller that serves them.
 """

@@ -29,7 +29,7 @@ from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
 from pytest_cloudbench.load.engine.operations import Deal, FileOperation, Upload, agent_budget, make_task
 from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
-from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
+from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, entry_properties, failing_gates
 from pytest_cloudbench.load.messages import (
     Conclusion,
     HandedIn,
@@ -553,7 +553,7 @@ class Experiment:
         result = parse_result(answer)
         self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
         if "expectations" in result.info:  # it is an entry, not part of one
-            self.properties += properties(result.info, result.judgements, label)
+            self.properties += entry_properties(result.info, result.judgements, label)
         return result
 
 

@@ -64,8 +64,8 @@ def declared_suite(item: pytest.Item) -> dict[str, Any]:
     suite = suite_of(_module_name(item))
     if suite is None:
         return {}
-    if taken := declare(suite.conclusions):
-        raise UsageError(f"suite {suite.name}: {', '.join(taken)}: another metric has that name")
+    if conflicts := declare(suite.conclusions):
+        raise UsageError(f"suite {suite.name}: {', '.join(conflicts)}: another metric has that name")
     return suite.about(getattr(item, "originalname", item.name)).plain()
 
 

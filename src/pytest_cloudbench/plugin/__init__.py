@@ -290,9 +290,9 @@ class _ItemHooks:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
         report = yield
         if call.excinfo is not None and _RUN_MODE in item.stash:
-            from pytest_cloudbench.load.gate.verdicts import plain_report
+            from pytest_cloudbench.load.gate.verdicts import hide_traceback
 
-            plain_report(report, call.excinfo.value)
+            hide_traceback(report, call.excinfo.value)
         _remove_secrets("clean_report", report)
         return report
 
@@ -471,9 +471,9 @@ def _run_and_judge(item: pytest.Item) -> Generator[None]:
         return (yield)
     from contextlib import nullcontext
 
-    from pytest_cloudbench.load.gate.verdicts import gated
+    from pytest_cloudbench.load.gate.verdicts import fail_for_gates
 
-    with gated(item), item.stash[_LAB].judged() if _LAB in item.stash else nullcontext():
+    with fail_for_gates(item), item.stash[_LAB].judged() if _LAB in item.stash else nullcontext():
         return (yield)
 
 

@@ -33,7 +33,7 @@ from pytest_cloudbench.lab.sync.session import SyncSession
 from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, Transfer, Transfers
 from pytest_cloudbench.load.experiment import Result, parse_result
 from pytest_cloudbench.load.gate.settings import marked_margins
-from pytest_cloudbench.load.gate.verdicts import failing_gates, properties, unmet_gates
+from pytest_cloudbench.load.gate.verdicts import entry_properties, failing_gates, unmet_gates
 from pytest_cloudbench.load.item import declared_suite, plain_params, stored_name
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.names import Labels, entry_names
@@ -328,7 +328,7 @@ class LabItem:
         unmet_gates(self._item).extend(
             f"{label}: {line}" if label else line for line in failing_gates(result.judgements)
         )
-        self._item.user_properties.extend(properties(result.info, result.judgements, label))
+        self._item.user_properties.extend(entry_properties(result.info, result.judgements, label))
         return result
 
     def settle(self, results: Sequence[Result], *, must_sync: bool = True) -> None:

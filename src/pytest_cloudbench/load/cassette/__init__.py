@@ -1,3 +1,3 @@
-"""Requests and answers in a file: recorded, replayed, and free of secrets."""
+"""Requests and answers in a file, recorded without secrets and replayed."""
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""The controller's half of a session: it serves agents, starts runs together and writes what was asked for."""
+"""The controller's half of a session, which serves agents, starts runs together and writes the outputs."""
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class Conductor:
         return self._judge_conclusion(Item(conclusion.subject.nodeid, entered=[agent]), {agent: conclusion})
 
     def _rule_on_item(self, agent: str, ended: ItemEnded) -> WhatToLog:
-        return self.entries.gate.ended(ended) if self.entries.gate is not None else WhatToLog()
+        return self.entries.gate.rule_on_item(ended) if self.entries.gate is not None else WhatToLog()
 
     def _add_progress(self, agent: str, report: ProgressReport) -> None:
         self.meter.told(
@@ -212,7 +212,7 @@ class Conductor:
     # -- handlers ---------------------------------------------------------------------------------
 
     def _announce_run(self, agent: str, request: Start) -> None:
-        """Announce a run whose files outlive it; on real accounts, check the bound and that the user agreed."""
+        """Announce a run whose files outlive it. On real accounts, check the bound on money and the user's consent."""
         accounts = self._providers.accounts(request.subject.provider)
         line = self.spending.begin(request, accounts) if accounts else announce_run(request)
         turn = request.subject.turn

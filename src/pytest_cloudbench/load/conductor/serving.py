@@ -175,7 +175,7 @@ class Serving:
                 f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
                 "off here; remove -p no:benchmark, or give a bound without %"
             )
-        for line in self.entries.gate.open() if self.entries.gate is not None else ():
+        for line in self.entries.gate.open_history() if self.entries.gate is not None else ():
             self._say(f"cloudbench: gate: {line}", yellow=True)
         unreadable = self.entries.read_stored_runs()
         if unreadable:

@@ -1,3 +1,3 @@
-"""An agent's half of a run: due times into operations, whose measured times go to the agent's log."""
+"""An agent's half of a run, which turns due times into operations and logs their measured times."""
 
 from __future__ import annotations

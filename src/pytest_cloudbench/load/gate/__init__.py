@@ -1,3 +1,3 @@
-"""The regression gate of one session: its settings, the stored runs that count, its rulings and their words."""
+"""The regression gate of one session: its settings, its baselines, its rulings and their texts."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which stored runs the regression gate of a session compares with.
+"""The stored runs with which the regression gate of a session compares.
 
-What may live here: the choice among stored runs, by what the user set and by what git knows, and what to say if there
-are none. Runs in the controller process, or in the only process without xdist.
+What may live here: the choice among stored runs by settings and by git's history, and remarks if there are none. It
+runs in the controller process, or in the only process without xdist.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pytest_cloudbench.results.points import Point
 
 @dataclass(frozen=True, slots=True)
 class FormerRuns:
-    """The stored runs of one experiment that count.
+    """The usable stored runs of one experiment.
 
     Attributes:
-        numbers: of each run, the oldest first.
-        commit: of the last one that is a baseline, empty if it is not known.
-        remark: why other runs do not count, or an empty text.
+        numbers: the numbers of each run, the oldest first.
+        commit: the commit of the last run that is a baseline, empty if unknown.
+        remark: the reason why other runs do not count, or an empty text.
     """
 
     numbers: Sequence[Numbers]
@@ -42,8 +42,8 @@ class GateHistory:
 
     Args:
         storage: the folder of stored runs.
-        root: the project's folder, for git, and to see which tests are there.
-        branch: the default branch's name; empty to find it out.
+        root: the project's folder, for git, and to find the files of tests.
+        branch: the default branch's name, empty to determine it.
 
     Raises ResultsError if the storage cannot be listed.
     """
@@ -55,11 +55,11 @@ class GateHistory:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Returns a line for each file that cannot be read."""
+        """A line for each file that cannot be read."""
         return self._index.problems
 
     def former_runs(self, fullname: str, info: Mapping[str, Any]) -> FormerRuns:
-        """Returns the stored runs that an entry can be compared with."""
+        """Return the stored runs with which an entry can be compared."""
         runs: list[tuple[Point, dict[str, Any]]] = []
         for name in (fullname, *self._former_names(fullname)):
             points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
@@ -81,13 +81,13 @@ class GateHistory:
         return FormerRuns(usable, commit, remark)
 
     def _former_names(self, fullname: str) -> list[str]:
-        """Returns the names that a test had before; a test function stands for all its parameters."""
+        """Return the former names of a test. A renamed test function is renamed with all its parameters."""
         test, bracket, params = fullname.partition("[")
         names = list(self._names.get(fullname, ()))
         return names + [f"{old}{bracket}{params}" for old in self._names.get(test, ()) if bracket]
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
-        """Returns why a run does not count, or an empty text."""
+        """Return the reason if a run does not count, or an empty text."""
         reason = "" if point.is_comparable else point.fit
         if reason := reason or describe_differences(point.fingerprint, info):
             return reason
@@ -98,18 +98,18 @@ class GateHistory:
             is_before = not point.branch or point.branch == self.commits.branch
         return "" if is_before else "were of commits that this work does not build on"
 
-    def offer(self, fullname: str, info: Mapping[str, Any], here: Collection[str]) -> str:
-        """Returns a line that offers the runs of another test to one that has none: it may have been renamed.
+    def offer_renamed(self, fullname: str, info: Mapping[str, Any], collected: Collection[str]) -> str:
+        """Return a line that offers the runs of another test to one that has none, because it may have been renamed.
 
-        The other one has the same conditions, is neither among the tests ``here`` nor in its file, and of several the
-        name is most alike.
+        The other test had the same conditions, and is neither among the tests ``collected`` nor in its file. The
+        most similar name is offered.
         """
         if self._index.series(fullname, "ops") or self._former_names(fullname):
             return ""
         alike: list[tuple[float, str, int]] = []
         for name in self._index.tests():
             count = sum(not self._reason_against(point, info) for point in self._index.series(name, "ops"))
-            if count and not self._is_there(name, here):
+            if count and not self._still_exists(name, collected):
                 alike.append((SequenceMatcher(None, name, fullname).ratio(), name, count))
         if not alike:
             return ""
@@ -120,10 +120,10 @@ class GateHistory:
         command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
         return f"{runs} of {name} had the same conditions; if that was its name: {command}"
 
-    def _is_there(self, name: str, here: Collection[str]) -> bool:
-        """Returns whether a test still exists: in this session, or in its file, which may not have been selected."""
+    def _still_exists(self, name: str, collected: Collection[str]) -> bool:
+        """Return whether a test still exists, in this session or in its file, which may not have been selected."""
         test = name.partition("[")[0]
-        if any(_are_same(nodeid.partition("[")[0], test) for nodeid in here):
+        if any(_is_same_test(nodeid.partition("[")[0], test) for nodeid in collected):
             return True
         file, *parts = test.split("::")
         try:
@@ -133,6 +133,6 @@ class GateHistory:
         return all(re.search(rf"\b{re.escape(part)}\b", text) for part in parts)
 
 
-def _are_same(nodeid: str, test: str) -> bool:
-    """Return whether a node id is that of a stored test, whose path may be longer or shorter (``stored_nodeid``)."""
+def _is_same_test(nodeid: str, test: str) -> bool:
+    """Return whether a node id and a stored test are the same. Their paths may differ in length (``stored_nodeid``)."""
     return f"/{nodeid}".endswith(f"/{test}") or f"/{test}".endswith(f"/{nodeid}")

@@ -1,7 +1,7 @@
-"""The regression gate of one session: baselines, suspects and their repetitions, and what is logged of each test.
+"""The regression gate of one session: baselines, suspects and their repetitions, and each test's logged outcome.
 
-What may live here: ``judge.gate`` and ``judge.watched`` bound to stored runs, commits and pytest's reports. Runs in the
-controller process, or in the only process without xdist.
+What may live here: ``judge.gate`` and ``judge.watched`` bound to stored runs, commits and pytest's reports. It runs in
+the controller process, or in the only process without xdist.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from pytest_cloudbench.judge.gate import (
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, needed_numbers
 from pytest_cloudbench.load.gate.history import GateHistory
 from pytest_cloudbench.load.gate.settings import GateSettings
-from pytest_cloudbench.load.gate.text import brief, remarks_of, ruling_text
+from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 
 INCONCLUSIVE = 6
-"""The exit status of a strict session in which nothing failed but what could not be judged; pytest's own end at 5."""
+"""The exit status of a strict session whose only failures are tests that could not be judged. pytest's own end at 5."""
 
 
 @dataclass(slots=True)
-class Gated:
+class GatedEntry:
     """One entry that the gate judges.
 
     Attributes:
         fullname, nodeid: of the entry and of its test.
-        info: the entry's extra_info; the answer is written into it.
+        info: the entry's extra_info, into which the answer is written.
         columns, margins, runs: see ``watched.checks_of``.
-        baseline: numbers of former runs, the oldest first; ``commit`` is that of the last one, if known.
-        remark: why other stored runs cannot be a baseline, or an empty text.
-        why, why_times: why it, or its times, cannot be judged, or an empty text.
+        baseline: numbers of former runs, the oldest first. ``commit`` is that of the last one, if known.
+        remark: the reason why other stored runs cannot be a baseline, or an empty text.
+        why, why_times: the reason if it, or its times, cannot be judged, or an empty text.
         offer: a line that offers the runs of another test, if it has none.
-        again: numbers of the runs that measured it again.
-        left_out: the doubts of those that do not count, each a text.
-        is_over: its test did not pass, so there is nothing to judge.
+        again: numbers of the repetitions that count.
+        left_out: the doubts of the repetitions that do not count, each a text.
+        is_over: True if its test did not pass, so that there is nothing to judge.
         rulings, answer: of the last judgement.
     """
 
@@ -79,8 +79,8 @@ class Gated:
     rulings: list[Ruling] = field(default_factory=list)
     answer: Answer | None = None
 
-    def checks(self) -> list[Check]:
-        """What is to be judged of it."""
+    def list_checks(self) -> list[Check]:
+        """Return the checks of all its metrics."""
         return checks_of(
             self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs,
             self.why_times,
@@ -94,25 +94,25 @@ class GatedPairs:
     Attributes:
         fullname, nodeid: of the entry and of its test.
         answer: the gate's.
-        lines: what a reader must know of the answer.
-        told: by metric, its answer, change and interval.
+        lines: the explanation of the answer.
+        metric_texts: by metric, its answer, change and interval.
     """
 
     fullname: str
     nodeid: str
     answer: Answer
     lines: Sequence[str]
-    told: Mapping[str, str]
+    metric_texts: Mapping[str, str]
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldReports:
     """Reports of a suspect, or of the repetition that failed.
 
     Attributes:
-        reports: as they came.
-        since_s: when its first run ended.
-        took_s: how long that took.
+        reports: the reports of its phases, as plain data.
+        since_s: the end of its first run.
+        took_s: the duration of its first run.
         has_failed: whether it is a repetition that failed.
     """
 
@@ -123,139 +123,142 @@ class _Held:
 
 
 class SessionGate:
-    """Judges every entry of a session against its former runs.
+    """The regression gate, which judges every entry of a session against its former runs.
 
     Args:
         config: pytest's configuration in this process.
-        settings: the user's.
+        settings: the user's settings.
 
     Attributes:
-        entries: what was judged, in the order of measuring.
-        comparisons: of two sides, which need no former runs.
-        pardoned: tests that passed, and that the gate alone skipped or failed as inconclusive.
+        entries: the judged entries, in the order of measuring.
+        comparisons: comparisons of two sides, which need no former runs.
+        pardoned: tests that passed, and that only the gate skipped or failed as inconclusive.
         collected: the node ids of this session's tests.
     """
 
     def __init__(self, config: pytest.Config, settings: GateSettings) -> None:
         self.config, self.settings = config, settings
-        self.entries: list[Gated] = []
+        self.entries: list[GatedEntry] = []
         self.comparisons: list[GatedPairs] = []
         self.pardoned: set[str] = set()
         self.collected: set[str] = set()
-        self._first = ""
-        self._held: dict[str, _Held] = {}
-        self._round: dict[str, int] = {}
-        self._curtain = ""
-        self._repeats = False
+        self._top_suspect = ""
+        self._held: dict[str, _HeldReports] = {}
+        self._rounds: dict[str, int] = {}
+        self._marker_item = ""
+        self._is_repeating = False
         self._history: GateHistory | None = None
-        self._unread = ""
-        self._tests = 0  # checks of all entries so far: what is significant depends on it
-        self._opened_s = time.monotonic()
-        self._begun_s: dict[str, float] = {}
+        self._no_history_reason = ""
+        self._test_count = 0  # checks of all entries so far, on which significance depends
+        self._began_s = time.monotonic()
+        self._item_began_s: dict[str, float] = {}
         self._budget_s = self._spent_s = 0.0
         self._unmeasured: set[str] = set()  # suspects for whose repetitions no time was left
 
-    def open(self) -> Sequence[str]:
-        """Read what runs are stored. Returns a line for each file that cannot be read."""
+    def open_history(self) -> Sequence[str]:
+        """Open the history of stored runs. Return a line for each file that cannot be read."""
         folder = benchmarks.storage_folder(self.config)
         if folder is None:
             off = not benchmarks.is_loaded(self.config)
-            self._unread = (
+            self._no_history_reason = (
                 "-p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored" if off
                 else "pytest-benchmark's storage is not a folder: nothing is compared"
             )  # fmt: skip
-            return [self._unread]
+            return [self._no_history_reason]
         try:
             self._history = GateHistory(folder, Path(self.config.rootpath), self.settings.branch)
         except ResultsError as error:
-            self._unread = str(error)
-            return [self._unread]
-        self._opened_s = time.monotonic()
+            self._no_history_reason = str(error)
+            return [self._no_history_reason]
+        self._began_s = time.monotonic()
         return self._history.problems
 
     # --- rounds ---
 
     def end_of_round(self, nodeid: str) -> None:
-        """Note that the scheduler queues this item a second time, only to ask for repetitions before anything ends."""
-        self._curtain = nodeid
+        """Note the item that the scheduler queues a second time only to mark the end of a round.
+
+        It makes the scheduler ask for repetitions before the session ends, and is not run again.
+        """
+        self._marker_item = nodeid
 
     def repetitions(self) -> list[str]:
-        """Returns the items to measure again, in order.
+        """Return the items to measure again, in order.
 
-        The most suspicious come first. As many as the budget is sure to suffice for take turns, so that what disturbs
-        one for a while does not disturb all of its repetitions. Others follow one by one, while there is time. Without
-        any budget, nothing is measured again.
+        The most suspicious come first. Those for which the budget surely suffices take turns, so that a temporary
+        disturbance does not affect all repetitions of one. Others follow one by one, while there is time. Without any
+        budget, nothing is measured again.
         """
-        self._repeats = True
-        self._budget_s = self.settings.budget.seconds(time.monotonic() - self._opened_s)
+        self._is_repeating = True
+        self._budget_s = self.settings.budget.seconds(time.monotonic() - self._began_s)
         if not self._budget_s:
             self._unmeasured.update(self._held)
             return []
         ranked = sorted(self._held, key=self._suspicion)
-        sure, needed_s = ranked[:1], AGAIN * sum(self._held[nodeid].took_s for nodeid in ranked[:1])
+        affordable, needed_s = ranked[:1], AGAIN * sum(self._held[nodeid].took_s for nodeid in ranked[:1])
         for nodeid in ranked[1:]:
             needed_s += AGAIN * self._held[nodeid].took_s
             if needed_s > self._budget_s:
                 break
-            sure.append(nodeid)
-        self._first = ranked[0] if ranked else ""
-        return sure * AGAIN + [nodeid for nodeid in ranked[len(sure) :] for _ in range(AGAIN)]
+            affordable.append(nodeid)
+        self._top_suspect = ranked[0] if ranked else ""
+        return affordable * AGAIN + [nodeid for nodeid in ranked[len(affordable) :] for _ in range(AGAIN)]
 
     def announcement(self) -> str:
-        """Returns what a user must know before suspects are measured again; empty if there are none."""
+        """Return the line that announces repetitions to the user, empty without suspects."""
         if not self._held:
             return ""
-        count, wanted_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
+        count, needed_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
         noun = "1 suspect" if count == 1 else f"{count} suspects"
         if not self._budget_s:
-            return f"gate: {noun} will not be measured again: the budget is {_seconds(0)} (cloudbench_gate_budget)"
-        first_s = AGAIN * self._held[self._first].took_s
-        most_s = min(wanted_s, max(self._budget_s, first_s))
-        wait_s = self.apart_s(self._first)
-        line = f"gate: measuring {noun} again, about {_seconds(most_s + wait_s)}"
-        line += f", of which {_seconds(wait_s)} to be apart from the first time" if wait_s >= 1 else ""
-        if wanted_s > most_s:
-            line += f"; the budget is {_seconds(self._budget_s)} (cloudbench_gate_budget), "
-            line += f"all would take {_seconds(wanted_s)}"
+            return f"gate: {noun} will not be measured again: the budget is {_format_time(0)} (cloudbench_gate_budget)"
+        first_s = AGAIN * self._held[self._top_suspect].took_s
+        most_s = min(needed_s, max(self._budget_s, first_s))
+        wait_s = self.apart_s(self._top_suspect)
+        line = f"gate: measuring {noun} again, about {_format_time(most_s + wait_s)}"
+        line += f", of which {_format_time(wait_s)} to be apart from the first time" if wait_s >= 1 else ""
+        if needed_s > most_s:
+            line += f"; the budget is {_format_time(self._budget_s)} (cloudbench_gate_budget), "
+            line += f"all would take {_format_time(needed_s)}"
         return line
 
     def _suspicion(self, nodeid: str) -> float:
-        checks = (check for entry in self.entries if entry.nodeid == nodeid for check in entry.checks())
+        checks = (check for entry in self.entries if entry.nodeid == nodeid for check in entry.list_checks())
         return min((suspicion(check) for check in checks if is_suspect(check)), default=1.0)
 
     def round_of(self, nodeid: str, before: int) -> int | None:
-        """Returns how often an item was run before, or None if it is not run this time. See ``Coordinator``."""
-        if before and nodeid == self._curtain:
-            self._curtain = ""
+        """Return the number of an item's former runs, or None if it is not run this time. See ``Coordinator``."""
+        if before and nodeid == self._marker_item:
+            self._marker_item = ""
             return None
-        if before and not (self._repeats and nodeid in self._held and self._may_repeat(nodeid)):
+        if before and not (self._is_repeating and nodeid in self._held and self._may_repeat(nodeid)):
             return None
-        self._round[nodeid] = before
-        self._begun_s[nodeid] = time.monotonic() + self.apart_s(nodeid)
+        self._rounds[nodeid] = before
+        self._item_began_s[nodeid] = time.monotonic() + self.apart_s(nodeid)
         return before
 
     def _may_repeat(self, nodeid: str) -> bool:
-        """Returns whether a suspect is to be measured once more: it is not cleared yet, and there is time."""
-        mine = [entry for entry in self.entries if entry.nodeid == nodeid]
-        if not any(needs_again(check) for entry in mine for check in entry.checks()):
+        """Return whether a suspect is measured once more: it is not cleared yet, and there is time."""
+        entries = [entry for entry in self.entries if entry.nodeid == nodeid]
+        if not any(needs_again(check) for entry in entries for check in entry.list_checks()):
             return False
-        has_time = nodeid == self._first or self._spent_s + self._held[nodeid].took_s <= self._budget_s
+        has_time = nodeid == self._top_suspect or self._spent_s + self._held[nodeid].took_s <= self._budget_s
         if not has_time:
             self._unmeasured.add(nodeid)
         return has_time
 
     def apart_s(self, nodeid: str) -> float:
-        """Returns the seconds to wait before a suspect is measured again."""
+        """Return the seconds to wait before a suspect is measured again."""
         held = self._held.get(nodeid)
         return max(0.0, held.since_s + self.settings.apart_s - time.monotonic()) if held else 0.0
 
     # --- entries ---
 
-    def take(
+    def take_entry(
         self, subject: Subject, info: dict[str, Any], doubts: Sequence[str], columns: Sequence[str], margins: Margins
     ) -> bool:
-        """Take a measured entry. Returns False if it repeats a suspect: then it is not a separate entry."""
-        if self._round.get(subject.nodeid):
+        """Take a measured entry. Return False if it repeats a suspect, and is therefore not a separate entry."""
+        if self._rounds.get(subject.nodeid):
             for entry in self.entries:
                 if entry.fullname != subject.fullname:
                     continue
@@ -266,7 +269,7 @@ class SessionGate:
                 if doubts:
                     entry.left_out.append("; ".join(doubts))
             return False
-        entry = Gated(
+        entry = GatedEntry(
             subject.fullname, subject.nodeid, info, columns, {**self.settings.margins, **margins}, self.settings.runs
         )
         self._find_baseline(entry)
@@ -275,66 +278,71 @@ class SessionGate:
         elif doubts:
             entry.why = f"doubts: {'; '.join(doubts)}"
         self.entries.append(entry)
-        self._tests += sum(map(is_test, entry.checks()))
+        self._test_count += sum(map(is_test, entry.list_checks()))
         return True
 
-    def _find_baseline(self, entry: Gated) -> None:
+    def _find_baseline(self, entry: GatedEntry) -> None:
         if self._history is None:
-            entry.why = self._unread
+            entry.why = self._no_history_reason
             return
         former = self._history.former_runs(entry.fullname, entry.info)
         entry.baseline, entry.commit, entry.remark = former.numbers, former.commit, former.remark
         if not former.numbers and not former.remark:
-            entry.offer = self._history.offer(entry.fullname, entry.info, self.collected)
+            entry.offer = self._history.offer_renamed(entry.fullname, entry.info, self.collected)
 
     # --- answers ---
 
-    def ended(self, asked: ItemEnded) -> WhatToLog:
-        """Decide what is logged of an item that has ended."""
-        mine = [entry for entry in self.entries if entry.nodeid == asked.nodeid]
-        compared = [each for each in self.comparisons if each.nodeid == asked.nodeid]
-        if self._round.get(asked.nodeid):
-            held = self._held[asked.nodeid]
-            self._spent_s += time.monotonic() - self._begun_s[asked.nodeid]
-            if asked.outcome != "passed" and not held.has_failed:
-                self._held[asked.nodeid] = replace(held, reports=asked.reports, has_failed=True)
+    def rule_on_item(self, ended: ItemEnded) -> WhatToLog:
+        """Decide the logged outcome of an item that has ended, or hold its reports if it is a suspect."""
+        entries_of_item = [entry for entry in self.entries if entry.nodeid == ended.nodeid]
+        compared = [comparison for comparison in self.comparisons if comparison.nodeid == ended.nodeid]
+        if self._rounds.get(ended.nodeid):
+            held = self._held[ended.nodeid]
+            self._spent_s += time.monotonic() - self._item_began_s[ended.nodeid]
+            if ended.outcome != "passed" and not held.has_failed:
+                self._held[ended.nodeid] = replace(held, reports=ended.reports, has_failed=True)
             return WhatToLog(is_held=True)
-        if compared and asked.outcome == "passed":
+        if compared and ended.outcome == "passed":
             return self._what_to_log(compared)
-        if not mine:
+        if not entries_of_item:
             return WhatToLog()
-        if asked.outcome != "passed":
-            for entry in mine:
+        if ended.outcome != "passed":
+            for entry in entries_of_item:
                 entry.is_over = True
             return WhatToLog()
-        if any(is_suspect(check) for entry in mine for check in entry.checks()):
+        if any(is_suspect(check) for entry in entries_of_item for check in entry.list_checks()):
             now_s = time.monotonic()
-            self._held[asked.nodeid] = _Held(asked.reports, now_s, now_s - self._begun_s.get(asked.nodeid, now_s))
+            self._held[ended.nodeid] = _HeldReports(
+                ended.reports, now_s, now_s - self._item_began_s.get(ended.nodeid, now_s)
+            )
             return WhatToLog(is_held=True)
-        self._judge(mine)
-        return self._what_to_log(mine)
+        self._judge(entries_of_item)
+        return self._what_to_log(entries_of_item)
 
-    def _judge(self, entries: Sequence[Gated]) -> None:
-        """Judge entries. Only for all of them together can anything be called broken; suspects are held until then."""
+    def _judge(self, entries: Sequence[GatedEntry]) -> None:
+        """Judge entries together.
+
+        Only the judgement of all entries can find a broken one, so suspects are held until then.
+        """
         open_ = [entry for entry in entries if not entry.is_over]
-        checks = [(entry, check) for entry in open_ for check in entry.checks()]
+        checks = [(entry, check) for entry in open_ for check in entry.list_checks()]
         for entry in open_:
             entry.rulings = []
-        rulings = judge([check for _, check in checks], tests=self._tests)
+        rulings = judge([check for _, check in checks], tests=self._test_count)
         for (entry, _), ruling in zip(checks, rulings, strict=True):
             entry.rulings.append(ruling)
         for entry in open_:
             entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
 
-    def _what_to_log(self, mine: Sequence[Gated | GatedPairs]) -> WhatToLog:
-        answers = [entry.answer for entry in mine]
-        worst = next((each for each in ("broken", "inconclusive", "met") if each in answers), None)
+    def _what_to_log(self, entries: Sequence[GatedEntry | GatedPairs]) -> WhatToLog:
+        answers = [entry.answer for entry in entries]
+        worst = next((answer for answer in ("broken", "inconclusive", "met") if answer in answers), None)
         if worst is None:
             return WhatToLog()
-        lines = [line for entry in mine if entry.answer == worst for line in self.lines(entry)]
+        lines = [line for entry in entries if entry.answer == worst for line in self.answer_lines(entry)]
         properties: list[tuple[str, str]] = [("cloudbench.gate", worst)]
         properties += [
-            (f"cloudbench.gate.{metric}", told) for entry in mine for metric, told in _told(entry).items()
+            (f"cloudbench.gate.{metric}", text) for entry in entries for metric, text in _metric_texts(entry).items()
         ]  # fmt: skip
         outcome = ""
         if worst == "broken" or (worst == "inconclusive" and self.settings.strict):
@@ -342,42 +350,43 @@ class SessionGate:
         elif worst == "inconclusive":
             outcome = "skipped"
         if worst == "inconclusive":
-            self.pardoned.add(mine[0].nodeid)
+            self.pardoned.add(entries[0].nodeid)
         return WhatToLog(outcome=outcome, text="\n".join(lines), properties=tuple(properties))
 
-    def lines(self, entry: Gated | GatedPairs) -> list[str]:
-        """What a reader must know of an entry's answer: a line for each metric that gave it."""
+    def answer_lines(self, entry: GatedEntry | GatedPairs) -> list[str]:
+        """Return the explanation of an entry's answer: a line for each metric that led to it."""
         if isinstance(entry, GatedPairs):
             return list(entry.lines)
         label = parse_label(entry.nodeid, entry.fullname)
-        begin = f"{label}: gate" if label else "gate"
+        prefix = f"{label}: gate" if label else "gate"
         if entry.why:
-            return [f"{begin} {entry.answer}: {entry.why}"]
-        giving = [each for each in entry.rulings if each.answer == entry.answer]
+            return [f"{prefix} {entry.answer}: {entry.why}"]
+        deciding = [ruling for ruling in entry.rulings if ruling.answer == entry.answer]
         if entry.answer == "inconclusive":
-            giving = [each for each in giving if each.check.decides]
-        few = [each for each in giving if each.why.startswith("baseline ")]
-        too_few = dict.fromkeys(each.why for each in few)
-        rest = [each for each in giving if each not in few]
+            deciding = [ruling for ruling in deciding if ruling.check.decides]
+        too_short = [ruling for ruling in deciding if ruling.why.startswith("baseline ")]
+        too_few = dict.fromkeys(ruling.why for ruling in too_short)
+        others = [ruling for ruling in deciding if ruling not in too_short]
         remark = f" ({entry.remark or entry.offer})" if entry.remark or entry.offer else ""
-        lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
-        since = self._since(entry) if rest and entry.answer == "broken" else ""
+        lines = [f"{prefix} {entry.answer}: {why}{remark}" for why in too_few]
+        since = self._suspect_commit_text(entry) if others and entry.answer == "broken" else ""
         return lines + [
-            f"{begin} {entry.answer}: {ruling_text(each)}{since or self._why_unmeasured(entry, each)}" for each in rest
+            f"{prefix} {entry.answer}: {ruling_text(ruling)}{since or self._why_unmeasured(entry, ruling)}"
+            for ruling in others
         ]
 
-    def _why_unmeasured(self, entry: Gated, ruling: Ruling) -> str:
-        """Why a suspect was not measured again often enough, as the end of a line."""
+    def _why_unmeasured(self, entry: GatedEntry, ruling: Ruling) -> str:
+        """Return the end of a line: why a suspect was not measured again often enough."""
         if not needs_again(ruling.check):
             return ""
-        end = _left_out(entry)
+        end = _exclusion_text(entry)
         if entry.nodeid in self._unmeasured:
             used = " and was used up" if self._budget_s else ""
-            end += f"; the budget is {_seconds(self._budget_s)}{used} (cloudbench_gate_budget)"
+            end += f"; the budget is {_format_time(self._budget_s)}{used} (cloudbench_gate_budget)"
         return end
 
-    def _since(self, entry: Gated) -> str:
-        """Which commit may have broken it, as the end of a line."""
+    def _suspect_commit_text(self, entry: GatedEntry) -> str:
+        """Return the end of a line: the first commit that may have broken the entry."""
         if not entry.commit:
             return "; its commits are not known"
         assert self._history is not None
@@ -389,17 +398,17 @@ class SessionGate:
     # --- the end ---
 
     def settle(self, session: pytest.Session) -> None:
-        """Log what was held, and write the answers into the entries."""
+        """Log the reports that were held, and write the answers into the entries."""
         self._judge(self.entries)
         for nodeid, held in self._held.items():
-            mine = [entry for entry in self.entries if entry.nodeid == nodeid]
+            entries_of_item = [entry for entry in self.entries if entry.nodeid == nodeid]
             hook = self.config.hook
             reports = [hook.pytest_report_from_serializable(config=self.config, data=data) for data in held.reports]
             if held.has_failed:
-                for entry in mine:
+                for entry in entries_of_item:
                     entry.is_over, entry.answer = True, None
             else:
-                change_outcome(reports, self._what_to_log(mine))
+                change_outcome(reports, self._what_to_log(entries_of_item))
             for report in reports:
                 hook.pytest_runtest_logreport(report=report)
             failed = any(report.failed for report in reports)
@@ -409,15 +418,15 @@ class SessionGate:
         for entry in self.entries:
             if entry.answer is not None:
                 entry.info["gate"] = {
-                    "answer": entry.answer, "lines": self.lines(entry),
-                    "runs": max((len(each.check.baseline) for each in entry.rulings), default=0),
-                    "quarantined": [each.check.metric for each in entry.rulings if each.is_quarantined],
-                    "again": [{name: value for name, value in each.items() if value is not None}
-                              for each in entry.again],
+                    "answer": entry.answer, "lines": self.answer_lines(entry),
+                    "runs": max((len(ruling.check.baseline) for ruling in entry.rulings), default=0),
+                    "quarantined": [ruling.check.metric for ruling in entry.rulings if ruling.is_quarantined],
+                    "again": [{name: value for name, value in numbers.items() if value is not None}
+                              for numbers in entry.again],
                 }  # fmt: skip
 
     def exit_status(self, failed: int, selected: int) -> int | None:
-        """Returns the exit status if all ``failed`` tests are those that a strict gate could not judge.
+        """Return the exit status if the only ``failed`` tests are those that a strict gate could not judge, else None.
 
         The same holds if tests were ``selected`` that measure something, and none did.
         """
@@ -426,45 +435,45 @@ class SessionGate:
 
     @property
     def has_judged(self) -> bool:
-        """Whether anything was measured that the gate could judge."""
+        """True if anything was measured that the gate could judge."""
         return bool(self.entries or self.comparisons)
 
     def counts(self) -> str:
-        """Return how many entries had which answer, such as ``12 met, 1 broken``; empty if none was judged."""
-        entries: list[Gated | GatedPairs] = [*self.entries, *self.comparisons]
+        """Return the number of entries by answer, such as ``12 met, 1 broken``. Empty if none was judged."""
+        entries: list[GatedEntry | GatedPairs] = [*self.entries, *self.comparisons]
         judged = Counter(entry.answer for entry in entries if entry.answer)
         return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
 
     def summary(self) -> Iterator[str]:
-        """Lines for the end: each entry with its answer, the worst last."""
+        """Yield the lines for the end of the session: each entry with its answer, the worst last."""
         for answer in ("met", "inconclusive", "broken"):
-            judged: list[Gated | GatedPairs] = [*self.entries, *self.comparisons]
+            judged: list[GatedEntry | GatedPairs] = [*self.entries, *self.comparisons]
             for entry in judged:
                 if entry.answer == answer:
-                    changes = [f"{name} {change}" for name, each in _told(entry).items()
-                               if (change := each.partition(" ")[2])]  # fmt: skip
+                    changes = [f"{name} {change}" for name, text in _metric_texts(entry).items()
+                               if (change := text.partition(" ")[2])]  # fmt: skip
                     yield f"{answer:12} {entry.fullname}: {'; '.join(changes) or 'nothing could be compared'}"
                     if answer != "met":
-                        yield from (f"{'':12} {line}" for line in self.lines(entry))
-                    if isinstance(entry, Gated):
-                        yield from (f"{'':12} {line}" for each in entry.rulings for line in remarks_of(each))
+                        yield from (f"{'':12} {line}" for line in self.answer_lines(entry))
+                    if isinstance(entry, GatedEntry):
+                        yield from (f"{'':12} {line}" for ruling in entry.rulings for line in remarks_of(ruling))
 
 
-def _seconds(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     digits = ".1g" if 0 < seconds < 1 else ".0f"
     return f"{seconds:{digits}} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _left_out(entry: Gated) -> str:
-    """Why repetitions do not count, as the end of a line."""
+def _exclusion_text(entry: GatedEntry) -> str:
+    """Return the end of a line: why repetitions do not count."""
     if not (count := len(entry.left_out)):
         return ""
     noun = "1 repetition does" if count == 1 else f"{count} repetitions do"
     return f"; {noun} not count: {entry.left_out[0]}"
 
 
-def _told(entry: Gated | GatedPairs) -> dict[str, str]:
-    """Returns each metric's answer, in one word, and its change, if that is known."""
+def _metric_texts(entry: GatedEntry | GatedPairs) -> dict[str, str]:
+    """Return by metric its answer, in one word, and its change if known."""
     if isinstance(entry, GatedPairs):
-        return dict(entry.told)
-    return {each.check.metric: f"{each.answer} {brief(each)}".strip() for each in entry.rulings}
+        return dict(entry.metric_texts)
+    return {ruling.check.metric: f"{ruling.answer} {change_text(ruling)}".strip() for ruling in entry.rulings}

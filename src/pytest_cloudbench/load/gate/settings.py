@@ -1,6 +1,6 @@
-"""What the user sets for the regression gate: ``[tool.cloudbench.gate]`` in pyproject.toml, and a test's mark.
+"""The user's settings of the regression gate: ``[tool.cloudbench.gate]`` in pyproject.toml, and a test's mark.
 
-What may live here: reading both into values. Imported by fifty agents: keep it light.
+What may live here: the parsing of both. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MARK = "cloudbench_gate"
 
 @dataclass(frozen=True, slots=True)
 class RepeatBudget:
-    """How long measuring suspects again may take: a share of the session's own time, or seconds."""
+    """The limit on the time for measuring suspects again: a share of the session's own time, or seconds."""
 
     share: float | None = 0.5
     limit_s: float = 0.0
 
     def seconds(self, session_s: float) -> float:
-        """Returns the seconds that a session of this length may add."""
+        """Return the limit in seconds for a session of this length."""
         return self.limit_s if self.share is None else self.share * session_s
 
 
@@ -36,11 +36,11 @@ class GateSettings:
 
     Attributes:
         margins: see ``watched.Margins``.
-        runs: how many former runs at most are the baseline.
+        runs: the most former runs in the baseline.
         apart_s: seconds between the first run of a suspect and the first repetition.
-        branch: the default branch's name; empty to find it out.
+        branch: the default branch's name, empty to determine it.
         strict: whether an inconclusive test fails.
-        budget: how long measuring suspects again may take; the first of them is always measured.
+        budget: the limit on the time for measuring suspects again. The first of them is always measured.
     """
 
     margins: Mapping[str, float | None] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class GateSettings:
 
 
 def parse_budget(text: object, where: str) -> RepeatBudget:
-    """Read a budget: ``"50%"`` of the session's time, or seconds such as ``90`` or ``"90"``. Raises UsageError."""
+    """Parse a budget: ``"50%"`` of the session's time, or seconds such as ``90`` or ``"90"``. Raises UsageError."""
     try:
         is_share = isinstance(text, str) and text.strip().endswith("%")
         number = float(text.strip().removesuffix("%") if isinstance(text, str) else text)  # type: ignore[arg-type]  # what float refuses is answered below
@@ -64,7 +64,7 @@ def parse_budget(text: object, where: str) -> RepeatBudget:
 
 
 def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSettings:
-    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml; ``budget`` comes first.
+    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. ``budget`` takes precedence.
 
     Raises ConfigError and UsageError.
     """
@@ -82,34 +82,34 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
         table = table.get(name, {}) if isinstance(table, dict) else {}
     if not isinstance(table, dict):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
-    given = dict(table)
-    runs, apart_s = given.pop("runs", 20), given.pop("apart_s", 60.0)
-    branch, is_strict = given.pop("branch", ""), given.pop("strict", False)
-    allowed = parse_budget(given.pop("budget", "50%"), f"{path}: tool.cloudbench.gate.budget")
+    remaining = dict(table)
+    runs, apart_s = remaining.pop("runs", 20), remaining.pop("apart_s", 60.0)
+    branch, is_strict = remaining.pop("branch", ""), remaining.pop("strict", False)
+    repeat_budget = parse_budget(remaining.pop("budget", "50%"), f"{path}: tool.cloudbench.gate.budget")
     if budget is not None:
-        allowed = parse_budget(budget, "cloudbench_gate_budget")
+        repeat_budget = parse_budget(budget, "cloudbench_gate_budget")
     if not isinstance(runs, int) or isinstance(runs, bool) or not 10 <= runs <= 1000:
         raise ConfigError(str(path), "tool.cloudbench.gate.runs", f"expected 10 to 1000, found {runs!r}")
     if not isinstance(apart_s, (int, float)) or isinstance(apart_s, bool) or not 0 <= apart_s <= 86_400:
         raise ConfigError(str(path), "tool.cloudbench.gate.apart_s", f"expected seconds, 0 or more, found {apart_s!r}")
     if not isinstance(branch, str) or not isinstance(is_strict, bool):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
-    margins = parse_margins(given, f"{path}: tool.cloudbench.gate")
-    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, allowed)
+    margins = parse_margins(remaining, f"{path}: tool.cloudbench.gate")
+    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, repeat_budget)
 
 
 def marked_margins(item: pytest.Item) -> dict[str, Any]:
-    """Returns the margins of a test's marks: ``@pytest.mark.cloudbench_gate(p50=0.05, p99=None)``, the nearest wins.
+    """Return the margins of a test's marks: ``@pytest.mark.cloudbench_gate(p50=0.05, p99=None)``.
 
-    Raises UsageError.
+    The nearest mark wins. Raises UsageError.
     """
-    found: dict[str, Any] = {}
+    margins: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers(_MARK))):
         if mark.args:
             raise UsageError(f"{item.nodeid}: {_MARK}{mark.args!r}: expected margins by name, such as p50=0.05")
-        found |= mark.kwargs
-    if not found:
+        margins |= mark.kwargs
+    if not margins:
         return {}
     from pytest_cloudbench.judge.watched import parse_margins
 
-    return parse_margins(found, f"{item.nodeid}: {_MARK}")
+    return parse_margins(margins, f"{item.nodeid}: {_MARK}")

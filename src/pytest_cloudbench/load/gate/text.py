@@ -1,7 +1,4 @@
-"""What the regression gate says: rulings, and differences of two sides, as texts.
-
-What may live here: numbers into short lines.
-"""
+"""The regression gate's texts: short lines about rulings and about differences of two sides."""
 
 from __future__ import annotations
 
@@ -12,23 +9,23 @@ from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
 
 
-def brief(ruling: Ruling) -> str:
-    """The change and its interval, such as ``+31 % (+22 to +41 %)``; empty if it is not known."""
+def change_text(ruling: Ruling) -> str:
+    """Return the change and its interval, such as ``+31 % (+22 to +41 %)``. Empty if unknown."""
     if ruling.check.kind == "fact":
         return _count_text(ruling) if ruling.answer == "broken" else ""
     if ruling.change is None:
         return ""
     if ruling.low is None or ruling.high is None or ruling.low == ruling.high:
-        return f"{_signed(ruling.change)} {_unit(ruling)}"
-    return _with_interval(ruling.change, ruling.low, ruling.high, _unit(ruling))
+        return f"{_signed_text(ruling.change)} {_unit_text(ruling)}"
+    return _interval_text(ruling.change, ruling.low, ruling.high, _unit_text(ruling))
 
 
 def ruling_text(ruling: Ruling) -> str:
-    """One line: the metric, how much worse it is, and against how many runs, or why that is not known."""
-    check, change = ruling.check, brief(ruling)
+    """Return one line: the metric, its change for the worse against the number of runs, or why that is unknown."""
+    check, change = ruling.check, change_text(ruling)
     runs = f"{len(check.baseline)} runs"
     text = ""
-    if ruling.why.startswith("baseline "):  # what it was is not known well enough to be told
+    if ruling.why.startswith("baseline "):  # too few runs to describe the former state
         pass
     elif check.kind == "fact":
         text = change
@@ -44,12 +41,14 @@ def ruling_text(ruling: Ruling) -> str:
 
 
 def remarks_of(ruling: Ruling) -> list[str]:
-    """Returns what else a reader must know of a metric, whatever the answer: a line each."""
+    """Return further remarks on a metric, whatever the answer, a line each."""
     check, lines = ruling.check, list[str]()
     if ruling.is_quarantined:
         lines.append(f"{check.metric}: {_incident_text(ruling)}: this run is no baseline")
     if ruling.left_out:
-        runs = ", ".join(f"{run or 'a run'} ({_signed(change)} {_unit(ruling)})" for run, change in ruling.left_out)
+        runs = ", ".join(
+            f"{run or 'a run'} ({_signed_text(change)} {_unit_text(ruling)})" for run, change in ruling.left_out
+        )
         lines.append(f"{check.metric}: left out of the baseline, too far from its other runs: {runs}")
     if check.since and check.improved is not None and not check.is_before:
         lines.append(
@@ -59,13 +58,13 @@ def remarks_of(ruling: Ruling) -> list[str]:
 
 
 def _incident_text(ruling: Ruling) -> str:
-    """What this run was, and what measuring it again said."""
+    """Return the change in this run, and the change when it was measured again."""
     check = ruling.check
     again = [reading for reading in check.again if reading.value is not None]
     if check.kind == "rate":
         count, of = sum(reading.count for reading in again), sum(reading.of for reading in again)
         return f"an incident, {check.now.count:,} of {check.now.of:,} in the run, {count:,} of {of:,} when repeated"
-    unit, first, later = _unit(ruling), _signed(ruling.first or 0.0), _signed(ruling.change or 0.0)
+    unit, first, later = _unit_text(ruling), _signed_text(ruling.first or 0.0), _signed_text(ruling.change or 0.0)
     return f"{first} {unit} in the run, {later} {unit} when repeated"
 
 
@@ -75,25 +74,25 @@ def _count_text(ruling: Ruling) -> str:
 
 
 def _course_text(course: DriftState) -> str:
-    """How an open regression stands: how far it has come since the accepted state, how fast, and since when."""
+    """Describe an open regression: its change since the accepted state, its slope, and its beginning."""
     slope = (
-        f"{_signed(expm1(course.slope))} % a run ({_signed(expm1(course.slope_low))} to "
-        f"{_signed(expm1(course.slope_high))} %)"
+        f"{_signed_text(expm1(course.slope))} % a run ({_signed_text(expm1(course.slope_low))} to "
+        f"{_signed_text(expm1(course.slope_high))} %)"
     )
     since = f"since {course.since}" if course.since else "with this run"
-    text = f"an open regression {since}, {_signed(expm1(course.change))} % worse than the accepted state"
+    text = f"an open regression {since}, {_signed_text(expm1(course.change))} % worse than the accepted state"
     text += f", {slope} over {course.runs} runs"
     return text if course.is_worse else f"{text}; the last runs are better, but it is not sure that it is gone"
 
 
-def _unit(ruling: Ruling) -> str:
+def _unit_text(ruling: Ruling) -> str:
     return "points" if ruling.check.kind == "rate" else "%"
 
 
 def _capability_text(ruling: Ruling) -> str:
-    """What a capability was in how many runs, and what it is."""
+    """Describe a capability: its former values with the number of runs, and its present one."""
     check, count = ruling.check, len(ruling.check.baseline)
-    were = sum(each.value == 1 for each in check.baseline)
+    were = sum(reading.value == 1 for reading in check.baseline)
     was = f"no in {count} runs" if not were else f"yes in {count} runs" if were == count else (
         f"yes in {were} of {count} runs"
     )  # fmt: skip
@@ -101,21 +100,24 @@ def _capability_text(ruling: Ruling) -> str:
     return f"was {was}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"
 
 
-def difference_text(each: Difference) -> str:
-    """B against A in one metric, such as ``quiet_p50 +98 % (+80 to +118 %), margin 10 %``, or why it is not known."""
-    unit = "points" if each.is_points else "%"
-    margin = f"margin {each.margin * 100:g} {unit}"
-    if not isfinite(each.change):
-        return f"{each.metric} is not known ({each.why}), {margin}"
-    return f"{each.metric} {_with_interval(each.change, each.low, each.high, unit)}, {margin}"
+def difference_text(difference: Difference) -> str:
+    """Return the change from A to B in one metric, or the reason if it is unknown.
+
+    An example is ``quiet_p50 +98 % (+80 to +118 %), margin 10 %``.
+    """
+    unit = "points" if difference.is_points else "%"
+    margin = f"margin {difference.margin * 100:g} {unit}"
+    if not isfinite(difference.change):
+        return f"{difference.metric} is not known ({difference.why}), {margin}"
+    return f"{difference.metric} {_interval_text(difference.change, difference.low, difference.high, unit)}, {margin}"
 
 
-def _with_interval(change: float, low: float, high: float, unit: str) -> str:
-    return f"{_signed(change)} {unit} ({_signed(low)} to {_signed(high)} {unit})"
+def _interval_text(change: float, low: float, high: float, unit: str) -> str:
+    return f"{_signed_text(change)} {unit} ({_signed_text(low)} to {_signed_text(high)} {unit})"
 
 
-def _signed(value: float) -> str:
-    """As percent, or points."""
+def _signed_text(value: float) -> str:
+    """Format a ratio as percent or points."""
     number = value * 100
     if not isfinite(number):
         return "+inf" if number > 0 else "-inf"

@@ -1,8 +1,7 @@
-"""How gates decide a test's outcome, whatever the test does with its results, and what its reports tell other programs.
+"""The effect of gates on a test's outcome, whatever the test does with its results, and its reports' properties.
 
-What may live here: the gates that an item's results have broken, from when a result is known to the item's failure;
-results as properties of the item's reports.
-Imported by fifty agents: keep it light.
+What may live here: the gates that an item's results have broken, from when a result is known to the item's failure,
+and results as properties of the item's reports. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _UNMET = pytest.StashKey[list[str]]()
 
 
 class ExpectationBroken(AssertionError):
-    """An expectation or a gate is not met; the message is one line per claim."""
+    """An expectation or a gate is not met. The message has one line per claim."""
 
 
 class ExpectationUnknown(Exception):
@@ -30,39 +29,39 @@ class ExpectationUnknown(Exception):
 
 
 def failing_gates(judgements: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines of the gates that fail a test: those that are broken, and those that cannot be judged."""
+    """Return the lines of gates that fail a test: broken ones, and those that cannot be judged."""
     return [line for status, line in judgements if status in {"broken", "unknown"} and line.startswith("gate ")]
 
 
 def unmet_gates(item: pytest.Item) -> list[str]:
-    """Returns the list in which an item's results collect the lines of gates that must fail it."""
+    """Return the list in which an item's results collect the lines of gates that must fail it."""
     return item.stash.setdefault(_UNMET, [])
 
 
-_TOLD = ("provider", "emulated", "agents", "ops", "lost", "throttled", "failed")
+_REPORTED = ("provider", "emulated", "agents", "ops", "lost", "throttled", "failed")
 
 
-def properties(
+def entry_properties(
     info: Mapping[str, Any], judgements: Sequence[tuple[str, str]], label: str
 ) -> list[tuple[str, str | float | bool]]:
-    """Returns an entry for JUnit and other reports: its subject, metrics, doubts, and worst judgement.
+    """Return an entry's properties for JUnit and other reports: subject, metrics, doubts, and worst judgement.
 
     A number that is unknown or not finite becomes the word ``unknown``.
     """
-    told = {name: info[name] for name in (*_TOLD, *METRICS) if name in info}
-    told |= {"doubts": "; ".join(info["doubts"]) or "none", "verdict": worst(status for status, _ in judgements)}
+    values = {name: info[name] for name in (*_REPORTED, *METRICS) if name in info}
+    values |= {"doubts": "; ".join(info["doubts"]) or "none", "verdict": worst(status for status, _ in judgements)}
     prefix = f"cloudbench.{label}." if label else "cloudbench."
-    return [(prefix + name, _known(value)) for name, value in told.items()]
+    return [(prefix + name, _report_value(value)) for name, value in values.items()]
 
 
-def _known(value: Any) -> str | float | bool:
+def _report_value(value: Any) -> str | float | bool:
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return "unknown"
     return value if isinstance(value, (str, int, float)) else str(value)
 
 
 @contextmanager
-def gated(item: pytest.Item) -> Generator[None]:
+def fail_for_gates(item: pytest.Item) -> Generator[None]:
     """Wrap a phase of an item: fail it for the gates broken so far, unless the test reports them itself.
 
     A broken gate wins over a skip, an inconclusive expectation and an error that was caught. It is added to a failure
@@ -71,28 +70,28 @@ def gated(item: pytest.Item) -> Generator[None]:
     try:
         yield
     except (ExpectationBroken, ExpectationUnknown, pytest.skip.Exception) as error:
-        lines = _taken(item, said="" if isinstance(error, pytest.skip.Exception) else str(error))
+        lines = _take_lines(item, reported="" if isinstance(error, pytest.skip.Exception) else str(error))
         if not lines:
             raise
-        told = [] if isinstance(error, pytest.skip.Exception) else [str(error)]
-        raise ExpectationBroken("\n".join([*told, *lines])) from None
+        message_lines = [] if isinstance(error, pytest.skip.Exception) else [str(error)]
+        raise ExpectationBroken("\n".join([*message_lines, *lines])) from None
     except (Exception, pytest.fail.Exception) as error:
-        for line in _taken(item):
+        for line in _take_lines(item):
             error.add_note(line)
         raise
-    if lines := _taken(item):
+    if lines := _take_lines(item):
         raise ExpectationBroken("\n".join(lines))
 
 
-def _taken(item: pytest.Item, said: str = "") -> list[str]:
-    """Returns lines not reported yet, and marks them as reported."""
+def _take_lines(item: pytest.Item, reported: str = "") -> list[str]:
+    """Return the lines that are not in ``reported``, and forget all lines."""
     unmet = unmet_gates(item)
-    lines = [line for line in dict.fromkeys(unmet) if line.partition("gate ")[2] not in said]
+    lines = [line for line in dict.fromkeys(unmet) if line.partition("gate ")[2] not in reported]
     unmet.clear()
     return lines
 
 
-def plain_report(report: pytest.TestReport, error: BaseException) -> None:
+def hide_traceback(report: pytest.TestReport, error: BaseException) -> None:
     """Show errors meant for people as their message alone, without a traceback."""
     if isinstance(error, ExpectationUnknown):
         path, line, _ = report.location

@@ -1,3 +1,3 @@
-"""From the logs of a run to its entry: records are merged, counted, judged and stored."""
+"""The merge of a run's logs: its records are counted, judged and stored."""
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Entries:
         }
         if (declared := read_declared(info.get("suite"))) is not None:
             info["suite"] = declared.of_entry({**subject.params, **info}).plain()
-        if self.gate is not None and not self.gate.take(subject, info, doubts, columns, margins):
+        if self.gate is not None and not self.gate.take_entry(subject, info, doubts, columns, margins):
             return
         if data_s:  # empty if all agents were lost before their first record: an unknown time is not 0 s
             benchmarks.add_entry(

@@ -1,3 +1,3 @@
-"""A second client beside the first: when a file can be read, and when all readers agree."""
+"""Measurements with a second client: when a file can be read, and when all reads agree."""
 
 from __future__ import annotations

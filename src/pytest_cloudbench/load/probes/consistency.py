@@ -153,7 +153,7 @@ def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: flo
 
 
 def _parse_trial(plain: Mapping[str, Any]) -> Trial:
-    reads = tuple(Glance(start, end, seen) for start, end, seen in plain["reads"])
+    reads = tuple(Glance(start, end, observation) for start, end, observation in plain["reads"])
     return Trial(plain["number"], plain["write_s"], reads, plain["problem"], plain["is_settled"])
 
 
@@ -253,7 +253,7 @@ class _Probe:
         # A missing file, or one with content that no client wrote, may still become what it should be.
         reads, is_settled = self._poll(
             ended_ns, lambda: self._look_at_version(number, (0, *versions)),
-            lambda seen: seen.startswith("version") and seen not in overwritten,
+            lambda observation: observation.startswith("version") and observation not in overwritten,
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
         glances = [
@@ -291,7 +291,10 @@ class _Probe:
             raise _FailedWriteError("the initial file did not settle in time")
 
     def _poll(
-        self, since_ns: int, look: Callable[[], str], is_final: Callable[[str], bool] = lambda seen: not seen
+        self,
+        since_ns: int,
+        look: Callable[[], str],
+        is_final: Callable[[str], bool] = lambda view: not view,
     ) -> tuple[list[Glance], bool]:
         """Read again and again. Return the reads, and whether the file has settled to what ``is_final`` accepts."""
         reads, settling = list[Glance](), Settling(self.settle_s, is_final)
@@ -299,11 +302,14 @@ class _Probe:
             start_ns = now_ns()
             wait_s = 0.0
             try:
-                seen = look()
+                view = look()
             except CloudError as error:
-                seen, wait_s = f"{UNKNOWN} {error.kind.value}", min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S)
+                view, wait_s = (
+                    f"{UNKNOWN} {error.kind.value}",
+                    min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S),
+                )
             end_ns = now_ns()
-            read = Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, seen)
+            read = Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, view)
             reads.append(read)
             settling.add(read)
             is_late = settling.stale_s > self.deadline_s or read.end_s > self.deadline_s + settling.needed_s
@@ -330,14 +336,14 @@ class _Probe:
     def _download(self, number: int, versions: Sequence[int]) -> int | None:
         """Download a file and return its version: -1 if it is none of ``versions``, and None if there is no file."""
 
-        def read() -> int:
+        def download() -> int:
             data = b"".join(self.reader.get(self._file_path(number)))
             return next(
                 (version for version in versions if data == _read_content(self._file_content(number, version))), -1
             )
 
         try:
-            return int(self._record_operation(Verb.GET, number, self.reader, read, self.size_bytes))
+            return int(self._record_operation(Verb.GET, number, self.reader, download, self.size_bytes))
         except CloudError as error:
             if error.kind is ErrorKind.NOT_FOUND:
                 return None
@@ -363,7 +369,7 @@ class _Probe:
         return "" if paths == [self._file_path(number)] else f"{len(paths)} files"
 
     def _list_files(self, number: int) -> list[Any]:
-        def read() -> list[Any]:
+        def list_folder() -> list[Any]:
             try:
                 return [entry for entry in self.reader.list(self.folder) if not entry.is_folder]
             except CloudError as error:
@@ -371,7 +377,7 @@ class _Probe:
                     return []
                 raise
 
-        files: list[Any] = self._record_operation(Verb.LIST, number, self.reader, read, 0)
+        files: list[Any] = self._record_operation(Verb.LIST, number, self.reader, list_folder, 0)
         return files
 
     # -- writing ------------------------------------------------------------------------------------

@@ -117,7 +117,10 @@ class Watcher:
         self._stop.set()
 
     def watch(self, path: str, content: Content, poll_s: float | None) -> None:
-        """See ``FileWatcher``. A try begins ``poll_s`` after the previous one ended; None: the time that one took."""
+        """See ``FileWatcher``.
+
+        A try begins ``poll_s`` after the end of the previous one. None is the time that one took.
+        """
         self._attempts, self._error = [], None
         self._stop, self._first_try_ended, self._finished = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(

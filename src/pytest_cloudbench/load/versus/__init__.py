@@ -1,3 +1,3 @@
-"""Two sides measured in turns by one test: the agents' half and the controller's."""
+"""The comparison of two sides by one test: the agents' half and the controller's."""
 
 from __future__ import annotations

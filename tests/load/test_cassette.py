@@ -1,4 +1,4 @@
-"""Cassettes: recorded on an account, replayed without one; scrubbed; and never taken for a measurement.
+"""Cassettes are recorded on an account, replayed without one, free of secrets, and never count as a measurement.
 
 The account is a real SDK's, whose requests reach the emulator through its proxy, under the provider's real names.
 """
@@ -37,8 +37,8 @@ NOT_THERE = dict.fromkeys(("HTTPS_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made.write(STORY)
+    with lab_in(tmp_path) as lab_of_folder:
+        yield lab_of_folder.write(STORY)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def record(lab: Lab, emulator: EmulatorService, *more: str) -> Ended:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory, emulator: EmulatorService) -> Ended:
     """One recording for all tests."""
-    with lab_in(tmp_path_factory.mktemp("recorded")) as made:
-        run = record(made.write(STORY), emulator)
+    with lab_in(tmp_path_factory.mktemp("recorded")) as lab_of_folder:
+        run = record(lab_of_folder.write(STORY), emulator)
     assert run.status == 0, run.text
     return run
 
@@ -76,7 +76,7 @@ def replay(lab: Lab, *more: str) -> Ended:
     return lab.run("--provider", "dropbox", "-ocloudbench_cassette=replay tape.json", *more, env=NOT_THERE)
 
 
-def test_what_was_recorded_is_replayed_without_account_or_network(
+def test_recording_is_replayed_without_account_or_network(
     lab: Lab, emulator: EmulatorService, recorded: Ended, tape: Path
 ) -> None:
     before = emulator.control(get="stats")["stats"]
@@ -91,13 +91,13 @@ def test_what_was_recorded_is_replayed_without_account_or_network(
     assert "recorded into a cassette" in " ".join(recorded.info("test_story[dropbox]")["doubts"])
 
 
-def test_another_behaviour_is_no_replay(lab: Lab, tape: Path) -> None:
+def test_replay_fails_on_a_request_that_was_not_recorded(lab: Lab, tape: Path) -> None:
     lab.write(STORY.replace('stat("/nothing")', 'stat("/something-else")'))
     replayed = replay(lab)
     assert replayed.status == 1, replayed.text
 
 
-def test_nothing_secret_is_in_the_file(emulator: EmulatorService, tape: Path) -> None:
+def test_file_contains_no_secret(emulator: EmulatorService, tape: Path) -> None:
     text = tape.read_text()
     assert emulator.endpoint.credentials["access_token"] not in text
     assert not re.search(r"(?i)authorization|bearer|sl\.emulated|cookie", text)
@@ -105,7 +105,7 @@ def test_nothing_secret_is_in_the_file(emulator: EmulatorService, tape: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"dist": "load"}, "works in one process; leave -n out"),
         ({"cloudbench_fail": ["loss_rate:0.1"]}, "a replay measures nothing: no gate"),
@@ -118,10 +118,10 @@ def test_nothing_secret_is_in_the_file(emulator: EmulatorService, tape: Path) ->
         ({"cloudbench_cassette": ["play", "tape.json"]}, "expected record FILE or replay FILE"),
     ],
 )
-def test_gates_comparisons_and_workers_are_refused(options: dict[str, Any], told: str) -> None:
-    given = {"cloudbench_cassette": ["replay", "tape.json"], "dist": "no", "cloudbench_fail": [], **options}
-    with pytest.raises(UsageError, match=told):
-        check_options(Namespace(**given))
+def test_gates_comparisons_and_workers_are_refused(options: dict[str, Any], message: str) -> None:
+    all_options = {"cloudbench_cassette": ["replay", "tape.json"], "dist": "no", "cloudbench_fail": [], **options}
+    with pytest.raises(UsageError, match=message):
+        check_options(Namespace(**all_options))
 
 
 @pytest.mark.parametrize("gate", [("--cloudbench-fail", "loss_rate:0.1"), ("--cloudbench-gate",)], ids=["fail", "gate"])
@@ -139,7 +139,7 @@ RECORDED = {"run_id": "r", "seed": "s", "provider": "dropbox"}
     "content", ["{}", "[]", '{"recorded": 5}', json.dumps({"recorded": RECORDED, "interactions": 5}),
                 json.dumps({"recorded": RECORDED, "interactions": [{"request": {}, "response": {}}]})],
 )  # fmt: skip
-def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> None:
+def test_replay_refuses_a_file_that_is_not_a_cassette(lab: Lab, content: str) -> None:
     (lab.folder / "tape.json").write_text(content)
     run = replay(lab)
     assert run.status == 4, run.text
@@ -148,7 +148,7 @@ def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--provider", "dropbox", "replay", "none.json"), "none.json: cannot be read"),
         (
@@ -161,14 +161,14 @@ def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> 
         (("--provider", "emulated:ideal", "record", "tape.json"), "expected one --provider, and one that needs"),
     ],
 )
-def test_what_cannot_be_the_file_is_refused_and_left_as_it_is(lab: Lab, options: tuple[str, ...], told: str) -> None:
+def test_recording_refuses_an_unusable_path(lab: Lab, options: tuple[str, ...], message: str) -> None:
     (lab.folder / "folder").mkdir()
     (lab.folder / "notes.txt").write_text("important")
     *others, mode, path = options
     env = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "nothing-is-sent-with-it"}
     run = lab.run(*others, "--cloudbench-yes", f"-ocloudbench_cassette={mode} {path}", env=env)
     assert run.status == 4, run.text
-    assert told in run.text
+    assert message in run.text
     assert "Traceback" not in run.text
     assert (lab.folder / "notes.txt").read_text() == "important"
 
@@ -188,7 +188,7 @@ def test_a_recording_that_is_not_kept_leaves_the_former_one(lab: Lab, emulator: 
     assert tape.read_bytes() == before
 
 
-def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None:
+def test_recording_without_requests_is_an_error(lab: Lab) -> None:
     run = lab.write(STORY).run("--provider", "folder:objects", "-ocloudbench_cassette=record tape.json", "-k", "story")
     assert run.status == 1, run.text
     assert "nothing was recorded" in run.text
@@ -196,7 +196,7 @@ def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "scrubbed"),
     [
         ("a=b&refresh_token=abc-1&client_secret=xyz", "a=b&refresh_token=scrubbed&client_secret=scrubbed"),
         ('{"access_token": "sl.abc", "expires_in": 4}', '{"access_token": "scrubbed", "expires_in": 4}'),
@@ -206,11 +206,11 @@ def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None
         ("/uri/URI%3ADIR2-RO%3Aabc%3Adef/name", "/uri/URI%3ADIR2-RO%3Ascrubbed/name"),
     ],
 )
-def test_values_that_are_secret_by_their_names_are_taken_out(text: str, left: str) -> None:
-    assert scrub_text(text) == left
+def test_scrub_text_removes_values_with_secret_names(text: str, scrubbed: str) -> None:
+    assert scrub_text(text) == scrubbed
 
 
-def test_of_headers_only_what_drivers_read_is_kept() -> None:
+def test_select_headers_keeps_only_what_drivers_read() -> None:
     read = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
     assert select_headers(read) == read
     assert select_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {

@@ -44,14 +44,14 @@ FOLDER = "/cloudbench-cassette"
 
 
 def story(driver: Any) -> list[str]:
-    """What each step gave, or in which words it was refused."""
-    told: list[str] = []
+    """Run some calls. Return the result of each, or the message of its refusal."""
+    results: list[str] = []
 
     def step(act: Callable[[], object]) -> None:
         try:
-            told.append(str(act()))
+            results.append(str(act()))
         except CloudError as error:
-            told.append(str(error))
+            results.append(str(error))
 
     if driver.capabilities.folders:
         step(lambda: driver.mkdir(FOLDER))
@@ -64,7 +64,7 @@ def story(driver: Any) -> list[str]:
     step(lambda: sorted(map(str, driver.list(FOLDER))))
     step(lambda: driver.stat(f"{FOLDER}/none"))
     step(lambda: driver.delete(FOLDER))
-    return told
+    return results
 
 
 def spec_of(scheme: str) -> ProviderSpec:
@@ -76,13 +76,13 @@ def spec_of(scheme: str) -> ProviderSpec:
 @pytest.mark.parametrize(
     "scheme", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ACCOUNTS]
 )
-def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path: Path) -> None:
+def test_driver_calls_are_replayed_without_the_service(scheme: str, tmp_path: Path) -> None:
     tape = str(tmp_path / "tape.json")
     recorded = {"run_id": "r", "seed": "s", "provider": scheme}
     try:
         with providers.provided(ACCOUNTS[scheme]) as provider:
             with closing(Cassette("record", tape, recorded)) as cassette:
-                seen = story(cassette.serialize_calls(provider.driver))
+                steps = story(cassette.serialize_calls(provider.driver))
             endpoint = provider.endpoint
             assert endpoint is not None
     except (SpecError, ResultsError) as error:
@@ -91,8 +91,10 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
         if not isinstance(missing, SpecError):
             raise
         pytest.skip(str(missing))
-    refused = [each for each in seen if "Entry(" not in each and each != "None" and not each.startswith("b'")]
-    assert len(refused) == 1, seen
+    refused = [
+        result for result in steps if "Entry(" not in result and result != "None" and not result.startswith("b'")
+    ]
+    assert len(refused) == 1, steps
     assert "not_found" in refused[0]
     kind: Any = drivers.driver_class(scheme)
     public = {name for fields in kind.credential_sets for name in fields.public}
@@ -104,21 +106,21 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
         caps = {"cap": made_up["cap"]} if "cap" in made_up else {}  # instead of the file, which went with its grid
         endpoint = replace(endpoint, ca_file="", credentials={**endpoint.credentials, **caps})
         with closing(drivers.connect(spec_of(scheme), endpoint, {})) as driver:
-            assert story(cassette.serialize_calls(driver)) == seen
+            assert story(cassette.serialize_calls(driver)) == steps
 
 
 @pytest.mark.parametrize("scheme", ["mega", "opendal:s3", "rclone:x:y", "s3+fast://b", "sftp://h/p"])
 def test_drivers_whose_requests_cannot_be_recorded_are_refused_by_name(scheme: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"(mega|opendal|rclone|s3\+fast|sftp) cannot be recorded: \w+"):
-        opened("record", tmp_path / "tape.json", scheme)
+        open_at("record", tmp_path / "tape.json", scheme)
 
 
-def test_a_provider_that_is_made_of_others_is_refused(tmp_path: Path) -> None:
+def test_provider_made_of_others_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="raid is made of other providers"):
-        opened("record", tmp_path / "tape.json", "raid:array.toml")
+        open_at("record", tmp_path / "tape.json", "raid:array.toml")
 
 
-def opened(mode: str, tape: Path, *specs: str) -> Cassette:
+def open_at(mode: str, tape: Path, *specs: str) -> Cassette:
     option = Namespace(cloudbench_cassette=[mode, str(tape)], cloudbench_provider=list(specs))
     return open_cassette(option, RunFacts("r", "s", 1.0, None, None, 0.2, "results", "here"))
 
@@ -147,24 +149,24 @@ def zipping() -> Iterator[str]:
         thread.join()
 
 
-def posted(mode: str, tape: Path, url: str, body: Any) -> str:
+def post(mode: str, tape: Path, url: str, body: Any) -> str:
     cassette = Cassette(mode, str(tape), {"run_id": "r", "seed": "s", "provider": "webdav://h"})
     text = requests.post(url, data=body, timeout=30).text
     cassette.close()
     return text
 
 
-@pytest.mark.parametrize("made", [BytesIO, bytes, bytes.decode], ids=["file", "bytes", "text"])
-def test_bodies_are_scrubbed_and_bounded_however_they_are_sent(
-    zipping: str, tmp_path: Path, made: Callable[[bytes], Any]
+@pytest.mark.parametrize("make_body", [BytesIO, bytes, bytes.decode], ids=["file", "bytes", "text"])
+def test_bodies_of_every_type_are_scrubbed_and_limited(
+    zipping: str, tmp_path: Path, make_body: Callable[[bytes], Any]
 ) -> None:
     tape = tmp_path / "tape.json"
-    answer = posted("record", tape, zipping, made(b"client_secret=in-the-body"))
+    answer = post("record", tape, zipping, make_body(b"client_secret=in-the-body"))
     assert answer == '{"access_token": "in-the-answer"}'
     text = tape.read_text()
     assert "in-the-body" not in text
     assert "in-the-answer" not in text
-    assert posted("replay", tape, zipping, made(b"client_secret=another")) == '{"access_token": "scrubbed"}'
+    assert post("replay", tape, zipping, make_body(b"client_secret=another")) == '{"access_token": "scrubbed"}'
     with pytest.raises(ResultsError, match="a body of 65,537 bytes is above 65,536"):
-        posted("record", tape, zipping, made(b"x" * 65_537))
+        post("record", tape, zipping, make_body(b"x" * 65_537))
     assert tape.read_text() == text

@@ -1,4 +1,4 @@
-"""How long threads waited for a CPU, against what Linux counts, and against processes that take the CPU away."""
+"""The waits of threads for a CPU are compared with Linux's counts, and with processes that take the CPU away."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 def linux_says_ns(pid: int | None = None) -> int:
-    """How long the threads of a process, or this thread, have waited."""
+    """Return how long the threads of a process, or this thread, have waited."""
     if pid is None:
         paths = [f"/proc/self/task/{threading.get_native_id()}/schedstat"]
     else:
@@ -80,7 +80,7 @@ def now_ns(read: Callable[[], int | None]) -> int:
 
 
 @contextmanager
-def started(code: str, cpu: int) -> Iterator[subprocess.Popen[str]]:
+def start_process(code: str, cpu: int) -> Iterator[subprocess.Popen[str]]:
     """A process that has said that it runs on one CPU."""
     command = [sys.executable, "-c", code, str(cpu)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -106,7 +106,7 @@ def cpu() -> Iterator[int]:
 def competition(cpu: int, processes: int = 2) -> Iterator[None]:
     with ExitStack() as stack:
         for _ in range(processes):
-            stack.enter_context(started(BUSY, cpu))
+            stack.enter_context(start_process(BUSY, cpu))
         yield
 
 
@@ -144,7 +144,7 @@ def test_a_thread_waits_while_others_have_its_cpu_and_hardly_without_them(cpu: i
 def test_a_thread_that_sleeps_waits_for_no_cpu(cpu: int) -> None:
     """It blocks until another process, on the same CPU, has said something after much work."""
     read = find_thread_wait()
-    with started(SERVICE, cpu) as service:
+    with start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         before_ns = now_ns(read)
@@ -153,7 +153,7 @@ def test_a_thread_that_sleeps_waits_for_no_cpu(cpu: int) -> None:
         assert now_ns(read) - before_ns < 0.15e9
 
 
-def test_each_thread_is_told_its_own_wait(cpu: int) -> None:
+def test_each_thread_gets_its_own_wait(cpu: int) -> None:
     read, waits_ns = find_thread_wait(), dict[str, int]()
 
     def busy() -> None:
@@ -209,7 +209,7 @@ def test_descriptors_of_threads_that_ended_serve_others() -> None:
     assert open_files() <= before + 1
 
 
-def test_without_a_descriptor_left_the_wait_is_not_known_and_nothing_else_happens() -> None:
+def test_wait_is_unknown_without_a_free_descriptor() -> None:
     code = """
 import os, resource, threading
 from pytest_cloudbench.load.engine.cpu_wait import find_thread_wait
@@ -233,7 +233,7 @@ print(answers)
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_service_has_waited_as_long_as_it_says_itself(cpu: int, processes: int) -> None:
-    with competition(cpu, processes), started(SERVICE, cpu) as service:
+    with competition(cpu, processes), start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         outer_ns = linux_says_ns(service.pid)
@@ -252,7 +252,7 @@ def test_a_service_has_waited_as_long_as_it_says_itself(cpu: int, processes: int
 
 
 def test_a_service_that_does_nothing_waits_for_nothing_beside_busy_processes(cpu: int) -> None:
-    with competition(cpu), started(SERVICE, cpu) as service:
+    with competition(cpu), start_process(SERVICE, cpu) as service:
         assert wait_for(lambda: state_of(service.pid) == "S", HANG_S, poll_s=0.01), "it sleeps until a line comes"
         sampler = WaitSampler([service.pid], [])
         work(0.1)
@@ -262,7 +262,7 @@ def test_a_service_that_does_nothing_waits_for_nothing_beside_busy_processes(cpu
 
 def test_samples_are_taken_while_a_run_lasts_and_at_its_end(cpu: int) -> None:
     """A wait belongs to the operations of that time."""
-    with competition(cpu), started(SERVICE, cpu) as service:
+    with competition(cpu), start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         sampler = WaitSampler([service.pid], [])
@@ -275,7 +275,7 @@ def test_samples_are_taken_while_a_run_lasts_and_at_its_end(cpu: int) -> None:
     assert len(set(series.waited_ns)) > 2, "it has risen in steps"
 
 
-def test_what_a_service_has_started_is_read_and_so_are_threads_of_later() -> None:
+def test_sampler_reads_child_processes_and_later_threads() -> None:
     """A process of its own, found as a descendant."""
     code = """
 import subprocess, sys
@@ -299,10 +299,10 @@ child.wait()
     assert series.waited_ns[-1] >= told_ns > 0
 
 
-def test_a_service_that_is_gone_keeps_what_was_known_of_it_and_no_descriptor() -> None:
+def test_ended_service_keeps_its_wait_and_no_descriptor() -> None:
     before = open_files()
     cpu = max(os.sched_getaffinity(0))
-    with competition(cpu), started(SERVICE, cpu) as service:
+    with competition(cpu), start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         sampler = WaitSampler([service.pid], [])
@@ -310,7 +310,7 @@ def test_a_service_that_is_gone_keeps_what_was_known_of_it_and_no_descriptor() -
         service.stdout.readline()
         service.kill()
         service.wait()
-        assert wait_for(lambda: not read_of(service.pid), HANG_S, poll_s=0.01)
+        assert wait_for(lambda: not open_files_of(service.pid), HANG_S, poll_s=0.01)
         series = sampler.stop()
     assert series.waited_ns[-1] > 0
     assert open_files() == before
@@ -321,8 +321,8 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
 
-def read_of(pid: int) -> list[str]:
-    """What this process has open of another one."""
+def open_files_of(pid: int) -> list[str]:
+    """Return the open files of this process that belong to another one."""
     links = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -348,13 +348,13 @@ def test_all_descriptors_of_a_sampler_are_closed(clients: list[int]) -> None:
     ([], [os.getpid()], "the server is not a process of this run, so only the client is known"),
     ([os.getpid()], [0], "agents on other hosts are not read"),
 ])  # fmt: skip
-def test_what_is_not_known_is_said(services: list[int], clients: list[int], why: str) -> None:
+def test_stop_returns_a_remark_on_unknown_waits(services: list[int], clients: list[int], why: str) -> None:
     series = WaitSampler(services, clients).stop()
     assert series.why == why
     assert len(series.time_ns) == len(series.waited_ns) >= 2
 
 
-def test_with_a_service_and_a_client_of_this_run_all_is_known() -> None:
+def test_no_remark_with_a_service_and_a_client_of_this_run() -> None:
     """The client is a process of this test: what this process itself descends from may have hundreds of threads."""
-    with started(SERVICE, max(os.sched_getaffinity(0))) as client:
+    with start_process(SERVICE, max(os.sched_getaffinity(0))) as client:
         assert WaitSampler([os.getpid()], [client.pid]).stop().why == ""

@@ -1,4 +1,4 @@
-"""What the engine records of an operation besides its times: the provider's words and its requests."""
+"""The engine records a provider's messages and the requests of each operation."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from pytest_cloudbench.workload.arrival import FixedInterval, plan
 class Talking:
     """A task that refuses odd numbers, and takes as many requests as the number says."""
 
-    sent: threading.local
+    requests_sent: threading.local
     verb: Verb = Verb.PUT
 
     def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
         return seq, 0, b""
 
     def execute(self, prepared: int) -> int:
-        self.sent.count = self.count() + prepared
+        self.requests_sent.count = self.count() + prepared
         if prepared % 2:
             raise CloudError(ErrorKind.THROTTLED, "put", "/a", detail=f"429 number {prepared}")
         return 0
 
     def count(self) -> int:
-        return getattr(self.sent, "count", 0)
+        return getattr(self.requests_sent, "count", 0)
 
 
-def done(*, counts: bool) -> list[Op]:
+def run_operations(*, counts: bool) -> list[Op]:
     task, ops = Talking(threading.local()), list[Op]()
     engine = Engine(task, ops.append, 0, threading.Event(), Budget(), requests=task.count if counts else None)
     engine.run_schedule(plan(FixedInterval(0.001), range(3), 4, "seed"), now_ns())
     return sorted(ops, key=lambda op: (op.sensor, op.seq))
 
 
-def test_the_providers_words_are_recorded() -> None:
-    assert [op.detail for op in done(counts=False)] == ["", "429 number 1", "", "429 number 3"] * 3
+def test_provider_messages_are_recorded() -> None:
+    assert [op.detail for op in run_operations(counts=False)] == ["", "429 number 1", "", "429 number 3"] * 3
 
 
 def test_requests_are_those_of_the_operation_whichever_thread_does_it() -> None:
-    assert [op.requests for op in done(counts=True)] == [0, 1, 2, 3] * 3
+    assert [op.requests for op in run_operations(counts=True)] == [0, 1, 2, 3] * 3
 
 
-def test_requests_that_nobody_counts_are_not_known() -> None:
-    assert {op.requests for op in done(counts=False)} == {None}
+def test_uncounted_requests_are_unknown() -> None:
+    assert {op.requests for op in run_operations(counts=False)} == {None}

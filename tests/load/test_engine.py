@@ -64,22 +64,22 @@ class Bench:
     def __post_init__(self) -> None:
         self.engine = Engine(Scripted(self.act), self.ops.append, self.agent, self.stop, self.budget, self.max_threads)
 
-    def open(self, made: Plan, start_ns: int | None = None) -> dict[tuple[int, int], Op]:
-        self.engine.run_schedule(made, now_ns() if start_ns is None else start_ns)
-        return self.found
+    def run_open(self, schedule: Plan, start_ns: int | None = None) -> dict[tuple[int, int], Op]:
+        self.engine.run_schedule(schedule, now_ns() if start_ns is None else start_ns)
+        return self.ops_by_key
 
-    def closed(self, arrival: ThinkTime, sensors: int, count: int, time_scale: float = 1.0) -> None:
+    def run_closed(self, arrival: ThinkTime, sensors: int, count: int, time_scale: float = 1.0) -> None:
         self.engine.run_closed(arrival, range(sensors), count, "seed", now_ns(), time_scale)
 
     def run(self, loop: str, sensors: int, count: int, interval_s: float) -> None:
         """Either loop over the same operations."""
         if loop == "open":
-            self.open(plan(FixedInterval(interval_s), range(sensors), count, "seed"))
+            self.run_open(plan(FixedInterval(interval_s), range(sensors), count, "seed"))
         else:
-            self.closed(ThinkTime(interval_s), sensors, count)
+            self.run_closed(ThinkTime(interval_s), sensors, count)
 
     @property
-    def found(self) -> dict[tuple[int, int], Op]:
+    def ops_by_key(self) -> dict[tuple[int, int], Op]:
         return {(op.sensor, op.seq): op for op in self.ops}
 
 
@@ -114,13 +114,13 @@ def ends(call: Callable[[], None]) -> None:
 # --- open loop ---
 
 
-def test_every_operation_runs_once_and_its_record_is_whole() -> None:
+def test_every_operation_runs_once_and_has_a_complete_record() -> None:
     bench, start_ns = Bench(lambda sensor, seq: 77), now_ns()
-    made = plan(FixedInterval(0.01, 0.02), range(20), 5, "seed")
-    found = bench.open(made, start_ns)
-    assert Counter((op.sensor, op.seq) for op in bench.ops) == Counter(zip(made.sensor, made.seq, strict=True))
-    for due, sensor, seq in zip(made.due_ns, made.sensor, made.seq, strict=True):
-        op = found[sensor, seq]
+    schedule = plan(FixedInterval(0.01, 0.02), range(20), 5, "seed")
+    ops = bench.run_open(schedule, start_ns)
+    assert Counter((op.sensor, op.seq) for op in bench.ops) == Counter(zip(schedule.sensor, schedule.seq, strict=True))
+    for due, sensor, seq in zip(schedule.due_ns, schedule.sensor, schedule.seq, strict=True):
+        op = ops[sensor, seq]
         assert op.scheduled_ns == start_ns + due
         assert op.scheduled_ns <= op.start_ns <= op.end_ns
         assert (op.verb, op.agent, op.size_bytes, op.first_byte_ns) == (Verb.PUT, 3, 5, 77)
@@ -130,13 +130,13 @@ def test_every_operation_runs_once_and_its_record_is_whole() -> None:
 
 def test_an_empty_plan_ends_at_once() -> None:
     bench = Bench(nothing)
-    assert bench.open(plan(TOGETHER, (), 5, "seed")) == {}
-    bench.closed(ThinkTime(1.0), 0, 5)
+    assert bench.run_open(plan(TOGETHER, (), 5, "seed")) == {}
+    bench.run_closed(ThinkTime(1.0), 0, 5)
     assert bench.ops == []
 
 
 @pytest.mark.parametrize("sensors", [5, 100, 300])
-def test_a_slow_operation_delays_nobody(sensors: int) -> None:
+def test_slow_operation_does_not_delay_others(sensors: int) -> None:
     """One operation of each sensor ends only when every other operation of all sensors has ended."""
     others_done = threading.Event()
 
@@ -152,13 +152,13 @@ def test_a_slow_operation_delays_nobody(sensors: int) -> None:
             others_done.set()
 
     bench.engine.record = record
-    found = bench.open(plan(FixedInterval(0.002), range(sensors), 3, "seed"))
-    assert len(found) == 3 * sensors
-    assert {seq for _, seq in found} == {0, 1, 2}
+    ops = bench.run_open(plan(FixedInterval(0.002), range(sensors), 3, "seed"))
+    assert len(ops) == 3 * sensors
+    assert {seq for _, seq in ops} == {0, 1, 2}
 
 
-def test_response_times_count_from_the_schedule_and_no_operation_of_a_freeze_is_omitted() -> None:
-    """The service freezes while operations 20 to 59 become due; the 60th ends the freeze.
+def test_response_times_count_from_the_due_time_during_a_freeze() -> None:
+    """The service freezes while operations 20 to 59 become due. The 60th ends the freeze.
 
     A closed loop would start few of them and report those few alone (coordinated omission).
     """
@@ -177,11 +177,11 @@ def test_response_times_count_from_the_schedule_and_no_operation_of_a_freeze_is_
 
     def record(op: Op) -> None:
         bench.ops.append(op)
-        if sum(each.seq < first for each in tuple(bench.ops)) == first:
+        if sum(op.seq < first for op in tuple(bench.ops)) == first:
             early_done.set()
 
     bench.engine.record = record
-    bench.open(plan(FixedInterval(0.002), [0], 100, "seed"), start_ns)
+    bench.run_open(plan(FixedInterval(0.002), [0], 100, "seed"), start_ns)
     assert len(bench.ops) == 100
     for op in bench.ops:
         assert op.scheduled_ns == start_ns + op.seq * 2 * MS
@@ -195,13 +195,13 @@ def test_response_times_count_from_the_schedule_and_no_operation_of_a_freeze_is_
 
 def test_the_pool_is_bounded_and_its_bound_is_reached() -> None:
     lock, bound, together = threading.Lock(), 7, threading.Barrier(7)
-    running = most = 0
+    running = max_in_flight = 0
 
     def act(sensor: int, seq: int) -> None:
-        nonlocal running, most
+        nonlocal running, max_in_flight
         with lock:
             running += 1
-            most = max(most, running)
+            max_in_flight = max(max_in_flight, running)
         if seq == 0:
             together.wait(PATIENCE_S)
         with lock:
@@ -209,14 +209,14 @@ def test_the_pool_is_bounded_and_its_bound_is_reached() -> None:
 
     # Seven operations meet; hundreds more are due at the same time.
     bench = Bench(act, max_threads=bound)
-    bench.open(plan(FixedInterval(0.001), range(bound), 40, "seed"))
-    assert len(bench.found) == len(bench.ops) == 40 * bound
-    assert most == bound
+    bench.run_open(plan(FixedInterval(0.001), range(bound), 40, "seed"))
+    assert len(bench.ops_by_key) == len(bench.ops) == 40 * bound
+    assert max_in_flight == bound
 
 
 def test_when_the_pool_is_full_lateness_grows_and_is_recorded() -> None:
     bench = Bench(lambda sensor, seq: sleep_until_ns(due_ns(0.002)), max_threads=1)
-    bench.open(plan(TOGETHER, range(20), 1, "seed"))
+    bench.run_open(plan(TOGETHER, range(20), 1, "seed"))
     ordered = sorted(bench.ops, key=lambda op: op.start_ns)
     waited = 0
     for before, after in itertools.pairwise(ordered):
@@ -227,18 +227,18 @@ def test_when_the_pool_is_full_lateness_grows_and_is_recorded() -> None:
     assert waited >= 19 * 2 * MS
 
 
-def test_a_start_in_the_past_is_lateness_and_not_forgotten() -> None:
+def test_start_in_the_past_is_recorded_as_lateness() -> None:
     bench = Bench(nothing)
-    bench.open(plan(TOGETHER, range(3), 1, "seed"), now_ns() - 5_000 * MS)
+    bench.run_open(plan(TOGETHER, range(3), 1, "seed"), now_ns() - 5_000 * MS)
     assert min(op.lateness_ns for op in bench.ops) >= 5_000 * MS
     assert min(op.response_ns for op in bench.ops) >= 5_000 * MS
 
 
-def test_ten_thousand_sensors_are_entries_in_a_schedule_not_threads() -> None:
+def test_ten_thousand_sensors_need_no_thread_each() -> None:
     threads: set[int] = set()
     bench = Bench(lambda sensor, seq: threads.add(threading.get_ident()))
-    bench.open(plan(FixedInterval(2.0, 2.0), range(10_000), 1, "seed"))
-    assert sorted(bench.found) == [(sensor, 0) for sensor in range(10_000)]
+    bench.run_open(plan(FixedInterval(2.0, 2.0), range(10_000), 1, "seed"))
+    assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(10_000)]
     assert len(bench.ops) == 10_000
     assert len(threads) <= MAX_THREADS
 
@@ -262,16 +262,16 @@ def limit_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("count", [1, 4, 70])
-def test_when_the_system_gives_no_more_threads_the_open_loop_goes_on(
+def test_open_loop_goes_on_when_the_system_has_no_more_threads(
     count: int, limit_threads: Callable[[int], None]
 ) -> None:
     limit_threads(count)
     bench = Bench(nothing)
     ends(lambda: bench.run("open", 100, 3, 0.0))
-    assert len(bench.found) == len(bench.ops) == 300
+    assert len(bench.ops_by_key) == len(bench.ops) == 300
 
 
-def test_when_the_system_gives_no_thread_at_all_the_run_fails(limit_threads: Callable[[int], None]) -> None:
+def test_run_fails_when_the_system_has_no_thread(limit_threads: Callable[[int], None]) -> None:
     limit_threads(0)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         ends(lambda: Bench(nothing).run("open", 100, 3, 0.0))
@@ -287,20 +287,20 @@ def test_a_closed_loop_without_a_thread_for_each_sensor_is_refused_and_what_ran_
     bench = Bench(nothing)
     with pytest.raises(UsageError, match="a closed loop needs 9 threads here, but the system allows 4"):
         ends(lambda: bench.run("closed", 9, 2, HOUR_S))
-    assert {seq for _, seq in bench.found} <= {0}
-    assert {sensor for sensor, _ in bench.found} <= set(range(4))
+    assert {seq for _, seq in bench.ops_by_key} <= {0}
+    assert {sensor for sensor, _ in bench.ops_by_key} <= set(range(4))
 
 
 def test_a_closed_loop_thinks_after_each_operation_and_has_one_in_flight_per_sensor() -> None:
     bench, arrival = Bench(nothing), ThinkTime(0.004, first_delay_max_s=0.02)
     start_ns = now_ns()
     bench.engine.run_closed(arrival, range(2, 8), 5, "seed", start_ns)
-    found = bench.found
-    assert sorted(found) == [(sensor, seq) for sensor in range(2, 8) for seq in range(5)]
-    for (sensor, seq), op in found.items():
+    ops = bench.ops_by_key
+    assert sorted(ops) == [(sensor, seq) for sensor in range(2, 8) for seq in range(5)]
+    for (sensor, seq), op in ops.items():
         due_ns = start_ns + round(arrival.first_s("seed", sensor) * 1e9)
         if seq:
-            due_ns = found[sensor, seq - 1].end_ns + 4 * MS
+            due_ns = ops[sensor, seq - 1].end_ns + 4 * MS
         assert op.scheduled_ns == due_ns
         assert op.start_ns >= due_ns
 
@@ -309,15 +309,15 @@ def test_sensors_of_a_closed_loop_do_not_wait_for_each_other() -> None:
     together = threading.Barrier(80)
     bench = Bench(lambda sensor, seq: together.wait(PATIENCE_S) and 0)
     ends(lambda: bench.run("closed", 80, 2, 0.0))
-    assert len(bench.found) == 160
+    assert len(bench.ops_by_key) == 160
 
 
 def test_time_scale_shortens_think_time_and_first_delay() -> None:
     bench = Bench(nothing)
-    ends(lambda: bench.closed(ThinkTime(HOUR_S, HOUR_S), 3, 2, time_scale=1e6))
-    found = bench.found
+    ends(lambda: bench.run_closed(ThinkTime(HOUR_S, HOUR_S), 3, 2, time_scale=1e6))
+    ops = bench.ops_by_key
     for sensor in range(3):
-        assert found[sensor, 1].scheduled_ns - found[sensor, 0].end_ns == round(HOUR_S * 1e9 / 1e6)
+        assert ops[sensor, 1].scheduled_ns - ops[sensor, 0].end_ns == round(HOUR_S * 1e9 / 1e6)
 
 
 # --- what goes wrong ---
@@ -325,7 +325,7 @@ def test_time_scale_shortens_think_time_and_first_delay() -> None:
 
 @pytest.mark.parametrize("kind", ErrorKind)
 @TOTALS
-def test_what_a_provider_refuses_is_a_record_and_the_run_goes_on(kind: ErrorKind, loop: str) -> None:
+def test_refused_operation_is_recorded_and_the_run_goes_on(kind: ErrorKind, loop: str) -> None:
     def act(sensor: int, seq: int) -> None:
         if seq == 1:
             raise CloudError(kind, "put", "/a", retry_after_s=2.5)
@@ -334,7 +334,7 @@ def test_what_a_provider_refuses_is_a_record_and_the_run_goes_on(kind: ErrorKind
     bench.run(loop, 2, 3, 0.0)
     special = {ErrorKind.THROTTLED: Outcome.THROTTLED, ErrorKind.CORRUPT: Outcome.CORRUPT}
     assert len(bench.ops) == 6
-    for (_, seq), op in bench.found.items():
+    for (_, seq), op in bench.ops_by_key.items():
         expected = (special.get(kind, Outcome.FAILED), kind, 2.5) if seq == 1 else (Outcome.OK, None, None)
         assert (op.outcome, op.kind, op.retry_after_s) == expected
         assert op.end_ns >= op.start_ns
@@ -350,9 +350,7 @@ def test_throttling_is_not_failure() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(3), OSError("not mapped")])
 @TOTALS
-def test_a_bug_in_a_driver_ends_the_run_and_is_raised_and_finished_records_stay(
-    error: BaseException, loop: str
-) -> None:
+def test_driver_bug_ends_the_run_and_keeps_finished_records(error: BaseException, loop: str) -> None:
     """The second operations of all others are an hour away: the run does not wait for them."""
     others_done = threading.Event()
 
@@ -371,11 +369,11 @@ def test_a_bug_in_a_driver_ends_the_run_and_is_raised_and_finished_records_stay(
     bench.engine.record = record
     with pytest.raises(type(error), match=str(error)):
         ends(lambda: bench.run(loop, 5, 2, HOUR_S))
-    assert sorted(bench.found) == [(sensor, 0) for sensor in range(1, 5)]
+    assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(1, 5)]
 
 
 @TOTALS
-def test_what_is_in_flight_when_the_run_ends_is_finished_and_recorded(loop: str) -> None:
+def test_operations_in_flight_at_the_end_are_finished_and_recorded(loop: str) -> None:
     started, failed = threading.Event(), threading.Event()
 
     def act(sensor: int, seq: int) -> None:
@@ -389,7 +387,7 @@ def test_what_is_in_flight_when_the_run_ends_is_finished_and_recorded(loop: str)
     bench = Bench(act)
     with pytest.raises(ZeroDivisionError):
         ends(lambda: bench.run(loop, 2, 2, HOUR_S))
-    assert sorted(bench.found) == [(1, 0)]
+    assert sorted(bench.ops_by_key) == [(1, 0)]
 
 
 @TOTALS
@@ -416,7 +414,7 @@ def test_records_that_cannot_be_kept_end_the_run(loop: str) -> None:
 
 
 @TOTALS
-def test_the_stop_signal_ends_the_run_and_keeps_what_is_finished(loop: str) -> None:
+def test_stop_signal_ends_the_run_and_keeps_finished_records(loop: str) -> None:
     bench = Bench(nothing)
 
     def record(op: Op) -> None:
@@ -426,10 +424,10 @@ def test_the_stop_signal_ends_the_run_and_keeps_what_is_finished(loop: str) -> N
 
     bench.engine.record = record
     ends(lambda: bench.run(loop, 6, 2, HOUR_S))
-    assert sorted(bench.found) == [(sensor, 0) for sensor in range(6)]
+    assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(6)]
 
 
-def test_an_end_lets_what_is_due_before_it_go_on_and_begins_nothing_later() -> None:
+def test_end_time_lets_earlier_operations_finish_and_begins_no_later_one() -> None:
     """The end is set while the first operations run: those due before it are done, however late it is by then."""
     bench = Bench(lambda sensor, seq: None)
     start_ns = now_ns()
@@ -438,7 +436,7 @@ def test_an_end_lets_what_is_due_before_it_go_on_and_begins_nothing_later() -> N
         bench.engine.end_ns = start_ns + 300 * MS
 
     bench.engine.task = Scripted(act)
-    bench.open(plan(FixedInterval(0.1), range(3), 20, "s"), start_ns)
+    bench.run_open(plan(FixedInterval(0.1), range(3), 20, "s"), start_ns)
     assert sorted((op.sensor, op.seq) for op in bench.ops) == [(sensor, seq) for sensor in range(3) for seq in range(3)]
 
 
@@ -451,7 +449,7 @@ def test_an_end_stops_closed_loops_before_their_next_operation() -> None:
     assert [op.sensor for op in pool.ops] == [0, 1, 2, 3, 4]
 
 
-def test_a_closed_loop_can_have_another_count_for_each_sensor() -> None:
+def test_closed_loop_with_a_different_count_for_each_sensor() -> None:
     bench = Bench(lambda sensor, seq: None)
     bench.engine.run_closed(ThinkTime(0.0), range(3), lambda sensor: sensor, "s", now_ns())
     assert sorted((op.sensor, op.seq) for op in bench.ops) == [(1, 0), (2, 0), (2, 1)]
@@ -470,7 +468,7 @@ def test_a_run_that_is_stopped_before_it_starts_does_nothing(loop: str) -> None:
 )
 @pytest.mark.usefixtures("ctrl_c")
 @TOTALS
-def test_ctrl_c_ends_the_run_and_keeps_what_is_finished(loop: str) -> None:
+def test_ctrl_c_ends_the_run_and_keeps_finished_records(loop: str) -> None:
     bench = Bench(nothing)
 
     def record(op: Op) -> None:
@@ -481,11 +479,11 @@ def test_ctrl_c_ends_the_run_and_keeps_what_is_finished(loop: str) -> None:
     bench.engine.record = record
     with pytest.raises(KeyboardInterrupt):
         bench.run(loop, 6, 2, HOUR_S)
-    assert sorted(bench.found) == [(sensor, 0) for sensor in range(6)]
+    assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(6)]
     assert not [thread for thread in threading.enumerate() if thread.name == "engine" and thread.is_alive()]
 
 
-def test_the_switch_interval_is_restored_whatever_happens() -> None:
+def test_switch_interval_is_restored_after_success_and_failure() -> None:
     former = sys.getswitchinterval()
     during: list[float] = []
 
@@ -524,18 +522,18 @@ def test_a_budget_is_exact_under_threads(limits: tuple[int | None, int | None], 
 
     def take() -> int:
         together.wait(PATIENCE_S)
-        taken = 0
+        count = 0
         for _ in range(50):
             try:
                 budget.take(7)
             except BudgetError:
                 continue
-            taken += 1
-        return taken
+            count += 1
+        return count
 
     with ThreadPoolExecutor(8) as pool:
-        taken = [future.result() for future in [pool.submit(take) for _ in range(8)]]
-    assert (sum(taken), budget.ops, budget.bytes) == (fits, fits, 7 * fits)
+        count = [future.result() for future in [pool.submit(take) for _ in range(8)]]
+    assert (sum(count), budget.ops, budget.bytes) == (fits, fits, 7 * fits)
 
 
 def test_a_budget_without_bounds_counts_only() -> None:
@@ -557,7 +555,7 @@ def test_a_run_ends_before_it_exceeds_its_budget(budget: Budget, line: str, loop
     bench = Bench(nothing, budget=Budget(budget.max_ops, budget.max_bytes))
     with pytest.raises(BudgetError, match=line):
         ends(lambda: bench.run(loop, 20, 2, 0.0))
-    assert len(bench.ops) == len(bench.found) == 7
+    assert len(bench.ops) == len(bench.ops_by_key) == 7
 
 
 def test_the_clock_of_operations_is_monotonic_and_in_nanoseconds() -> None:
@@ -582,20 +580,20 @@ TRACE = "time,sensor,operation,size\n0,0,put,7\n0,1,stat,0\n0.001,0,get,7\n0.002
 def test_a_trace_is_recorded_with_the_verb_and_size_of_each_row() -> None:
     bench = Bench(nothing)
     bench.engine.task = Replaying(nothing)
-    found = bench.open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
-    assert {key: (op.verb, op.size_bytes) for key, op in found.items()} == {
+    ops = bench.run_open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
+    assert {key: (op.verb, op.size_bytes) for key, op in ops.items()} == {
         (0, 0): (Verb.PUT, 7), (1, 0): (Verb.STAT, 0), (0, 1): (Verb.GET, 7), (1, 1): (Verb.PUT, 9),
     }  # fmt: skip
     assert len(bench.ops) == 4
 
 
-def test_a_task_of_one_kind_cannot_follow_a_trace_and_any_task_can_follow_a_plain_plan() -> None:
+def test_trace_needs_a_task_with_steps_and_a_plain_plan_does_not() -> None:
     bench = Bench(nothing)
     with pytest.raises(UsageError, match="Scripted does not do that"):
-        bench.open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
+        bench.run_open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
     assert bench.ops == []
     bench.engine.task = Replaying(nothing)
-    assert {op.verb for op in bench.open(plan(TOGETHER, range(2), 2, "seed")).values()} == {Verb.PUT}
+    assert {op.verb for op in bench.run_open(plan(TOGETHER, range(2), 2, "seed")).values()} == {Verb.PUT}
 
 
 def test_a_step_that_cannot_be_made_ends_the_run() -> None:
@@ -632,21 +630,21 @@ def test_cpu_time_begins_with_the_first_operation_after_the_warm_up(which: int) 
     assert (took_s >= BURNT_S) == (which == 1), took_s
 
 
-def test_where_all_is_warm_up_no_cpu_time_was_measured() -> None:
+def test_run_of_warm_up_only_has_no_cpu_time() -> None:
     bench = Bench(lambda sensor, seq: None)
     bench.engine.measured_from_ns = now_ns() + 10**15
-    bench.closed(ThinkTime(0.0), 2, 2)
+    bench.run_closed(ThinkTime(0.0), 2, 2)
     assert len(bench.ops) == 4
     assert bench.engine.measured_cpu_s() == 0.0
 
 
 @TOTALS
 def test_operations_in_flight_are_those_that_have_begun_and_not_ended(loop: str) -> None:
-    together, seen = threading.Barrier(3, timeout=PATIENCE_S), list[int]()
+    together, in_flight = threading.Barrier(3, timeout=PATIENCE_S), list[int]()
 
     def act(sensor: int, seq: int) -> None:
         if together.wait() == 0:
-            seen.append(bench.engine.in_flight)
+            in_flight.append(bench.engine.in_flight)
         together.wait()
         if sensor == 0:
             raise CloudError(ErrorKind.THROTTLED, Verb.PUT, "x")
@@ -655,5 +653,5 @@ def test_operations_in_flight_are_those_that_have_begun_and_not_ended(loop: str)
 
     bench = Bench(act)
     bench.run(loop, sensors=3, count=1, interval_s=0.0)
-    assert seen == [3]
+    assert in_flight == [3]
     assert bench.engine.in_flight == 0

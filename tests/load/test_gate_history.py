@@ -1,4 +1,4 @@
-"""Which stored runs the regression gate compares with, and what it offers to a test that has none."""
+"""The regression gate's choice of stored runs, and its offer to a test that has none."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BROKEN: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}}
 OUTLIER: dict[str, Any] = {"gate": {"answer": "met", "quarantined": ["quiet_p50"]}}
 
 
-def runs_of(storage: Path, test: str, count: int, first: int = 1, **given: Any) -> None:
+def runs_of(storage: Path, test: str, count: int, first: int = 1, **extra: Any) -> None:
     for number in range(first, first + count):
-        store(storage, number, {test: info(start_wall_ms=START_MS + number * DAY_MS, **given)}, commit="unknown")
+        store(storage, number, {test: info(start_wall_ms=START_MS + number * DAY_MS, **extra)}, commit="unknown")
 
 
 def history(storage: Path) -> GateHistory:
     return GateHistory(storage, storage, "")
 
 
-def test_runs_say_for_what_they_count(tmp_path: Path) -> None:
-    for number, given in enumerate(
+def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:
+    for number, extra in enumerate(
         [{}, LATE, BROKEN, LATE | BROKEN, OUTLIER, LATE | OUTLIER, LATE | {"outcome": "failed"}]
     ):
-        runs_of(tmp_path, "t.py::test", 1, 1 + number, **given)
+        runs_of(tmp_path, "t.py::test", 1, 1 + number, **extra)
     former = history(tmp_path).former_runs("t.py::test", info())
     marks = {run["run"]: (bool(run.get(FOLLOWED_ONLY)), bool(run.get(TIMES_DOUBTED))) for run in former.numbers}
     assert marks == {
@@ -44,13 +44,13 @@ def test_runs_say_for_what_they_count(tmp_path: Path) -> None:
     )
 
 
-def test_a_late_run_of_before_an_accepted_one_counts_for_nothing(tmp_path: Path) -> None:
+def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
     runs_of(tmp_path, "t.py::test", 3, **LATE)
     runs_of(tmp_path, "t.py::test", 3, 4)
     run = Index.open(tmp_path).find("4")
     write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
     former = history(tmp_path).former_runs("t.py::test", info())
-    assert [each["run"] for each in former.numbers] == ["0004_run", "0005_run", "0006_run"]
+    assert [run["run"] for run in former.numbers] == ["0004_run", "0005_run", "0006_run"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_late_run_of_before_an_accepted_one_counts_for_nothing(tmp_path: Path)
         ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]", ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]")),
     ],
 )
-def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
+def test_offered_command_gives_a_test_its_former_runs_in_order(
     tmp_path: Path, old: str, new: str, renamed: tuple[str, str]
 ) -> None:
     runs_of(tmp_path, old, 4)
@@ -89,7 +89,7 @@ def test_what_is_offered_gives_a_test_its_former_runs_in_the_order_of_time(
     assert again.offer_renamed(new, info(), [new]) == ""
 
 
-def test_the_name_that_is_most_alike_is_offered(tmp_path: Path) -> None:
+def test_most_similar_name_is_offered(tmp_path: Path) -> None:
     for number, name in enumerate(("t.py::test_zebra", "t.py::test_upload_small", "t.py::other")):
         runs_of(tmp_path, name, 1, 1 + number)
     assert "1 run of t.py::test_upload_small had" in history(tmp_path).offer_renamed(
@@ -98,10 +98,10 @@ def test_the_name_that_is_most_alike_is_offered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"size_bytes": 1}, {"provider": "s3"}, {"machine": "another"}, {"outcome": "failed"}]
+    "extra", [{"size_bytes": 1}, {"provider": "s3"}, {"machine": "another"}, {"outcome": "failed"}]
 )
-def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, given: dict[str, Any]) -> None:
-    runs_of(tmp_path, "t.py::test_a", 3, **given)
+def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, extra: dict[str, Any]) -> None:
+    runs_of(tmp_path, "t.py::test_a", 3, **extra)
     assert history(tmp_path).offer_renamed("t.py::test_b", info(), []) == ""
 
 

@@ -1,4 +1,4 @@
-"""What the user may set for the regression gate."""
+"""The user's settings of the regression gate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_budget_is_a_share_of_the_session_or_seconds(text: object, session_s: 
 @pytest.mark.parametrize(
     "text", ["", "%", "half", "-1", "-1%", "1s", "nan", "nan%", "inf", "inf%", "5%%", True, None, [1]]
 )
-def test_a_budget_that_is_none_is_refused(text: object) -> None:
+def test_invalid_budget_is_refused(text: object) -> None:
     with pytest.raises(UsageError, match=r'^here: expected a share of the session such as "50%", or seconds, found '):
         parse_budget(text, "here")
 
@@ -35,26 +35,26 @@ def settings(folder: Path, text: str, budget: str | None = None) -> GateSettings
     return read_settings(folder, strict=False, budget=budget)
 
 
-def test_half_the_session_may_be_added_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+def test_default_budget_is_half_of_the_session(tmp_path: Path) -> None:
     assert read_settings(tmp_path, strict=False).budget == RepeatBudget(0.5)
     assert settings(tmp_path, "").budget.seconds(60.0) == 30.0
     assert settings(tmp_path, 'budget = "20%"').budget == RepeatBudget(0.2)
     assert settings(tmp_path, "budget = 45").budget == RepeatBudget(None, 45.0)
 
 
-def test_the_option_comes_before_the_file(tmp_path: Path) -> None:
+def test_option_takes_precedence_over_the_file(tmp_path: Path) -> None:
     assert settings(tmp_path, 'budget = "20%"', "0").budget == RepeatBudget(None, 0.0)
     with pytest.raises(UsageError, match=r"^cloudbench_gate_budget: expected a share"):
         settings(tmp_path, 'budget = "20%"', "much")
 
 
 @pytest.mark.parametrize("line", ['budget = "much"', "budget = true", "budget = -1", "budget = inf", "budget = [1]"])
-def test_a_budget_in_the_file_that_is_none_is_refused_with_its_place(tmp_path: Path, line: str) -> None:
+def test_invalid_budget_in_the_file_is_refused_with_its_key(tmp_path: Path, line: str) -> None:
     with pytest.raises(UsageError, match=r"pyproject\.toml: tool\.cloudbench\.gate\.budget: expected a share"):
         settings(tmp_path, line)
 
 
 @pytest.mark.parametrize("line", ["runs = 9", "runs = true", "apart_s = -1", "branch = 1", 'strict = "yes"'])
-def test_settings_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"tool\.cloudbench\.gate"):
         settings(tmp_path, line)

@@ -1,4 +1,4 @@
-"""What the regression gate says of each answer, word for word."""
+"""The regression gate's texts about each answer, word for word."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ YES, NO = 1.0, 0.0
 
 
 def capability(now: float | None, before: tuple[float, ...], again: tuple[float, ...] = ()) -> str:
-    return said("yes", now, before, again)
+    return text_for("yes", now, before, again)
 
 
-def said(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = (), why: str = "") -> str:
+def text_for(
+    kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = (), why: str = ""
+) -> str:
     check = Check("t", "m", kind, 0.1, tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again)), why)
-    (found,) = judge([check])
-    return f"{found.answer}: {ruling_text(found)}"
+    (ruling,) = judge([check])
+    return f"{ruling.answer}: {ruling_text(ruling)}"
 
 
 @pytest.mark.parametrize(("now", "before", "again", "expected"), [
@@ -38,7 +40,7 @@ def said(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[
     (NO, (YES,) * 4, (NO,),
      "inconclusive: m: was yes in 4 runs, and is no: a suspect, measured again 1 of 3 times"),
 ])  # fmt: skip
-def test_a_capability_says_what_it_was_and_is(
+def test_text_of_a_capability_has_its_former_and_present_values(
     now: float | None, before: tuple[float, ...], again: tuple[float, ...], expected: str
 ) -> None:
     assert capability(now, before, again) == expected
@@ -47,17 +49,17 @@ def test_a_capability_says_what_it_was_and_is(
 RUNS = tuple(1 + number % 5 / 20 for number in range(11))
 
 
-def test_what_is_better_is_not_called_worse() -> None:
-    assert said("level", 0.8, RUNS).startswith("met: m: better than 11 runs, -27 % (")
-    assert said("level", 1.1, RUNS).startswith("inconclusive: m: +1.1 % (")
-    assert " %) worse than 11 runs: only changes of " in said("level", 1.1, RUNS)
+def test_text_of_an_improvement_does_not_say_worse() -> None:
+    assert text_for("level", 0.8, RUNS).startswith("met: m: better than 11 runs, -27 % (")
+    assert text_for("level", 1.1, RUNS).startswith("inconclusive: m: +1.1 % (")
+    assert " %) worse than 11 runs: only changes of " in text_for("level", 1.1, RUNS)
 
 
-def test_what_is_not_judged_compares_with_nothing() -> None:
-    assert said("level", 1.0, (), why="300 quiet operations are needed, found 50") == (
+def test_text_without_judgement_has_no_comparison() -> None:
+    assert text_for("level", 1.0, (), why="300 quiet operations are needed, found 50") == (
         "inconclusive: m: 300 quiet operations are needed, found 50"
     )
-    assert said("level", None, RUNS) == "inconclusive: m: this run has no value"
+    assert text_for("level", None, RUNS) == "inconclusive: m: this run has no value"
 
 
 def level(now: float, again: tuple[float, ...] = (), odd: tuple[float, ...] = ()) -> Check:
@@ -85,14 +87,14 @@ def test_an_unremarkable_ruling_needs_no_remark() -> None:
     assert lines(rate(0)) == []
 
 
-def test_an_outlier_that_did_not_come_again_is_told_with_both_values() -> None:
+def test_remark_on_a_single_outlier_has_both_values() -> None:
     assert lines(level(4.9, (1.01,))) == ["p50: +385 % in the run, +0.0 % when repeated: this run is no baseline"]
     assert lines(rate(12, (0, 0, 1))) == [
         "failed_rate: an incident, 12 of 400 in the run, 1 of 1,200 when repeated: this run is no baseline"
     ]
 
 
-def test_runs_that_were_left_out_are_named_with_how_far_they_were_off() -> None:
+def test_remark_on_excluded_runs_has_their_changes() -> None:
     assert lines(level(1.01, odd=(5.05, 0.101))) == [
         "p50: left out of the baseline, too far from its other runs: 0018 (+400 %), 0019 (-90 %)"
     ]
@@ -103,34 +105,34 @@ def test_runs_that_were_left_out_are_named_with_how_far_they_were_off() -> None:
 
 def test_a_run_without_a_name_is_a_run() -> None:
     check = level(1.01, odd=(5.05,))
-    (line,) = lines(replace(check, baseline=tuple(replace(each, run="") for each in check.baseline)))
+    (line,) = lines(replace(check, baseline=tuple(replace(reading, run="") for reading in check.baseline)))
     assert line.endswith(": a run (+400 %)")
 
 
-def test_an_improvement_is_told_where_the_baseline_begins_with_it() -> None:
+def test_remark_on_an_improvement_where_the_baseline_begins() -> None:
     improved = replace(level(1.01), since="0041", improved=-0.3)
     assert lines(improved) == ["p50: improved by 30 % at 0041, where the baseline begins"]
     assert lines(replace(improved, is_before=True)) == []
 
 
-def test_an_incident_that_is_broken_says_that_it_did_not_come_again() -> None:
-    told = said_of(rate(120, (0, 0, 0)))
-    assert told.startswith("broken: failed_rate: +7.5 points (")
-    assert told.endswith(" worse than 20 runs; an incident, 120 of 400 in the run, 0 of 1,200 when repeated")
+def test_text_of_a_broken_incident_has_its_repetitions() -> None:
+    text = text_of(rate(120, (0, 0, 0)))
+    assert text.startswith("broken: failed_rate: +7.5 points (")
+    assert text.endswith(" worse than 20 runs; an incident, 120 of 400 in the run, 0 of 1,200 when repeated")
 
 
-def said_of(check: Check) -> str:
+def text_of(check: Check) -> str:
     (ruling,) = judge([check])
     return f"{ruling.answer}: {ruling_text(ruling)}"
 
 
-def test_what_happened_is_counted() -> None:
+def test_text_of_a_fact_has_its_counts() -> None:
     fact = Check("t", "silent_loss_rate", "fact", 0.1, (), Reading(0.2, 60, 300), (Reading(0.0, 0, 300),) * 3)
-    assert said_of(fact) == "broken: silent_loss_rate: 60 of 300: not in 3 repetitions: intermittent"
-    assert said_of(replace(fact, again=())) == "broken: silent_loss_rate: 60 of 300: it was not measured again"
-    assert said_of(replace(fact, again=(Reading(0.1, 30, 300),))).endswith(": in 1 of 1 repetition, too")
+    assert text_of(fact) == "broken: silent_loss_rate: 60 of 300: not in 3 repetitions: intermittent"
+    assert text_of(replace(fact, again=())) == "broken: silent_loss_rate: 60 of 300: it was not measured again"
+    assert text_of(replace(fact, again=(Reading(0.1, 30, 300),))).endswith(": in 1 of 1 repetition, too")
     flips = Check("t", "flips", "fact", 0.1, (), Reading(1234.0, 1234))
-    assert said_of(flips) == "broken: flips: 1,234: it was not measured again"
+    assert text_of(flips) == "broken: flips: 1,234: it was not measured again"
     (clean,) = judge([replace(fact, now=Reading(0.0, 0, 300))])
     assert (clean.answer, change_text(clean)) == ("met", "")
 
@@ -141,22 +143,22 @@ def open_regression(step: float, now: float) -> Check:
     for number in range(60):
         drift.add(log(1 + number % 5 / 200) + log1p(step) * (number >= 30), name=f"{number:04d}")
     check = level(now * (1 + step), (now * (1 + step),) * AGAIN)
-    baseline = tuple(replace(each, value=(each.value or 0) * (1 + step)) for each in check.baseline)
+    baseline = tuple(replace(reading, value=(reading.value or 0) * (1 + step)) for reading in check.baseline)
     return replace(check, baseline=baseline, drift=drift)
 
 
-def test_an_open_regression_says_since_when_how_far_and_how_fast() -> None:
-    told = said_of(open_regression(0.15, 1.01))
-    assert told.startswith("broken: p50: an open regression since 00")
-    assert ", +15 % worse than the accepted state, +0." in told
-    assert told.endswith(" over 61 runs")
+def test_text_of_an_open_regression_has_begin_change_and_slope() -> None:
+    text = text_of(open_regression(0.15, 1.01))
+    assert text.startswith("broken: p50: an open regression since 00")
+    assert ", +15 % worse than the accepted state, +0." in text
+    assert text.endswith(" over 61 runs")
 
 
-def test_an_open_regression_of_which_the_last_runs_are_better_says_so() -> None:
+def test_text_of_an_open_regression_mentions_better_last_runs() -> None:
     check = open_regression(0.15, 1.01)
     assert check.drift is not None
     for number in range(2):
         check.drift.add(log(1.075), name=f"006{number}")
-    told = said_of(replace(check, now=Reading(1.075), again=(Reading(1.075),) * AGAIN))
-    assert told.startswith("inconclusive: p50: an open regression since 00")
-    assert told.endswith("; the last runs are better, but it is not sure that it is gone")
+    text = text_of(replace(check, now=Reading(1.075), again=(Reading(1.075),) * AGAIN))
+    assert text.startswith("inconclusive: p50: an open regression since 00")
+    assert text.endswith("; the last runs are better, but it is not sure that it is gone")

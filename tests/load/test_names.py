@@ -1,4 +1,4 @@
-"""What entries are called: each once, and the same whenever the test is run again."""
+"""The names of entries are unique, and the same whenever the test is run again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_cloudbench.load.names import Labels, entry_names, parse_label
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given"),
+    ("requested", "expected"),
     [
         (["", "", ""], ["", "2", "3"]),
         (["x", "x", "x"], ["x", "x-2", "x-3"]),
@@ -18,9 +18,9 @@ from pytest_cloudbench.load.names import Labels, entry_names, parse_label
         (["2", ""], ["2", "2-2"]),
     ],
 )
-def test_each_label_is_given_once_and_what_was_unique_stays(wanted: list[str], given: list[str]) -> None:
+def test_labels_are_unique_and_unique_requests_stay(requested: list[str], expected: list[str]) -> None:
     labels = Labels()
-    assert [labels.new(each) for each in wanted] == given
+    assert [labels.new(label) for label in requested] == expected
 
 
 def test_the_label_ends_the_full_name_and_belongs_to_the_function_in_the_name() -> None:

@@ -1,4 +1,4 @@
-"""Folders of one's own on a provider that throttles, and what capabilities change for experiments and run folders."""
+"""Private folders on a provider that throttles, and the effect of capabilities on experiments and run folders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sandbox_on(driver: Any, **limits: Any) -> Sandbox:
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 59])
-def test_throttling_is_waited_for(tmp_path: Path, refusals: int) -> None:
+def test_throttled_calls_are_retried(tmp_path: Path, refusals: int) -> None:
     driver = Throttled(FlatDriver(tmp_path), refusals)
     patient = sandbox_on(driver).driver
     assert patient.put("/a", Literal(b"abc")).size_bytes == 3
@@ -87,7 +87,7 @@ class Preparing(FlatDriver):
         self.prepared.append(folder)
 
 
-def test_what_a_driver_prepares_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_prepares_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver = Preparing(tmp_path)
     sandbox = sandbox_on(driver)
@@ -103,13 +103,13 @@ def test_throttling_without_end_is_an_error(tmp_path: Path) -> None:
     assert driver.calls == 60
 
 
-def test_another_error_is_not_tried_again(tmp_path: Path) -> None:
+def test_other_errors_are_not_retried(tmp_path: Path) -> None:
     with pytest.raises(CloudError) as caught:
         list(sandbox_on(FlatDriver(tmp_path)).driver.get("/no"))
     assert caught.value.kind is ErrorKind.NOT_FOUND
 
 
-def test_the_budget_holds_but_not_for_tidying_up(tmp_path: Path) -> None:
+def test_budget_holds_except_for_removal(tmp_path: Path) -> None:
     sandbox = sandbox_on(FlatDriver(tmp_path), max_ops=2, max_bytes=10)
     sandbox.driver.put("/a/b", Literal(b"12345678"))
     with pytest.raises(BudgetError, match="max-bytes 10"):
@@ -128,7 +128,7 @@ def test_a_run_folder_of_flat_keys_goes_with_its_last_key(tmp_path: Path, monkey
     journal.claim_folder(driver, "flat:", folder, "")
     driver.put(f"{folder}/test/a", Literal(b"1"))
     journal.release_folder(driver, "flat:", folder)
-    assert [left.folder for left in journal.pending_folders()[0]] == [folder]
+    assert [pending.folder for pending in journal.pending_folders()[0]] == [folder]
     assert journal.remove_folder(driver, journal.LeftFolder("flat:", folder)) == ""
     assert list(driver.list("/")) == []
     assert journal.pending_folders() == ([], [])

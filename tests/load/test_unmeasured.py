@@ -1,4 +1,4 @@
-"""How long work around a run waits for a provider that does not answer."""
+"""The wait of an agent's unmeasured work for a provider that does not answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Absent:
-    """A provider where nothing listens; each try takes this long."""
+    """A provider where nothing listens. Each try takes ``each_s``."""
 
     spec, is_kept, has_services, has_answered = "s3://mistyped", True, False, False
 
@@ -40,13 +40,13 @@ class Absent:
         raise CloudError(self.kind, "put", folder, detail="connection refused")
 
 
-def made(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tuple[Clock, Absent, Unmeasured]:
+def prepare(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tuple[Clock, Absent, Unmeasured]:
     clock = Clock()
     monkeypatch.setattr(unmeasured, "time", clock)
     provider: Any = Absent(clock, kind, each_s)
     agent: Any = SimpleNamespace(stop=clock)
-    of_run: Any = SimpleNamespace(owner="me", time_scale=1.0)
-    return clock, provider, Unmeasured(agent, provider, of_run)
+    facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
+    return clock, provider, Unmeasured(agent, provider, facts)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def made(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tup
         (ErrorKind.AUTH, 0.0, True, 1, 0.0),  # what does not pass is not waited for
     ],
 )
-def test_a_provider_that_never_answered_is_waited_for_shortly(
+def test_wait_is_short_for_a_provider_that_never_answered(
     monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float, has_answered: bool, tries: int, waited_s: float
 ) -> None:
-    clock, provider, around = made(monkeypatch, kind, each_s)
+    clock, provider, work = prepare(monkeypatch, kind, each_s)
     provider.has_answered = has_answered
     with pytest.raises(CloudError, match="connection refused"):
-        around.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
+        work.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
     assert (clock.tries, clock.now_s) == (tries, waited_s)

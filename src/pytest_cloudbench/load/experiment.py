@@ -81,18 +81,14 @@ def _combine_parts(parts: Sequence[Result]) -> dict[str, Any]:
     for part in parts:
         counts.update(part.info.get("errors", {}))
         for kind, listed in part.info.get("error_details", {}).items():
-            details.setdefault(kind, Counter()).update(
-                {message["detail"]: message["count"] for message in listed["said"]}
-            )
+            details.setdefault(kind, Counter()).update({text["detail"]: text["count"] for text in listed["said"]})
     shares = [part["cpu_share"] for part in parts if part.info.get("cpu_share") is not None]
     cpu_s = [part.info.get("client_cpu_s") for part in parts]
     return {
         "cpu_share": max(shares, default=None),
         "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
         "errors": dict(counts),
-        "error_details": error_details(
-            counts, {kind: counts_of_kind.items() for kind, counts_of_kind in details.items()}
-        ),
+        "error_details": error_details(counts, {kind: texts.items() for kind, texts in details.items()}),
     }
 
 

@@ -45,8 +45,8 @@ def prepare(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> 
     monkeypatch.setattr(unmeasured, "time", clock)
     provider: Any = Absent(clock, kind, each_s)
     agent: Any = SimpleNamespace(stop=clock)
-    facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
-    return clock, provider, Unmeasured(agent, provider, facts)
+    run_facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
+    return clock, provider, Unmeasured(agent, provider, run_facts)
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,12 @@ from pytest_cloudbench.report.live_page import LivePage
 
 shows, time_s = sys.argv[1] == "shows", float(sys.argv[2])
 meter = Meter()
-meter.expect(f"suites/a/test_a.py::test_{number}" for number in range(20))
+meter.expect_experiments(f"suites/a/test_a.py::test_{number}" for number in range(20))
 digests = LiveDigests()
 if shows:
     meter.follower = digests
 start_ns = time.monotonic_ns() - 600_000_000_000  # it has run for ten minutes
-meter.begin("suites/a/test_a.py::test_1", 200_000, start_ns, 1200.0, 50)
+meter.begin_run("suites/a/test_a.py::test_1", 200_000, start_ns, 1200.0, 50)
 page = live = None
 if shows:
     for at in range(30_000):  # one of 50 agents each 20 ms; throttled and frozen now and then
@@ -47,7 +47,7 @@ def run(seconds, done):
     while time.monotonic() < limit:
         for agent in range(50):
             done += 1
-            meter.told(f"gw{agent}", done, 0, 0, [0.05 * (1 + done % 997 / 100)], 0.001, 1)
+            meter.add_totals(f"gw{agent}", done, 0, 0, [0.05 * (1 + done % 997 / 100)], 0.001, 1)
         time.sleep(0.25)  # as often as agents report
     return done
 

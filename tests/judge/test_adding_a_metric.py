@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_cloudbench.report.quantities import format_with_unit
-from pytest_cloudbench.report.table import column
+from pytest_cloudbench.report.table import column_of
 from tests.adding import run_in
 from tests.folders import make_folders
 
@@ -71,7 +71,7 @@ def test_it_says_how_numbers_are_shown() -> None:
         for unit in re.findall(r"`(\S+?)`", units):
             assert format_with_unit(0.05, unit).startswith(SHOWN[shown])
         for end in re.findall(r"`(\S+?)`", ends):
-            assert column(f"of{end}")[2](0.05) == SHOWN[shown], end
+            assert column_of(f"of{end}")[2](0.05) == SHOWN[shown], end
 
 
 def command(start: str) -> list[str]:

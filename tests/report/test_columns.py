@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.report.columns import fit_to_width
 
 HOW = "unchanged content is not sent, even if it has moved (rolling); 12.3 KiB for a small edit"
 VERDICTS = [
@@ -22,7 +22,7 @@ PATHS = [["client", "file"], ["/" + "a" * 300, "12 %"], ["b", "/" + "/".join("cd
 @pytest.mark.parametrize("width", [60, 79, 80, 100, 120, 137, 200])
 @pytest.mark.parametrize("rows", [VERDICTS, NUMBERS, PATHS], ids=["verdicts", "numbers", "paths"])
 def test_every_line_fits_and_every_character_is_there(rows: list[list[str]], width: int) -> None:
-    lines = fitted(rows, width)
+    lines = fit_to_width(rows, width)
     assert max(map(len, lines)) <= width
     shown = "".join(lines)
     for row in rows:
@@ -33,7 +33,7 @@ def test_every_line_fits_and_every_character_is_there(rows: list[list[str]], wid
 
 
 def test_a_table_that_fits_is_one_line_for_each_row() -> None:
-    assert fitted([["size", "mean ms"], ["7", "12.3"], ["1,000", "1.5"]], 80) == [
+    assert fit_to_width([["size", "mean ms"], ["7", "12.3"], ["1,000", "1.5"]], 80) == [
         " size  mean ms",
         "--------------",
         "    7     12.3",
@@ -42,7 +42,7 @@ def test_a_table_that_fits_is_one_line_for_each_row() -> None:
 
 
 def test_a_wide_text_is_folded_beside_the_others() -> None:
-    assert fitted([["name", "how", "n"], ["one", "a text that is longer than there is room", "1"]], 30) == [
+    assert fit_to_width([["name", "how", "n"], ["one", "a text that is longer than there is room", "1"]], 30) == [
         "name  how                    n",
         "------------------------------",
         " one  a text that is longer  1",
@@ -52,7 +52,7 @@ def test_a_wide_text_is_folded_beside_the_others() -> None:
 
 def test_rows_keep_their_name_where_a_table_is_continued() -> None:
     rows = [["a", "b", "cccccccccccc", "dddddddddddd"], ["1", "1", "5", "6"], ["1", "2", "7", "8"]]
-    assert fitted(rows, 20) == [
+    assert fit_to_width(rows, 20) == [
         "a  b  cccccccccccc",
         "------------------",
         "1  1             5",
@@ -65,7 +65,7 @@ def test_rows_keep_their_name_where_a_table_is_continued() -> None:
 
 
 def test_columns_that_do_not_fit_follow_below_with_the_first_one_again() -> None:
-    assert fitted([["key", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"], ["x", "1", "2", "3"]], 30) == [
+    assert fit_to_width([["key", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"], ["x", "1", "2", "3"]], 30) == [
         "key  aaaaaaaaaa  bbbbbbbbbb",
         "---------------------------",
         "  x           1           2",

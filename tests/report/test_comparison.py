@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.report.comparison import compared, comparison, emphasized
+from pytest_cloudbench.report.comparison import compared_experiments, emphasize_best, render_comparison
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
 
@@ -42,7 +42,7 @@ def rows(lines: Sequence[str]) -> dict[str, list[str]]:
 
 
 def test_the_best_is_marked() -> None:
-    assert comparison([found("folder:/x", 0.3), found("dropbox", 0.1)], 80) == [
+    assert render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1)], 80) == [
         "",
         "provider     loss rate   p50 ms",
         "-" * 31,
@@ -58,7 +58,7 @@ def test_the_best_is_marked() -> None:
 
 
 def test_equals_are_not_marked_and_that_is_said() -> None:
-    lines = comparison([found("folder:/x", 0.1), found("dropbox", 0.11)], 80)
+    lines = render_comparison([found("folder:/x", 0.1), found("dropbox", 0.11)], 80)
     assert "  no difference found: loss rate" in lines
     assert "  differs by less than 25 %: p50 ms" in lines
     assert not [line for line in lines if "*" in line or "~" in line]
@@ -66,46 +66,46 @@ def test_equals_are_not_marked_and_that_is_said() -> None:
 
 def test_who_has_doubts_takes_no_part() -> None:
     given = [found("a", 0.01, doubts=["gw1 was lost"]), found("b", 0.1), found("c", 0.4)]
-    shown = rows(comparison(given, 80))
+    shown = rows(render_comparison(given, 80))
     assert [shown[name][1] for name in ("a?", "b", "c")] == ["10", "100*", "400"]
-    alone = comparison(given[:2], 80)
+    alone = render_comparison(given[:2], 80)
     assert not [line for line in alone if line.endswith("*")], "a single value is not a comparison"
     assert "  not judged: loss rate, p50 ms (all others have doubts)" in alone
 
 
 def test_who_refuses_more_is_not_called_quicker() -> None:
-    lines = comparison([found("a", 0.01, ok_rate=0.5, lost=250, ok=250, loss_rate=0.5), found("b", 0.1)], 80)
+    lines = render_comparison([found("a", 0.01, ok_rate=0.5, lost=250, ok=250, loss_rate=0.5), found("b", 0.1)], 80)
     assert "  not judged: p50 ms (the others completed fewer operations)" in lines
 
 
 def test_scaled_times_are_not_judged() -> None:
-    lines = comparison([found("a", 0.01, time_scale=10.0), found("b", 0.1, time_scale=10.0)], 80)
+    lines = render_comparison([found("a", 0.01, time_scale=10.0), found("b", 0.1, time_scale=10.0)], 80)
     assert "  not judged: p50 ms (the time scale distorts times)" in lines
 
 
 def test_emulated_and_real_is_said() -> None:
-    mixed = comparison([found("emulated:ideal", 0.1, emulated=True), found("dropbox", 0.4)], 200)
+    mixed = render_comparison([found("emulated:ideal", 0.1, emulated=True), found("dropbox", 0.4)], 200)
     assert mixed[-2] == (
         "note: emulated (client and loopback): emulated:ideal; not emulated: dropbox. "
         "A difference between these kinds is not one between services"
     )
-    emulated = comparison([found(name, 0.1, emulated=True) for name in ("emulated:a", "emulated:b")], 200)
+    emulated = render_comparison([found(name, 0.1, emulated=True) for name in ("emulated:a", "emulated:b")], 200)
     assert emulated[-2] == "note: all are emulated: this compares profiles, clients and loopback, not services"
 
 
 def test_one_provider_is_not_compared() -> None:
-    assert comparison([found("dropbox", 0.1)], 80) == []
-    assert comparison([], 80) == []
+    assert render_comparison([found("dropbox", 0.1)], 80) == []
+    assert render_comparison([], 80) == []
     other = Finding("folder:/x", found("x", 0.1).info, experiment="other")
-    assert comparison([found("dropbox", 0.1), other], 80) == []
-    assert compared([found("a", 0.1), found("b", 0.1), other]) == {f"{TEST}[50-1s]"}
+    assert render_comparison([found("dropbox", 0.1), other], 80) == []
+    assert compared_experiments([found("a", 0.1), found("b", 0.1), other]) == {f"{TEST}[50-1s]"}
 
 
 def test_several_runs_of_one_provider_count_as_runs() -> None:
     """Their medians are shown, and a tenth tells them apart."""
     given = [found(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))]
-    assert rows(comparison(given, 80))["a"] == ["0.00%", "102*"]
-    assert rows(comparison(given[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
+    assert rows(render_comparison(given, 80))["a"] == ["0.00%", "102*"]
+    assert rows(render_comparison(given[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
 
 
 def test_what_a_bench_file_repeats_counts_as_runs() -> None:
@@ -115,10 +115,10 @@ def test_what_a_bench_file_repeats_counts_as_runs() -> None:
         for label in labels
         for name, p50_s in (("a", 0.1), ("b", 0.12))
     ]
-    lines = comparison(given, 80)
+    lines = render_comparison(given, 80)
     assert rows(lines)["a"] == ["0.00%", "100*"]
     assert lines.count("test_worst_case upload") == 1
-    assert compared(given) == {f"{TEST}#{label}" for label in labels}
+    assert compared_experiments(given) == {f"{TEST}#{label}" for label in labels}
 
 
 def test_a_conclusion_shows_its_metrics() -> None:
@@ -127,7 +127,7 @@ def test_a_conclusion_shows_its_metrics() -> None:
         columns = ("files", "readiness_p50", "knee_threads")
         return Finding(provider, info, columns, f"{TEST}[1MB]#knee", spread={"readiness_p50": [ready_s] * 5})
 
-    lines = comparison([concluded("a", 0.2), concluded("b", 0.6)], 80)
+    lines = render_comparison([concluded("a", 0.2), concluded("b", 0.6)], 80)
     assert lines[1].split("  ")[0] == "provider"
     assert rows(lines)["a"] == ["200*", "5"]
     assert "test_worst_case[1MB] knee" in lines
@@ -135,14 +135,16 @@ def test_a_conclusion_shows_its_metrics() -> None:
     few = [
         replace(concluded(name, ready_s), spread={"readiness_p50": [1.0] * 4}) for name, ready_s in (("a", 1), ("b", 2))
     ]
-    assert "  not judged: readiness p50 ms (too few repeats: 25 operations, or 5 rounds or" in comparison(few, 80)
+    assert "  not judged: readiness p50 ms (too few repeats: 25 operations, or 5 rounds or" in render_comparison(
+        few, 80
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_six_providers_fit(width: int) -> None:
     specs = [f"folder:/mnt/{'long/' * number}storage" for number in range(7)] + ["emulated:dropbox?profile=ideal"]
     wide = {"response_p99": 123.456, "throughput": 1e9, "threads": 4, "requests_per_op": 1.0, "throttled": 100_000}
-    lines = comparison([found(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
+    lines = render_comparison([found(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
     assert max(map(len, lines)) <= width
     names = [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]]
     assert len(set(names)) == len(specs), "short names stay as they are"
@@ -162,7 +164,7 @@ def test_six_providers_fit(width: int) -> None:
     ],
 )
 def test_a_long_name_is_cut_where_it_is_like_the_others(specs: list[str], shown: list[str]) -> None:
-    lines = comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
+    lines = render_comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
     assert [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]] == shown
 
 
@@ -170,13 +172,13 @@ def test_what_is_best_is_emphasized_and_nothing_else() -> None:
     def tone(text: str) -> str:
         return f"<{text}>"
 
-    assert emphasized("  a    0.00 %*     12.5*    3 ", tone) == "  a    <0.00 %*>     <12.5*>    3 "
-    assert emphasized("* best, by more than noise", tone) == "* best, by more than noise"
+    assert emphasize_best("  a    0.00 %*     12.5*    3 ", tone) == "  a    <0.00 %*>     <12.5*>    3 "
+    assert emphasize_best("* best, by more than noise", tone) == "* best, by more than noise"
 
 
 def test_what_has_nothing_to_compare_has_no_table() -> None:
     bare = {"emulated": False, "doubts": [], "notes": [], "operation": None}
-    assert comparison([Finding("one", bare), Finding("other", bare)], 80) == []
+    assert render_comparison([Finding("one", bare), Finding("other", bare)], 80) == []
 
 
 def test_what_a_paper_says_of_others_is_not_compared() -> None:
@@ -187,4 +189,4 @@ def test_what_a_paper_says_of_others_is_not_compared() -> None:
         for name, kb in (("a", 2.9), ("b", 3.1))
     ]  # fmt: skip
     table = ["provider  login kb", "-" * 18, "test_worst_case[50-1s]", "  a            2.9", "  b            3.1"]
-    assert [line.rstrip() for line in comparison(given, 80)[1:6]] == table, "short names leave room for the head"
+    assert [line.rstrip() for line in render_comparison(given, 80)[1:6]] == table, "short names leave room for the head"

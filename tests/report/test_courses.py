@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
-from pytest_cloudbench.report.gathering import Measurement, gather
+from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from tests.report.stored import HOSTILE, entry, store
 from tests.report.test_figures import drawn, measured, texts
 
@@ -27,7 +27,7 @@ def place_of(drawing: str, style: str) -> list[list[tuple[float, float]]]:
 
 def rules_of(figure: Figure) -> dict[str, float]:
     """Returns where the lines across the plane are, by their labels."""
-    found = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDE).svg())
+    found = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDE).to_svg())
     return {label: float(y) for y, label in found}
 
 
@@ -39,15 +39,15 @@ def test_traffic_of_a_download_adds_up_beside_the_published(tmp_path: Path) -> N
         entry(tmp_path, f"{BATCHING}::test_download", BOX, each_second_bytes=[0, 0, 0, 120], file_bytes=100,
               published=DOWNLOAD),
     )  # fmt: skip
-    figure = drawn(families.of(found), "each-second-bytes-over-time")
+    figure = drawn(families.draw_figures(found), "each-second-bytes-over-time")
     assert [list(row) for row in figure.rows] == [
         ["reference", 0.0, 0.0], ["reference", 1.0, 5.0], ["reference", 2.0, 5.0], ["reference", 3.0, 10.0],
         [BOX, 0.0, 0.0], [BOX, 1.0, 0.0], [BOX, 2.0, 0.0], [BOX, 3.0, 0.0], [BOX, 4.0, pytest.approx(1.2)],
         ["published: client alone", None, 15.0], ["published: with UDS", None, 1.24],
     ]  # fmt: skip
-    assert f"reference: 10 after 3 s. {BOX}: 1.2 after 4 s." in figure.told
+    assert f"reference: 10 after 3 s. {BOX}: 1.2 after 4 s." in figure.description
     assert figure.notes == ["Published: UDS"]
-    (alone,) = place_of(figure.draw(WIDE).svg(), "s0")
+    (alone,) = place_of(figure.draw(WIDE).to_svg(), "s0")
     (left, bottom), *_, (end, top) = alone
     assert left == 62
     assert end == pytest.approx(62 + (WIDE - 14 - 62) * 3 / 4)
@@ -56,28 +56,28 @@ def test_traffic_of_a_download_adds_up_beside_the_published(tmp_path: Path) -> N
     for label, value in (("client alone: 15", 15), ("with UDS: 1.24", 1.24)):
         assert rules[label] == pytest.approx(bottom + (top - bottom) * value / 10, abs=0.2)
     assert "traffic per byte of the file" in texts(figure, NARROW)
-    assert families.undrawn(found) == []
+    assert families.explain_undrawn(found) == []
 
 
 def test_cpu_time_of_client_uds_and_uds_plus(tmp_path: Path) -> None:
     test = f"{BATCHING}::test_cpu"
-    figure = drawn(families.of(measured(
+    figure = drawn(families.draw_figures(measured(
         tmp_path,
         entry(tmp_path, test, "reference", cpu_shares=[0.5, 0.6], cpu_shares_at_s=[1.0, 2.2], published=CPU),
         entry(tmp_path, test, f"{BOX}&ranges=compare", cpu_shares=[0.1, 0.2], cpu_shares_at_s=[1, 2], published=CPU),
         entry(tmp_path, test, BOX, cpu_shares=[0.02, 0.04], cpu_shares_at_s=[1.0, 2.0], published=CPU),
     )), "cpu-shares-over-time")  # fmt: skip
     assert list(rules_of(figure)) == ["client alone: 54 %", "with UDS: 12 %", "with UDS+: 7 %"]
-    assert "reference: 55 % on average" in figure.told
-    assert f"{BOX}: 3 % on average" in figure.told
+    assert "reference: 55 % on average" in figure.description
+    assert f"{BOX}: 3 % on average" in figure.description
     assert [list(row) for row in figure.rows[:2]] == [["reference", 1.0, 0.5], ["reference", 2.2, 0.6]]
-    assert len(place_of(figure.draw(WIDE).svg(), "s2")) == 1
+    assert len(place_of(figure.draw(WIDE).to_svg(), "s2")) == 1
 
 
 def test_hours_are_drawn_from_parts(tmp_path: Path) -> None:
     found = entry(tmp_path, f"{BATCHING}::test_log", "reference", each_second_bytes=[1] * 14_400, file_bytes=14_400,
                   published={})  # fmt: skip
-    figure = drawn(families.of(measured(tmp_path, found)), "each-second-bytes-over-time")
+    figure = drawn(families.draw_figures(measured(tmp_path, found)), "each-second-bytes-over-time")
     assert len(figure.rows) <= 202
     assert list(figure.rows[-1]) == ["reference", 14_400.0, 1.0]
     assert list(figure.rows[100]) == ["reference", 7200.0, 0.5]
@@ -95,8 +95,8 @@ def test_hours_are_drawn_from_parts(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, test: str, told: dict[str, Any], why: str) -> None:
     found = measured(tmp_path, entry(tmp_path, f"{BATCHING}::{test}", "reference", **told))
-    assert families.of(found) == []
-    (line,) = families.undrawn(found)
+    assert families.draw_figures(found) == []
+    (line,) = families.explain_undrawn(found)
     assert line.startswith("reference: not drawn, ")
     assert why in line
 
@@ -104,11 +104,11 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, test: str, told: dict[str,
 def test_a_start_and_what_follows_beside_the_published_start(tmp_path: Path) -> None:
     mobile = "suites/mobile/test_mobile.py::test_figure_2"
     published = {"source": "mobile", "published_start_bytes": 421_470, "published_start_s": 91.8}
-    figure = drawn(families.of(measured(
+    figure = drawn(families.draw_figures(measured(
         tmp_path, entry(tmp_path, mobile, HOSTILE, interval_s=5.0, interval_bytes=[40_000] + [0] * 22 + [2000],
                         published=published),
     )), "interval-bytes-over-time")  # fmt: skip
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     ring = re.search(r'<circle cx="(\S+)" cy="(\S+)" r="4.5" class="published" data-tip="published, the largest start: '
                      r'421 kB after 91.8 s"/>', drawing)  # fmt: skip
     assert ring is not None
@@ -126,7 +126,7 @@ def test_a_start_and_what_follows_beside_the_published_start(tmp_path: Path) -> 
 def test_an_idle_client_without_a_published_value_has_its_steps(tmp_path: Path) -> None:
     found = entry(tmp_path, "suites/idle/test_idle.py::test_idle", "reference", interval_s=2.0, interval_bytes=[0, 300],
                   published={"idle_traffic": "in words"})  # fmt: skip
-    figure = drawn(families.of(measured(tmp_path, found)), "interval-bytes-over-time")
+    figure = drawn(families.draw_figures(measured(tmp_path, found)), "interval-bytes-over-time")
     assert [list(row) for row in figure.rows] == [["reference", 0, 0], ["reference", 2, 0], ["reference", 4, 300]]
     assert "published" not in texts(figure)
     assert figure.notes == []
@@ -143,20 +143,20 @@ def thresholds(tmp_path: Path, published: dict[str, Any]) -> list[Measurement]:
 def test_the_byte_counter_decides_beside_the_published_best(tmp_path: Path) -> None:
     found = thresholds(tmp_path, {"source": "UDS", "published_best_kb": 250})
     for name, values in (("tue", [9.0, 2.0]), ("pushes", [20, 4]), ("sync-delay-s", [1.0, 5.0])):
-        figure = drawn(families.of(found), f"{name}-by-threshold-kb")
+        figure = drawn(families.draw_figures(found), f"{name}-by-threshold-kb")
         assert [(row[1], row[2]) for row in figure.rows] == [(20, values[0]), (100, values[1])]
-        drawing = figure.draw(WIDE).svg()
+        drawing = figure.draw(WIDE).to_svg()
         (rule,) = re.findall(r'<path d="M(\S+) \S+" class="rule"/>', drawing)
         (line,) = place_of(drawing, "s0")
         assert line[0][0] < line[1][0] < float(rule) <= WIDE - 14, "250 KB is right of what was measured"
         assert "published: 250" in texts(figure)
-        assert BOX not in figure.told, "what the paper found best is not this client's"
+        assert BOX not in figure.description, "what the paper found best is not this client's"
         assert figure.notes == ["Published: UDS"]
 
 
 def test_a_byte_counter_without_a_published_one_has_no_mark(tmp_path: Path) -> None:
-    figure = drawn(families.of(thresholds(tmp_path, {})), "tue-by-threshold-kb")
-    assert 'class="rule"' not in figure.draw(WIDE).svg()
+    figure = drawn(families.draw_figures(thresholds(tmp_path, {})), "tue-by-threshold-kb")
+    assert 'class="rule"' not in figure.draw(WIDE).to_svg()
     assert figure.notes == []
 
 
@@ -166,5 +166,5 @@ def test_one_client_in_two_runs_has_two_lines(tmp_path: Path) -> None:
                                                        each_second_bytes=[number], file_bytes=1)])
         for number in (1, 2)
     ]  # fmt: skip
-    figure = drawn(families.of(gather(runs).measurements), "each-second-bytes-over-time")
+    figure = drawn(families.draw_figures(gather_runs(runs).measurements), "each-second-bytes-over-time")
     assert {row[0] for row in figure.rows} == {"reference, 0001_r.json (1)", "reference, 0002_r.json (2)"}

@@ -13,7 +13,7 @@ import pytest
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
 from pytest_cloudbench.report.figures.developments import over_runs
-from pytest_cloudbench.report.gathering import Earlier, gather
+from pytest_cloudbench.report.gathering import EarlierRuns, gather_runs
 from pytest_cloudbench.results.index import Index
 from tests.report.stored import HOSTILE
 from tests.report.test_page import Page
@@ -44,7 +44,7 @@ def slower_from(storage: Path, change: float) -> list[Path]:
 
 
 def history_of(storage: Path, *runs: Path, last: int = 100) -> Figure | str | None:
-    return over_runs(gather(runs).measurements, Earlier(Index.open(storage), {}, last))
+    return over_runs(gather_runs(runs).measurements, EarlierRuns(Index.open(storage), {}, last))
 
 
 def drawn(found: Figure | str | None) -> Figure:
@@ -57,7 +57,7 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
     figure = drawn(history_of(tmp_path, paths[27]))
     assert main(["history", TEST, "--metric", "quiet_p50", "--storage", str(tmp_path)]) == 0
     (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change: ")]
-    assert f"quiet p50: {change.removeprefix('change: ')}" in figure.told
+    assert f"quiet p50: {change.removeprefix('change: ')}" in figure.description
     assert "since 0021_run (c021, " in change
     assert figure.head == ["run", "time (UTC)", "commit", "quiet_p50, s", "remark"]
     assert len(figure.rows) == RUNS
@@ -65,8 +65,11 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
         "0005_run": "had doubts", "0021_run": "first run after a change of quiet p50", "0025_run": "had doubts",
         "0028_run": "this page",
     }  # fmt: skip
-    assert "2 of them do not count (see the numbers); what is beyond the others is drawn at the edge." in figure.told
-    assert "The same in each of 30 runs: failed rate 2 %." in figure.told
+    assert (
+        "2 of them do not count (see the numbers); what is beyond the others is drawn at the edge."
+        in figure.description
+    )
+    assert "The same in each of 30 runs: failed rate 2 %." in figure.description
 
 
 def test_what_only_the_gate_failed_is_drawn_with_its_change(tmp_path: Path) -> None:
@@ -77,15 +80,15 @@ def test_what_only_the_gate_failed_is_drawn_with_its_change(tmp_path: Path) -> N
         told: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}} if is_broken else {}
         path = stored(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **told)
     figure = drawn(history_of(tmp_path, path))
-    assert "since 0021_run" in figure.told
-    assert "not count" not in figure.told
+    assert "since 0021_run" in figure.description
+    assert "not count" not in figure.description
 
 
 def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))
     values = [float(row[3]) for row in figure.rows]
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
 
     def x(place: float) -> float:
         return 66 + (place + 0.5) / RUNS * (WIDE - 14 - 66)
@@ -115,14 +118,14 @@ def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
     assert float(band[1]) + float(band[2]) / 2 == pytest.approx(x(27), abs=0.1)
     assert drawing.count('data-tip="0005_run: 300 ms, had doubts; drawn at the edge"') == 1
     assert highest[1] < lowest[1] - 60, "runs that do not count leave most of 110 pixels to those that do"
-    assert "c021, 2026-" in figure.draw(NARROW).svg()
+    assert "c021, 2026-" in figure.draw(NARROW).to_svg()
 
 
 def test_steady_runs_have_a_history_without_a_change(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.0)
     figure = drawn(history_of(tmp_path, *paths))
-    assert "No change found." in figure.told
-    drawing = figure.draw(WIDE).svg()
+    assert "No change found." in figure.description
+    drawing = figure.draw(WIDE).to_svg()
     assert "c021" not in drawing
     assert 'class="band"' not in drawing  # all are of this page
 
@@ -131,7 +134,7 @@ def test_as_many_runs_as_asked(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[-1], last=7))
     assert [row[0] for row in figure.rows] == [f"{number:04}_run" for number in range(24, 31)]
-    assert "No change can be found yet" in figure.told
+    assert "No change can be found yet" in figure.description
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -148,7 +151,7 @@ def test_four_runs_are_drawn_and_those_under_other_conditions_left_out(tmp_path:
     stored(tmp_path, 5, 0.9, agents=50)
     figure = drawn(history_of(tmp_path, paths[1]))
     assert [row[3] for row in figure.rows] == pytest.approx([0.11, 0.12, 0.13, 0.14])
-    assert "1 run under other conditions is left out" in figure.told
+    assert "1 run under other conditions is left out" in figure.description
 
 
 def test_what_never_changes_is_a_line(tmp_path: Path) -> None:
@@ -165,7 +168,7 @@ def test_what_is_not_known_is_a_gap_and_a_dash(tmp_path: Path) -> None:
     figure = drawn(history_of(tmp_path, paths[5]))
     assert [row[3] for row in figure.rows] == levels
     assert figure.rows[2][-1] == "held no number for quiet_p50"
-    (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDE).svg())
+    (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDE).to_svg())
     assert path.count("h0") == 5
 
 
@@ -206,17 +209,17 @@ def test_what_the_gate_called_broken_is_marked_and_its_margin_is_a_band(tmp_path
     figure = drawn(history_of(tmp_path, paths[-1]))
     (row,) = [row for row in figure.rows if "broken, said the gate" in str(row[-1])]
     assert (row[0], row[-1]) == ("0013_run", "this page; broken, said the gate")
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     assert drawing.count('class="dot d6"') == 2, "in the legend and at its place"
     assert "broken, said the gate" in drawing
     (band,) = re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="margin" data', drawing)
     assert float(band[1]) > 0
-    assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(NARROW).svg())
+    assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(NARROW).to_svg())
 
 
 def test_a_run_that_is_gone_has_no_answer(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
-    earlier = Earlier(Index.open(tmp_path), {})
+    earlier = EarlierRuns(Index.open(tmp_path), {})
     (place,) = [place for place in earlier.runs if "0025" in place]
     paths[24].unlink()
     assert earlier.gate_answer(place, TEST) == ""

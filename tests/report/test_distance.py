@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.judge.expect import ClaimBounds, Expectation, find_bounds, judge_expectation
 from pytest_cloudbench.report.distance import compare_with_published, format_bounds
-from pytest_cloudbench.report.published import render as render_published
+from pytest_cloudbench.report.published import render_table as render_published
 from pytest_cloudbench.report.table import render
 from pytest_cloudbench.results.published import add_measured, load_table
 from tests.report.stored import entry, store

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.report.export import FORMATS, StoredRun, choose
+from pytest_cloudbench.report.export import FORMATS, StoredRun, choose_numbers
 
 HOSTILE = 'x.py::t["a\\|b`\n<script>=1,{c}]'
 
@@ -30,32 +30,34 @@ def a_run(*entries: tuple[str, dict[str, Any]], name: str = "0001_x", time_ms: i
 
 
 def written(form: str, *runs: StoredRun, metrics: tuple[str, ...] = (), doubted: bool = True) -> str:
-    return FORMATS[form](choose(runs, metrics, doubted=doubted))
+    return FORMATS[form](choose_numbers(runs, metrics, doubted=doubted))
 
 
 # --- what is chosen ---
 
 
 def test_what_is_unknown_is_left_out_and_counted() -> None:
-    chosen = choose([a_run(("a", info(loss_rate=float("nan"))), ("b", info(response_p50="fast")))], ())
+    chosen = choose_numbers([a_run(("a", info(loss_rate=float("nan"))), ("b", info(response_p50="fast")))], ())
     assert {number.metric for number in chosen.numbers} == {"response_p50", "response_p99", "loss_rate", "throughput"}
     assert chosen.left_out == {"unknown": 4}
-    assert chosen.told() == "6 numbers of 2 experiments; left out: 4 unknown"
+    assert chosen.describe() == "6 numbers of 2 experiments; left out: 4 unknown"
 
 
 def test_two_sides_are_no_number_and_counted() -> None:
-    chosen = choose([a_run(("a", info()), ("b", {"provider": "x versus y", "ops": 5, "versus": {}}))], ["loss_rate"])
+    chosen = choose_numbers(
+        [a_run(("a", info()), ("b", {"provider": "x versus y", "ops": 5, "versus": {}}))], ["loss_rate"]
+    )
     assert [number.fullname for number in chosen.numbers] == ["a"]
     assert chosen.left_out == {"of two sides (only Markdown has them)": 1}
 
 
 def test_zero_is_a_number() -> None:
-    (number,) = choose([a_run()], ["loss_rate"]).numbers
+    (number,) = choose_numbers([a_run()], ["loss_rate"]).numbers
     assert number.value == 0.0
 
 
 def test_an_entry_without_the_metric_is_counted_apart() -> None:
-    assert choose([a_run()], ["tue"]).told() == "0 numbers of 0 experiments; left out: 1 without tue"
+    assert choose_numbers([a_run()], ["tue"]).describe() == "0 numbers of 0 experiments; left out: 1 without tue"
 
 
 def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
@@ -63,7 +65,7 @@ def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
         ("good", info()), ("doubted", info(doubts=["engine saturated"])), ("scaled", info(time_scale=9.0)),
         ("stopped", info(outcome="interrupted")),
     )  # fmt: skip
-    chosen = choose([a_run(*entries)], ["response_p99", "loss_rate"], doubted=False)
+    chosen = choose_numbers([a_run(*entries)], ["response_p99", "loss_rate"], doubted=False)
     assert [(number.fullname, number.metric) for number in chosen.numbers] == [
         ("good", "response_p99"), ("good", "loss_rate"), ("scaled", "loss_rate"),
     ]  # fmt: skip
@@ -71,7 +73,7 @@ def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
 
 
 def test_of_a_test_that_ran_again_the_last_entry_counts() -> None:
-    chosen = choose([a_run(("a", info(loss_rate=1.0)), ("a", info(loss_rate=0.5)))], ["loss_rate"])
+    chosen = choose_numbers([a_run(("a", info(loss_rate=1.0)), ("a", info(loss_rate=0.5)))], ["loss_rate"])
     assert [number.value for number in chosen.numbers] == [0.5]
     assert chosen.left_out == {"measured again later in the run": 1}
 

@@ -22,11 +22,11 @@ from pytest_cloudbench.report.live import (
     ExperimentRow,
     Meter,
     Overview,
+    PeriodicProgress,
     Progress,
-    Spoken,
-    duration,
-    lines,
-    render,
+    format_duration,
+    render_line,
+    render_lines,
 )
 from tests.limits import HANG_S
 from tests.runs import ALONE, FLEET
@@ -49,7 +49,7 @@ def clock() -> Clock:
 @pytest.fixture
 def meter(clock: Clock) -> Meter:
     made = Meter(clock)
-    made.begin("test_it.py::test_it", 1000, clock.now)
+    made.begin_run("test_it.py::test_it", 1000, clock.now)
     return made
 
 
@@ -61,7 +61,7 @@ def seen(meter: Meter) -> Progress:
 
 def test_a_bracket_before_the_first_probe_is_empty(meter: Meter, clock: Clock) -> None:
     assert seen(meter) == Progress("test_it.py::test_it", 0, 0, 0, 1000, 0, 0.0)
-    meter.end()
+    meter.end_run()
     assert meter.progress() is None
 
 
@@ -71,8 +71,8 @@ def test_counts_are_those_of_all_agents_and_the_rate_is_that_of_the_last_ten_sec
     for second in range(1, 31):  # the first 20 s with 10/s, then with 2/s
         clock.now += SECOND
         done = min(second, 20) * 10 + max(0, second - 20) * 2
-        meter.told("gw0", done, 0, 0, [])
-    meter.told("gw1", 5, 3, 2, [])
+        meter.add_totals("gw0", done, 0, 0, [])
+    meter.add_totals("gw1", 5, 3, 2, [])
     found = seen(meter)
     assert (found.done, found.throttled, found.failed, found.agents, found.elapsed_s) == (225, 3, 2, 2, 30.0)
     assert found.rate_per_s == pytest.approx(3.5, abs=1)  # 20 of gw0, 5 of gw1, and one message on the edge
@@ -83,10 +83,10 @@ def test_counts_are_those_of_all_agents_and_the_rate_is_that_of_the_last_ten_sec
 def test_the_percentile_weighs_a_sample_by_what_it_stands_for(meter: Meter, clock: Clock) -> None:
     """A fast agent reports 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
     clock.now += SECOND
-    meter.told("gw0", 990, 0, 0, [0.01, 0.02])
-    meter.told("gw1", 10, 0, 0, [1.0] * 10)
+    meter.add_totals("gw0", 990, 0, 0, [0.01, 0.02])
+    meter.add_totals("gw1", 10, 0, 0, [1.0] * 10)
     assert seen(meter).p99_s == 0.02
-    meter.told("gw1", 20, 0, 0, [1.0] * 10)
+    meter.add_totals("gw1", 20, 0, 0, [1.0] * 10)
     assert seen(meter).p99_s == 1.0
     clock.now += 11 * SECOND
     assert seen(meter).p99_s is None
@@ -94,14 +94,14 @@ def test_the_percentile_weighs_a_sample_by_what_it_stands_for(meter: Meter, cloc
 
 def test_operations_that_were_refused_do_not_make_it_look_fast(meter: Meter, clock: Clock) -> None:
     clock.now += SECOND
-    meter.told("gw0", 500, 499, 0, [0.5])
+    meter.add_totals("gw0", 500, 499, 0, [0.5])
     assert seen(meter).p99_s == 0.5
 
 
 def test_the_median_and_the_greatest_lateness_are_of_the_last_seconds(meter: Meter, clock: Clock) -> None:
     clock.now += SECOND
-    meter.told("gw0", 3, 0, 0, [0.1, 0.2, 0.9], 0.03)
-    meter.told("gw1", 1, 1, 0, [], None)
+    meter.add_totals("gw0", 3, 0, 0, [0.1, 0.2, 0.9], 0.03)
+    meter.add_totals("gw1", 1, 1, 0, [], None)
     assert (seen(meter).p50_s, seen(meter).late_s) == (0.2, 0.03)
     clock.now += 11 * SECOND
     assert (seen(meter).p50_s, seen(meter).late_s) == (None, None)
@@ -119,12 +119,12 @@ def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it
             self.told.append(heard)
 
     meter.follower = follower = Follower()
-    meter.begin("t", 9, 7)
-    meter.begin("t", 9, 8, line="upload")
-    meter.told("gw0", 10, 2, 1, [0.1])
-    meter.told("gw0", 15, 2, 2, [0.1, 0.2], 0.01, in_flight=3)
-    meter.end()
-    meter.told("gw0", 16, 2, 2, [])
+    meter.begin_run("t", 9, 7)
+    meter.begin_run("t", 9, 8, line="upload")
+    meter.add_totals("gw0", 10, 2, 1, [0.1])
+    meter.add_totals("gw0", 15, 2, 2, [0.1, 0.2], 0.01, in_flight=3)
+    meter.end_run()
+    meter.add_totals("gw0", 16, 2, 2, [])
     assert follower.lines == [("t", "run 1", 7), ("t", "upload", 8)]
     assert follower.told == [
         AgentReport("gw0", clock.now, 7, 2, 1, 0, [0.1], 7.0),
@@ -133,40 +133,40 @@ def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it
 
 
 def test_an_agent_that_has_gone_silent_is_not_counted(meter: Meter, clock: Clock) -> None:
-    meter.begin("test_it.py::test_it", 1000, clock.now, agents=2)
-    meter.told("gw0", 1, 0, 0, [])
-    meter.told("gw1", 1, 0, 0, [])
+    meter.begin_run("test_it.py::test_it", 1000, clock.now, agents=2)
+    meter.add_totals("gw0", 1, 0, 0, [])
+    meter.add_totals("gw1", 1, 0, 0, [])
     assert (seen(meter).agents, seen(meter).of_agents) == (2, 2)
     clock.now += 6 * SECOND
-    meter.told("gw1", 2, 0, 0, [])
+    meter.add_totals("gw1", 2, 0, 0, [])
     assert (seen(meter).agents, seen(meter).of_agents) == (1, 2)
-    assert "  1 of 2 agents  " in render(seen(meter), 300)
+    assert "  1 of 2 agents  " in render_line(seen(meter), 300)
 
 
 def test_the_time_left_is_what_is_planned_or_what_the_rate_makes_of_the_rest(meter: Meter, clock: Clock) -> None:
-    meter.begin("test_it.py::test_it", 1000, clock.now, planned_s=60.0)
+    meter.begin_run("test_it.py::test_it", 1000, clock.now, planned_s=60.0)
     clock.now += 20 * SECOND
     assert seen(meter).left_s == 40.0
-    meter.begin("test_it.py::test_it", 1000, clock.now)
+    meter.begin_run("test_it.py::test_it", 1000, clock.now)
     clock.now += 1 * SECOND
-    meter.told("gw0", 10, 0, 0, [])
+    meter.add_totals("gw0", 10, 0, 0, [])
     assert seen(meter).left_s is None, "a second says nothing of a rate"
     clock.now += 9 * SECOND
-    meter.told("gw0", 100, 0, 0, [])
+    meter.add_totals("gw0", 100, 0, 0, [])
     assert seen(meter).left_s == pytest.approx(90.0)
     assert seen(meter).run == 3, "the third run of this experiment"
 
 
 def test_all_experiments_have_a_state_and_a_time(clock: Clock) -> None:
     meter = Meter(clock)
-    meter.expect(["a.py::test_a", "a.py::test_b", "a.py::test_c"])
-    meter.begin("a.py::test_a", 10, clock.now)
+    meter.expect_experiments(["a.py::test_a", "a.py::test_b", "a.py::test_c"])
+    meter.begin_run("a.py::test_a", 10, clock.now)
     clock.now += 3 * SECOND
-    meter.end()
-    meter.ended("a.py::test_a", "failed")
-    meter.ended("a.py::an_ordinary_test", "passed")
+    meter.end_run()
+    meter.end_experiment("a.py::test_a", "failed")
+    meter.end_experiment("a.py::an_ordinary_test", "passed")
     clock.now += 4 * SECOND
-    meter.begin("a.py::test_b", 10, clock.now)
+    meter.begin_run("a.py::test_b", 10, clock.now)
     clock.now += 5 * SECOND
     found = meter.overview()
     assert found.experiments == (
@@ -181,11 +181,11 @@ RUNNING = Progress("a.py::test_it[x]", 1234, 12, 3, 5000, 50, 14.2, 87.4, 0.3104
 
 
 def test_the_line_shows_rate_percentiles_and_throttled_in_any_width() -> None:
-    assert render(RUNNING, 200).endswith(
+    assert render_line(RUNNING, 200).endswith(
         " 1,234/5,000 ops in 14 s, 43 s left  last 10 s: 87/s, p50 120 ms, p99 310 ms  12 throttled  3 failed  "
         "late 2.0 ms  50 agents  test_it[x]"
     )
-    assert [len(render(RUNNING, width)) for width in (0, 40, 79)] == [0, 40, 79]
+    assert [len(render_line(RUNNING, width)) for width in (0, 40, 79)] == [0, 40, 79]
 
 
 def overview(waiting: int, before: int = 1) -> Overview:
@@ -198,7 +198,7 @@ def overview(waiting: int, before: int = 1) -> Overview:
 
 
 def test_a_terminal_shows_all_experiments_and_the_figures_of_the_running_one() -> None:
-    assert lines(overview(1), 110, 30) == [
+    assert render_lines(overview(1), 110, 30) == [
         "cloudbench: 1 of 3 experiments done, 1 running, 1 waiting; 1 m 15 s",
         "  passed   test_0  5 s",
         "  running  test_it[x]  14 s",
@@ -211,7 +211,7 @@ def test_a_terminal_shows_all_experiments_and_the_figures_of_the_running_one() -
 
 @pytest.mark.parametrize(("width", "height"), [(20, 40), (40, 12), (79, 8), (200, 6), (5, 3), (1, 1)])
 def test_it_fits_into_any_terminal_and_keeps_the_running_one_in_sight(width: int, height: int) -> None:
-    shown = lines(overview(40, before=40), width, height)
+    shown = render_lines(overview(40, before=40), width, height)
     assert len(shown) <= height
     assert max(map(len, shown)) <= width
     if width >= 40 and height >= 8:
@@ -221,11 +221,11 @@ def test_it_fits_into_any_terminal_and_keeps_the_running_one_in_sight(width: int
 
 def test_a_name_cannot_steer_the_terminal() -> None:
     hostile = Overview((ExperimentRow("a.py::test_\x1b[2J\n[x]", "waiting"),), None, 0.0)
-    assert lines(hostile, 80, 10)[1] == "  waiting  test_?[2J?[x]"
+    assert render_lines(hostile, 80, 10)[1] == "  waiting  test_?[2J?[x]"
 
 
 def test_times_are_for_people() -> None:
-    assert [duration(each) for each in (0, 59.4, 60, 3599, 11220)] == [
+    assert [format_duration(each) for each in (0, 59.4, 60, 3599, 11220)] == [
         "0 s",
         "59 s",
         "1 m 00 s",
@@ -245,7 +245,9 @@ def test_it_is_said_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatc
             enough.set()
 
     rows = tuple(ExperimentRow(f"a.py::{name}", "waiting") for name in ("test_a", "test_it"))
-    spoken = Spoken(say, lambda: Overview(rows, Progress("a.py::test_it", 1, 0, 0, 2, 1, 0.5, of_agents=1), 0.5))
+    spoken = PeriodicProgress(
+        say, lambda: Overview(rows, Progress("a.py::test_it", 1, 0, 0, 2, 1, 0.5, of_agents=1), 0.5)
+    )
     assert enough.wait(HANG_S)
     spoken.close()
     assert said[0] == (

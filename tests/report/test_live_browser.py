@@ -54,10 +54,10 @@ def browser(tmp_path: Path) -> Iterator[Send]:
 
 def test_it_fits_a_phone_updates_itself_keeps_the_focus_and_says_its_end(browser: Send) -> None:
     meter = Meter()
-    meter.expect([f"a.py::test_{'long' * 20}[{number}]" for number in range(3)])
+    meter.expect_experiments([f"a.py::test_{'long' * 20}[{number}]" for number in range(3)])
     meter.follower = digests = LiveDigests()
-    meter.begin("a.py::test_one", 1000, 0, agents=1)
-    meter.told("gw0", 70, 5, 0, [0.1, 0.2])
+    meter.begin_run("a.py::test_one", 1000, 0, agents=1)
+    meter.add_totals("gw0", 70, 5, 0, [0.1, 0.2])
     page = LivePage(0, meter.overview, digests)
 
     def seen(script: str) -> Any:
@@ -75,14 +75,14 @@ def test_it_fits_a_phone_updates_itself_keeps_the_focus_and_says_its_end(browser
         assert seen("getComputedStyle(document.querySelector('#p-throttled rect')).fill") == "rgb(217, 146, 26)"
         seen("(document.querySelector('#over-time details').open = true, "
              "document.querySelector('#over-time summary').focus())")  # fmt: skip
-        meter.told("gw0", 77, 5, 0, [0.1])
+        meter.add_totals("gw0", 77, 5, 0, [0.1])
         assert becomes("document.querySelector('main').innerText.includes('77/1,000 ops')")
         assert becomes("document.querySelector('#over-time svg').textContent.includes('72 succeeded, 5 throttled')")
         assert seen("document.activeElement === document.querySelector('#over-time summary')")
         assert seen("document.querySelector('#over-time details').open")
         seen("document.getElementById('pause').click()")
         assert seen("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
-        meter.told("gw0", 88, 5, 0, [0.1])
+        meter.add_totals("gw0", 88, 5, 0, [0.1])
         seen("document.getElementById('pause').click()")
         assert becomes("document.querySelector('main').innerText.includes('88/1,000 ops')")
         assert browser("/se/log", {"type": "browser"}) == [], "no error on the console"

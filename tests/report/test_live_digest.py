@@ -36,13 +36,13 @@ def test_parts_have_what_was_reported_in_them() -> None:
     assert found.outcomes == [{"ok": 8}, {"ok": 4, "throttled": 2, "failed": 1}, {}, {"throttled": 5}]
     assert found.p50_s == [pytest.approx(0.1, rel=0.01), pytest.approx(0.2, rel=0.01), None, None]
     assert found.p99_s[0] == pytest.approx(0.3, rel=0.01)
-    assert (found.ops, found.whole.total, found.whole.seen, found.is_by_end) == (20, 12, 3, True)
+    assert (found.ops, found.overall.total, found.overall.value_count, found.is_by_end) == (20, 12, 3, True)
 
 
 def test_a_response_time_stands_for_as_many_operations_as_its_agent_did() -> None:
     found = digested(heard(0.5, 990, sample_s=(0.01,)), heard(0.6, 10, agent="gw1", sample_s=(1.0,) * 10))
-    assert found.whole.at(0.99) == pytest.approx(0.01, rel=0.01)
-    assert found.whole.at(0.991) == pytest.approx(1.0, rel=0.01)
+    assert found.overall.value_at(0.99) == pytest.approx(0.01, rel=0.01)
+    assert found.overall.value_at(0.991) == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_last_part_that_is_too_short_for_a_rate_belongs_to_the_one_before() -> None:
@@ -69,7 +69,7 @@ def test_a_long_run_keeps_every_operation_in_few_parts_and_little_memory() -> No
     assert found is not None
     assert MOST_PARTS / 2 <= len(found.outcomes) <= MOST_PARTS
     assert sum(sum(each.values()) for each in found.outcomes) == found.ops == 4 * 36_000
-    assert found.whole.total == pytest.approx(3 * 36_000)
+    assert found.overall.total == pytest.approx(3 * 36_000)
     assert peak < 10_000_000
 
 
@@ -132,7 +132,7 @@ def test_runs_of_an_experiment_are_lines_and_sides_go_on_where_they_were() -> No
     for at_s, line in enumerate(("A", "B", "B", "A")):
         digests.begin("t", line, at_s * SECOND)
         digests.take(heard(at_s + 0.5, 10, sample_s=(0.1,)))
-    found = digests.of("t")
+    found = digests.digests_of("t")
     assert [(name, each.ops) for name, each in found.items()] == [("B", 20), ("A", 20)]
     assert (digests.latest, digests.version("t"), digests.version("other")) == ("t", 4, None)
 
@@ -143,10 +143,10 @@ def test_another_experiment_begins_and_the_former_keeps_its_figures() -> None:
     digests.take(heard(0.5, 10, sample_s=(0.1,)))
     digests.begin("u", "run 1", SECOND)
     digests.take(heard(1.5, 5))
-    assert (digests.of("t")["run 1"].ops, digests.of("u")["run 1"].ops) == (10, 5)
+    assert (digests.digests_of("t")["run 1"].ops, digests.digests_of("u")["run 1"].ops) == (10, 5)
     digests.begin("t", "run 1", 2 * SECOND)  # measured again
     digests.take(heard(2.5, 1))
-    assert digests.of("t")["run 1"].ops == 1
+    assert digests.digests_of("t")["run 1"].ops == 1
 
 
 def test_of_many_runs_the_latest_are_kept() -> None:
@@ -154,4 +154,4 @@ def test_of_many_runs_the_latest_are_kept() -> None:
     for number in range(30):
         digests.begin("t", f"run {number}", 0)
         digests.take(heard(0.5, 1))
-    assert list(digests.of("t")) == [f"run {number}" for number in range(22, 30)]
+    assert list(digests.digests_of("t")) == [f"run {number}" for number in range(22, 30)]

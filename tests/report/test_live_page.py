@@ -238,10 +238,10 @@ def test_figures_are_drawn_once_for_all_readers_and_anew_when_there_is_news() ->
         return str(re.findall(r'data-drawn="(\d+)"', asked(made, own_path(made, "now"))[2])[0])
 
     try:
-        meter.begin("a.py::test_a", 100, 0)
-        meter.told("gw0", 50, 10, 0, [0.1])
+        meter.begin_run("a.py::test_a", 100, 0)
+        meter.add_totals("gw0", 50, 10, 0, [0.1])
         assert [drawn(), drawn()] == ["1", "1"]
-        meter.told("gw0", 60, 10, 0, [0.1])
+        meter.add_totals("gw0", 60, 10, 0, [0.1])
         assert wait_for(lambda: drawn() == "2", HANG_S, poll_s=0.2)
         assert "50 succeeded, 10 throttled" in asked(made, own_path(made, "figures"))[2]
         assert drawn() == "2"

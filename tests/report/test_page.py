@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pytest
 
 from pytest_cloudbench.commands.cli import main
-from pytest_cloudbench.report.digest import digest
+from pytest_cloudbench.report.digest import digest_records
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.report.stored import HOSTILE, entry, operations, store
 
@@ -232,11 +232,11 @@ def test_chapters_of_two_files_are_told_apart_and_a_row_says_which_experiment_it
 def test_records_of_any_size_need_little_memory(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "emulated:ideal", list(operations(25_000, 30, every_ms=1)))
     path = tmp_path / "run" / "0.parquet"
-    found, peak = traced(lambda: digest([path]))
+    found, peak = traced(lambda: digest_records([path]))
     _, whole = traced(lambda: read_parquet(path))
     assert found is not None
     assert found.ops == 25_000
-    assert found.whole.at(0.5) == pytest.approx(0.0341, rel=0.01)
+    assert found.overall.value_at(0.5) == pytest.approx(0.0341, rel=0.01)
     assert peak < whole / 2
 
 
@@ -266,7 +266,7 @@ def traced(work: Callable[[], T]) -> tuple[T, int]:
 def test_a_steady_run_has_no_silence_and_a_frozen_one_has_it_where_it_was(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "a", list(operations(500, 40)))
     entry(tmp_path, TEST, "b", list(operations(500, 40, frozen_at=100, frozen_ms=3000)))
-    steady, frozen = (digest([tmp_path / "run" / f"{number}.parquet"]) for number in (0, 1))
+    steady, frozen = (digest_records([tmp_path / "run" / f"{number}.parquet"]) for number in (0, 1))
     assert steady is not None
     assert frozen is not None
     assert list(steady.silences) == []

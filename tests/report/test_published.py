@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.report.published import overview, render
+from pytest_cloudbench.report.published import render_overview, render_table
 from pytest_cloudbench.results.published import add_measured, load_table, table_names
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +27,14 @@ def entry(fullname: str = TEST, params: Any = ROW, **info: Any) -> dict[str, Any
 def shown(table: str, *run: dict[str, Any]) -> list[str]:
     found = load_table(table)
     add_measured(found, run)
-    return [" ".join(line.split()) for line in render(found)]
+    return [" ".join(line.split()) for line in render_table(found)]
 
 
 def test_every_table_can_be_shown_and_is_listed() -> None:
     tables = [load_table(name) for name in table_names()]
-    assert [line.split()[0] for line in overview(tables)[2:]] == table_names()
+    assert [line.split()[0] for line in render_overview(tables)[2:]] == table_names()
     for table in tables:
-        lines = render(table)
+        lines = render_table(table)
         assert len(lines) >= len(table.rows) + 5
         assert not [line for line in lines if " inf" in line or " nan" in line]
 
@@ -58,7 +58,7 @@ def test_a_ratio_is_one_of_times_and_there_is_none_to_zero() -> None:
     row = table.rows[0]
     info = {row.entry["extra_info"]["stats_metric"]: 2 * row.value}
     assert add_measured(table, [entry(row.entry["fullname"], dict(row.params), **info)])
-    assert " ".join(render(table)[5].split()).endswith(
+    assert " ".join(render_table(table)[5].split()).endswith(
         f"{row.value:g} mine".replace("mine", f"{2 * row.value:g} 2.00 x")
     )
     zero = shown("thesis-2014-table-4.2", entry(params={**ROW, "sensors": 10}, loss_rate=0.06))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.report import quantities
-from pytest_cloudbench.report.table import column
+from pytest_cloudbench.report.table import column_of
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_chosen_size_is_named_exactly(size_bytes: int, shown: str) -> None:
 )  # fmt: skip
 def test_a_cell_is_never_a_piece_of_a_program(value: Any, shown: str) -> None:
     assert quantities.format_value(value) == shown
-    assert column("an_extra_value")[2](value) == shown
+    assert column_of("an_extra_value")[2](value) == shown
 
 
 def test_bytes_are_shown_in_a_unit_that_suits_them() -> None:
     assert quantities.format_with_unit(21_370.4, "bytes") == "21.4 kB"
-    title, _, show = column("wire_bytes_per_op")
+    title, _, show = column_of("wire_bytes_per_op")
     assert (title, show(21_370.4)) == ("wire bytes per op", "21.4 kB")
 
 
 @pytest.mark.parametrize("seconds", [0.0061712, 0.059321, 0.21549, 0.2155, 0.99])
 def test_a_column_and_a_sentence_round_alike(seconds: float) -> None:
-    assert f"{column('response_p50')[2](seconds)} ms" == quantities.format_seconds(seconds)
+    assert f"{column_of('response_p50')[2](seconds)} ms" == quantities.format_seconds(seconds)

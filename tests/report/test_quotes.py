@@ -19,7 +19,7 @@ UPDATES = "suites/updates/test_updates.py::"
 
 def figure(tmp_path: Path, name: str, test: str, *given: tuple[dict[str, Any], dict[str, Any]]) -> Figure:
     entries = [entry(tmp_path, test, "mine", params=params, **extra) for params, extra in given]
-    return drawn(families.of(measured(tmp_path, *entries)), name)
+    return drawn(families.draw_figures(measured(tmp_path, *entries)), name)
 
 
 def theirs(found: Figure) -> list[tuple[object, ...]]:
@@ -28,7 +28,7 @@ def theirs(found: Figure) -> list[tuple[object, ...]]:
 
 
 def rings(found: Figure) -> int:
-    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', found.draw(WIDE).svg()))
+    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', found.draw(WIDE).to_svg()))
 
 
 def test_connections_and_times_of_many_files(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_thirds_of_sync_delays(tmp_path: Path) -> None:
         },
     }  # fmt: skip
     found = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, extra))
-    assert "From 1 to 4 s: 50 % of sync delays, published 33 %." in found.told
-    assert "From 4 to 7 s: 25 % of sync delays, published 33 %." in found.told
+    assert "From 1 to 4 s: 50 % of sync delays, published 33 %." in found.description
+    assert "From 4 to 7 s: 25 % of sync delays, published 33 %." in found.description
     assert [row[0] for row in found.rows if row[2] is None] == [
         "published: sync delay from 1 to 4 s", "published: sync delay from 4 to 7 s",
     ]  # fmt: skip
-    drawing = found.draw(WIDE).svg()
+    drawing = found.draw(WIDE).to_svg()
     bands = re.findall(
         r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="[\d.]+" class="(band[^"]*)" data', drawing
     )

@@ -12,14 +12,14 @@ import pytest
 
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
-from pytest_cloudbench.report.gathering import gather
+from pytest_cloudbench.report.gathering import gather_runs
 from tests.report.stored import entry, store
 
 SERIES = "suites/availability/test_availability.py::test_series"
 
 
 def texts(figure: Figure, width: int = WIDE) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).svg())
+    return re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).to_svg())
 
 
 def said_of(page: Path) -> str:
@@ -45,27 +45,27 @@ def test_a_series_has_its_bad_hour_its_stop_and_its_doubt(tmp_path: Path) -> Non
         {"session": {"at_s": 11_860}}, a_round(2, 11_860, 100, ("late",)),
         {"session": {"at_s": 90_000}}, a_round(3, 90_000, 0),  # after the entry was made
     ])  # fmt: skip
-    found = gather([store(tmp_path / "0001_r.json", [
+    found = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, SERIES, "emulated:a", rounds=3, availability=0.8, state_file="s.jsonl"),
         entry(tmp_path, SERIES, "emulated:a", params={"size_kb": 100}, hash_calls=9),
     ])])  # fmt: skip
-    figure = next(each for each in families.of(found.measurements) if each.name == "completed-over-time")
+    figure = next(each for each in families.draw_figures(found.measurements) if each.name == "completed-over-time")
     assert [list(row[:5]) for row in figure.rows] == [
         [0, 60, 100, 100, 1.0], [3600, 3660, 100, 40, 0.4], [10_860, 10_920, 100, 100, 1.0]
     ]  # fmt: skip
     assert [row[-1] for row in figure.rows] == [False, False, True]
     assert figure.rows[1][5] < 0.4 < figure.rows[1][6]
-    assert "240 of 300 writes completed; some did not in 1 of 3 parts" in figure.told
-    assert "Emulated" in figure.told
-    assert "Stopped 1 x" in figure.told
-    assert "Published: 99.655 % to 100 %" in figure.told
+    assert "240 of 300 writes completed; some did not in 1 of 3 parts" in figure.description
+    assert "Emulated" in figure.description
+    assert "Stopped 1 x" in figure.description
+    assert "Published: 99.655 % to 100 %" in figure.description
     assert "Table III" in figure.notes[0]
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     assert drawing.count('data-tip="stopped: not measured"') == 1
     assert 'data-tip="40 of 100 writes completed"' in drawing
     assert 'data-tip="100 of 100 writes completed, has doubts"' in drawing
     assert "hours since the start" in texts(figure, NARROW)
-    assert families.undrawn(found.measurements) == []
+    assert families.explain_undrawn(found.measurements) == []
 
 
 @pytest.mark.parametrize(("state", "why"), [("gone.jsonl", "gone.jsonl: cannot be read"), (None, "no state file")])
@@ -88,13 +88,13 @@ def test_hash_calls_are_drawn_by_size_over_the_time(tmp_path: Path) -> None:
         {"session": {"at_s": 90_000}}, calls(2, 90_000, _100=(10, 3.0), _10=(4, 0.6)),
     ])  # fmt: skip
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "emulated:a", rounds=3, state_file="s.jsonl")])
-    drawn = families.of(gather([run]).measurements)
+    drawn = families.draw_figures(gather_runs([run]).measurements)
     figure = next(each for each in drawn if each.name == "hash-calls-over-time")
     assert [(row[0], row[3], row[4]) for row in figure.rows] == [
         (10, 4, pytest.approx(0.1)), (10, 0, None), (10, 4, pytest.approx(0.15)),
         (100, 10, pytest.approx(0.2)), (100, 0, None), (100, 10, pytest.approx(0.3)),
     ]  # fmt: skip
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     assert drawing.count('data-tip="stopped: not measured"') == 1
     assert {"10 kB", "100 kB"} <= set(texts(figure, NARROW))
     assert drawing.count(' on average"/>') == 4
@@ -114,17 +114,17 @@ def test_a_search_shows_its_probes_and_the_interval_that_is_left(tmp_path: Path)
         a_probe(16.0, True), a_probe(32.0, None, ("late",), response_p99=None), a_probe(32.0, False, loss_rate=0.25),
     ]  # fmt: skip
     limit: dict[str, Any] = {"passes_at": 16.0, "fails_at": 32.0, "low": 16.0, "high": 32.0}
-    found = gather([store(tmp_path / "0001_r.json", [
+    found = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, SEARCH, "emulated:a", capacity_per_s=16.0, probes=probes, notes=["probes of 2 s"], **limit),
     ])])  # fmt: skip
-    [figure] = [each for each in families.of(found.measurements) if each.name == "levels-tried"]
+    [figure] = [each for each in families.draw_figures(found.measurements) if each.name == "levels-tried"]
     assert [list(row[:4]) for row in figure.rows] == [
         [1, 16.0, "passed", 0.0], [2, 32.0, "not judged", 0.0], [3, 32.0, "failed", 0.25]
     ]  # fmt: skip
-    assert "between 16, which passed, and 32, which failed" in figure.told
-    assert "Emulated" in figure.told
+    assert "between 16, which passed, and 32, which failed" in figure.description
+    assert "Emulated" in figure.description
     assert figure.notes == ["probes of 2 s"]
-    drawing = figure.draw(NARROW).svg()
+    drawing = figure.draw(NARROW).to_svg()
     assert 'data-tip="32: failed, 25 % lost, p99 200 ms"' in drawing
     assert 'data-tip="32: not judged, 0 % lost, late"' in drawing
     assert {"passed", "failed", "not judged", "where the limit is", "uploads per second"} <= set(texts(figure))
@@ -140,9 +140,9 @@ def test_a_search_shows_its_probes_and_the_interval_that_is_left(tmp_path: Path)
 )
 def test_a_search_without_one_of_its_ends_says_which(tmp_path: Path, limit: Mapping[str, Any], said: str) -> None:
     about = {"capacity_sensors": None, "probes": [a_probe(4.0, None)], **limit}
-    found = gather([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
-    [figure] = families.of(found.measurements)
-    assert said in figure.told
+    found = gather_runs([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
+    [figure] = families.draw_figures(found.measurements)
+    assert said in figure.description
     assert "where the limit is" not in texts(figure)
     assert "sensors" in texts(figure)
 
@@ -151,9 +151,11 @@ def test_a_search_without_one_of_its_ends_says_which(tmp_path: Path, limit: Mapp
     "probes", [None, [], ["16"], [a_probe(0.0, True)], [{"level": 4}], [a_probe(4.0, None) | {"passed": 1}]]
 )
 def test_a_search_whose_probes_cannot_be_drawn_is_said(tmp_path: Path, probes: Any) -> None:
-    found = gather([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", capacity_per_s=4.0, probes=probes)])])
-    assert families.of(found.measurements) == []
-    [why] = families.undrawn(found.measurements)
+    found = gather_runs(
+        [store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", capacity_per_s=4.0, probes=probes)])]
+    )
+    assert families.draw_figures(found.measurements) == []
+    [why] = families.explain_undrawn(found.measurements)
     assert why.startswith("a: not drawn, ")
 
 
@@ -164,13 +166,13 @@ DELAYS = "suites/updates/test_updates.py::test_delays"
 
 def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) -> None:
     theirs = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
-    found = gather([store(tmp_path / "0001_r.json", [
+    found = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, DELAYS, "", client="syncthing", start_ups_s=[0.4, 0.1, 0.2], sync_delays_s=[3, 1, 2],
               published=theirs),
         entry(tmp_path, DELAYS, "", client="reference", start_ups_s=[0.5, 0.5]),
         entry(tmp_path, DELAYS, "", client="odd", start_ups_s=["soon"], sync_delays_s=[0]),
     ])])  # fmt: skip
-    drawn = {each.title: each for each in families.of(found.measurements)}
+    drawn = {each.title: each for each in families.draw_figures(found.measurements)}
     figure = drawn["Delays of single changes: syncthing"]
     assert [list(row) for row in figure.rows] == [
         ["start-up", 1, 0.1, 1 / 3], ["start-up", 2, 0.2, 2 / 3], ["start-up", 3, 0.4, 1.0],
@@ -178,10 +180,10 @@ def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) 
         ["median start-up with a disk of 7,200 rpm", None, 0.2, None],
         ["published: sync delay from 1 to 4 s", None, None, 1 / 3],
     ]  # fmt: skip
-    assert "start-up: 200 ms; sync delay: 2 s" in figure.told
+    assert "start-up: 200 ms; sync delay: 2 s" in figure.description
     assert "UDS, Figures 8 and 9" in figure.notes[0]
-    assert 'data-tip="half within 2 s"' in figure.draw(NARROW).svg()
+    assert 'data-tip="half within 2 s"' in figure.draw(NARROW).to_svg()
     assert "published" not in texts(drawn["Delays of single changes: reference"])
-    assert families.undrawn(found.measurements) == [
+    assert families.explain_undrawn(found.measurements) == [
         "odd: not drawn, the entry's delays are not a list of positive numbers"
     ]

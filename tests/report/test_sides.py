@@ -12,7 +12,7 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.figures import NARROW, WIDE
 from pytest_cloudbench.report.figures.sides import between_sides
-from pytest_cloudbench.report.gathering import Measurement, gather
+from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from pytest_cloudbench.results.index import Index
 from tests.report.stored import HOSTILE, entry
 from tests.report.test_page import Page, made
@@ -51,11 +51,11 @@ def compared(**changes: Any) -> dict[str, Any]:
 def test_an_interval_from_nothing_to_anything_is_a_dash() -> None:
     told = compared()["versus"]
     told["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
-    assert versus.cells(told)[0][3] == "+5.0 % [-, -]"
+    assert versus.comparison_cells(told)[0][3] == "+5.0 % [-, -]"
 
 
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
-    (found,) = gather([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
+    (found,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
     return found
 
 
@@ -104,7 +104,7 @@ def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path
         ["failed_rate", 0.0, 0.0, 0.0, -0.001, 0.001, 0.005, "fraction, B - A", 31, "no difference above 0.5 points"],
         ["quiet_p99", 0.0712, 0.0784, 0.051, -0.402, None, 0.25, "fraction, B / A - 1", 31, "inconclusive"],
     ]
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     left, right = 190.0, WIDE - 14.0
     reach = 0.402 * 1.05
 
@@ -119,7 +119,7 @@ def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path
     assert tuple(map(float, bands[1])) == pytest.approx((x(-0.1), x(0.1) - x(-0.1)), abs=0.1)  # the first explains it
     assert "l6 4l-6 4" in drawing, "an arrow where an interval has no end"
     for width in (WIDE, NARROW):
-        texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).svg())
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).to_svg())
         assert {"quiet p50", "A better", "inconclusive", "change of B against A, %"} <= set(texts)
 
 
@@ -130,7 +130,7 @@ def test_large_changes_are_ratios_halved_is_as_far_as_doubled(tmp_path: Path) ->
     }  # fmt: skip
     figure = between_sides(measurement(tmp_path, versus=told))
     assert figure is not None
-    drawing = figure.draw(WIDE).svg()
+    drawing = figure.draw(WIDE).to_svg()
     zero = 190 + (WIDE - 14 - 190) / 2
     (half, double) = (float(x) for x in re.findall(r'<path d="M([\d.]+) [\d.]+[^"]*" class="dot d0"', drawing)[1:])
     assert zero - half == pytest.approx(double - zero, abs=0.2)
@@ -148,7 +148,7 @@ def test_another_form_is_said_and_breaks_nothing(tmp_path: Path, told: Any) -> N
     assert between_sides(measurement(tmp_path, versus=told)) is None
     page = made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(versus=told)}))
     assert "measured in turns" in page.text
-    lines = versus.stored(TEST, compared(versus=told), 80)
+    lines = versus.render_stored(TEST, compared(versus=told), 80)
     assert TEST in lines
     assert any(LINE[:20] in line for line in lines)
 

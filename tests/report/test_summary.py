@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.report.export import StoredRun
-from pytest_cloudbench.report.summary import summary
+from pytest_cloudbench.report.summary import render_summary
 
 
 def info(**changes: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def info(**changes: Any) -> dict[str, Any]:
 
 
 def shown(*entries: tuple[str, dict[str, Any]], **given: Any) -> list[str]:
-    return summary([StoredRun("r1", None, "", "", entries)], **given).splitlines()
+    return render_summary([StoredRun("r1", None, "", "", entries)], **given).splitlines()
 
 
 def cells(line: str) -> list[str]:

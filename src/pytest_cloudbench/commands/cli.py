@@ -298,7 +298,7 @@ def _analyze(options: argparse.Namespace) -> int:
         if options.json:
             capture.write_json(summary, notes, found.flows(), sys.stdout)
         else:
-            capture.show(summary, notes, list(found.flows(capture.MOST_FLOWS)))
+            capture.print_analysis(summary, notes, list(found.flows(capture.MOST_FLOWS)))
         del found, buffer
     return 0
 
@@ -324,7 +324,7 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _published(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.published import overview, render
+    from pytest_cloudbench.report.published import render_overview, render_table
     from pytest_cloudbench.results import published
 
     tables = [published.load_table(name) for name in ([options.table] if options.table else published.table_names())]
@@ -334,7 +334,7 @@ def _published(options: argparse.Namespace) -> int:
         what = options.table or "any published table"
         raise UsageError(f"published: no experiment in {' '.join(map(str, options.runs))} repeats a row of {what}")
     shown = found if options.runs else tables if options.table else []
-    lines = [line for table in shown for line in [*render(table), ""]] or overview(tables)
+    lines = [line for table in shown for line in [*render_table(table), ""]] or render_overview(tables)
     sys.stdout.write("\n".join(lines).rstrip() + "\n")
     return 0
 

@@ -54,19 +54,19 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _export(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.export import FORMATS, choose, is_comparison, known_metric
-    from pytest_cloudbench.report.summary import summary
+    from pytest_cloudbench.report.export import FORMATS, check_metric, choose_numbers, is_comparison
+    from pytest_cloudbench.report.summary import render_summary
 
     runs = _read(options)  # entries may say what their suites conclude
-    metrics = list(dict.fromkeys(map(known_metric, options.metrics)))
+    metrics = list(dict.fromkeys(map(check_metric, options.metrics)))
     if options.format in _NEED_METRIC and not metrics:
         raise UsageError(
             f"export --format {options.format}: --metric is missing: name what its charts show, such as response_p99"
         )
-    chosen = choose(runs, metrics, doubted=not options.without_doubts)
-    sys.stderr.write(f"cloudbench export: {chosen.told()}\n")
+    chosen = choose_numbers(runs, metrics, doubted=not options.without_doubts)
+    sys.stderr.write(f"cloudbench export: {chosen.describe()}\n")
     if options.format == "markdown" and runs:  # which shows what is unknown, too
-        _write(options.output, summary(runs, metrics) + "\n")
+        _write(options.output, render_summary(runs, metrics) + "\n")
         if any(is_comparison(info) for run in runs for _, info in run.entries):
             return 0
     elif chosen.numbers:

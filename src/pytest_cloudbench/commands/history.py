@@ -251,11 +251,11 @@ def _history(options: argparse.Namespace) -> int:
         _check_metric(index, [options.metric] if options.metric else [])
     if len(tests) == 1 and options.test is not None:
         metric = options.metric or history.main_metric(index, tests[0])
-        blocks.append(history.test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+        blocks.append(history.render_test_history(index, tests[0], metric, options.last, _width(), plain=plain))
     elif tests:
-        blocks.append(history.overview(index, tests, options.metric, options.last, _width(), plain=plain))
+        blocks.append(history.render_overview(index, tests, options.metric, options.last, _width(), plain=plain))
     if compared:
-        blocks.append(history.sides_history(index, compared[-options.last :], options.metric, _width()))
+        blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, _width()))
     for number, lines in enumerate(blocks):
         _say([*[""] * (number > 0), *lines])
     return 0
@@ -272,7 +272,7 @@ def _compare(options: argparse.Namespace) -> int:
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
     _check_metric(index, options.metrics)
-    _say(history.compared(index, runs, options.metrics, _width()))
+    _say(history.render_side_by_side(index, runs, options.metrics, _width()))
     return 0
 
 
@@ -281,7 +281,7 @@ def _show(options: argparse.Namespace) -> int:
 
     index, (run,) = _wherever(options, [options.name])
     _check_metric(index, options.metrics)
-    _say(history.shown_run(run, index.entries(run.place), options.metrics, _width()))
+    _say(history.render_run(run, index.entries(run.place), options.metrics, _width()))
     return 0
 
 
@@ -289,7 +289,7 @@ def _ops(options: argparse.Namespace) -> int:
     from pytest_cloudbench.support import extras
 
     extras.require_extra("sql", "ops")
-    from pytest_cloudbench.report.columns import fitted
+    from pytest_cloudbench.report.columns import fit_to_width
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results import operations
 
@@ -308,18 +308,18 @@ def _ops(options: argparse.Namespace) -> int:
         writer.writerows(answer.rows)
         return 0
     rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
-    _say(fitted([[printable(name) for name in answer.columns], *rows], _width()) if answer.columns else [])
+    _say(fit_to_width([[printable(name) for name in answer.columns], *rows], _width()) if answer.columns else [])
     if len(answer.rows) > _MOST_ROWS:
         _say([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
     return 0
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable, run_list
+    from pytest_cloudbench.report.history import printable, render_run_list
     from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
-    _say(run_list(index.runs(), _width()))
+    _say(render_run_list(index.runs(), _width()))
     for left in find_unmerged(*places.folders_of_killed_runs(index.storage)):
         state = "still runs" if left.is_alive else "was killed: cloudbench recover makes it an interrupted run"
         which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
@@ -338,11 +338,11 @@ def _recovered(results: Path) -> list[str]:
 
 
 def _baseline_show(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import baselines
+    from pytest_cloudbench.report.history import render_baselines
 
     index = open_index(options)
     _check_metric(index, [options.metric] if options.metric else [])
-    _say(baselines(index, _tests(index, options.test), options.metric, _width()))
+    _say(render_baselines(index, _tests(index, options.test), options.metric, _width()))
     return 0
 
 

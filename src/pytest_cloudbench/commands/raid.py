@@ -139,7 +139,7 @@ def _survey(options: argparse.Namespace, *, deep: bool) -> int:
 
 def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
     from pytest_cloudbench.raid.coding.placement import least_overhead
-    from pytest_cloudbench.report.columns import fitted
+    from pytest_cloudbench.report.columns import fit_to_width
 
     held_bytes = sum(child.held_bytes for child in found.children)
     overhead, least = "", least_overhead(array.file.k + array.file.m, array.file.m)
@@ -154,7 +154,7 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
     lines = [
         f"{file}: {array.file.k}+{array.file.m}, {found.objects} objects, {format_bytes(found.content_bytes)}"
         f"{overhead}",
-        *fitted(rows, shutil.get_terminal_size((120, 24)).columns),
+        *fit_to_width(rows, shutil.get_terminal_size((120, 24)).columns),
         f"objects: {found.whole} whole, {found.degraded} degraded, {found.at_risk} at risk (no further child may "
         f"fail), {found.unreadable} unreadable",
     ]

@@ -15,7 +15,7 @@ from pytest_cloudbench.commands.history import RUN_HELP, add_records, add_storag
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.report.gathering import Earlier
+    from pytest_cloudbench.report.gathering import EarlierRuns
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,21 +45,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the page, and say what it leaves out. Returns 0. Raises UsageError if there is nothing to show."""
-    from pytest_cloudbench.report.gathering import gather
-    from pytest_cloudbench.report.writing import write
+    from pytest_cloudbench.report.gathering import gather_runs
+    from pytest_cloudbench.report.writing import write_page
     from pytest_cloudbench.results.places import record_folders
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
     files = list(dict.fromkeys(_files(options)))
-    gathered = gather(files, record_folders(options.records))
+    gathered = gather_runs(files, record_folders(options.records))
     if not gathered.measurements:
         why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {why}")
     runs = len(files) - len(gathered.left_out)
     if (earlier := _earlier(options)) is not None:
-        gathered.remember(earlier)
-    size_bytes = write(options.output, gathered)
+        gathered.add_earlier(earlier)
+    size_bytes = write_page(options.output, gathered)
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
     sys.stdout.write(
@@ -87,10 +87,10 @@ def _files(options: argparse.Namespace) -> Iterator[Path]:
             yield from index.files(index.find(name).place)
 
 
-def _earlier(options: argparse.Namespace) -> Earlier | None:
+def _earlier(options: argparse.Namespace) -> EarlierRuns | None:
     """Returns the runs that histories show: of the storage, or of the first folder that is named; None without any."""
     from pytest_cloudbench.load.gate.settings import read_settings
-    from pytest_cloudbench.report.gathering import Earlier
+    from pytest_cloudbench.report.gathering import EarlierRuns
     from pytest_cloudbench.results.index import Index
 
     named = [Path(name) for name in options.runs if Path(name).is_dir()]
@@ -98,7 +98,7 @@ def _earlier(options: argparse.Namespace) -> Earlier | None:
     if storage is None:
         return None
     margins = read_settings(Path.cwd(), strict=False).margins
-    return Earlier(Index.open(storage), margins, options.last)
+    return EarlierRuns(Index.open(storage), margins, options.last)
 
 
 def _below(folder: Path) -> list[Path]:

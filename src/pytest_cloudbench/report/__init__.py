@@ -1,3 +1,3 @@
-"""What people look at. Nothing here measures."""
+"""Tables, pages and live views of results. Nothing here measures."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What ``cloudbench analyze`` prints for people: a verdict, totals and a table of flows.
+"""Printed form of ``cloudbench analyze``: a verdict, totals and a table of flows.
 
-What may live here: turning the analysis' JSON into lines of text. Unknown values are a dash, never a zero.
+An unknown value is a dash, never a zero.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_FLOWS = 40
-"""The number of flows shown: those with the most wire bytes."""
+"""The number of flows that are printed, those with the most wire bytes."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
-def size(count: float | None) -> str:
-    """Return a readable size: at most four digits, decimal units."""
+def format_size(count: float | None) -> str:
+    """Return a size with at most four digits, in decimal units."""
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
@@ -35,7 +35,7 @@ def size(count: float | None) -> str:
     raise AssertionError("not reached")
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3f} s"
@@ -44,7 +44,7 @@ def _seconds(value: float | None) -> str:
 def write_json(
     summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]
 ) -> None:
-    """Write an analysis as one JSON document, flow by flow, since all flows may not fit into memory."""
+    """Write an analysis as one JSON document, one flow at a time since all flows may not fit into memory."""
     to.write(json.dumps({**summary, "notes": notes}, indent=1)[:-2])
     to.write(',\n "flows": [')
     for number, flow in enumerate(flows):
@@ -52,10 +52,10 @@ def write_json(
     to.write("\n ]\n}\n")
 
 
-def show(
+def print_analysis(
     summary: Mapping[str, Any], notes: Sequence[str], flows: Sequence[Mapping[str, Any]], console: Console | None = None
 ) -> None:
-    """Print an analysis: its ``summary``, and some of its ``flows``."""
+    """Print the ``summary`` of an analysis and some of its ``flows``."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -67,7 +67,7 @@ def show(
 
     console = console or Pipe(highlight=False)
     validity = summary["validity"]
-    duration = _seconds(summary["duration_s"])
+    duration = _format_seconds(summary["duration_s"])
     console.print(
         f"[bold]{escape(summary['file'])}[/]  {summary['format']}, {summary['packets']:,} packets in {duration}"
     )
@@ -79,79 +79,90 @@ def show(
     for note in notes:
         console.print(f"[yellow]note[/]: {escape(note)}")
     if summary["canary"] is not None:
-        found = len(summary["canary"]["found"])
-        console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] ({found} streams)")
+        stream_count = len(summary["canary"]["found"])
+        console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] ({stream_count} streams)")
     console.print()
-    count = sum(each["flows"] for each in summary["roles"].values())
+    flow_count = sum(role["flows"] for role in summary["roles"].values())
     if flows:
         clients = sorted({flow["client"] for flow in flows})
-        who = clients[0] if len(clients) == 1 else f"each flow's client ({len(clients)} addresses)"
-        console.print(f"up is what {who} sent")
-        console.print(_totals(summary, count))
-        console.print(_flows(flows, summary["first_s"]))
-    if count > len(flows):
-        console.print(f"{count - len(flows):,} smaller flows are not shown; --json has them all")
-    for line in _rest(summary):
+        sender = clients[0] if len(clients) == 1 else f"each flow's client ({len(clients)} addresses)"
+        console.print(f"up is what {sender} sent")
+        console.print(_totals_table(summary, flow_count))
+        console.print(_flows_table(flows, summary["first_s"]))
+    if flow_count > len(flows):
+        console.print(f"{flow_count - len(flows):,} smaller flows are not shown; --json has them all")
+    for line in _closing_lines(summary):
         console.print(escape(line))
 
 
-def _table(*columns: str, left: Sequence[str]) -> Table:
+def _new_table(*columns: str, left_aligned: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(
-            column, justify="left" if column in left else "right", no_wrap=column != "server", overflow="fold"
+            column, justify="left" if column in left_aligned else "right", no_wrap=column != "server", overflow="fold"
         )
     return table
 
 
-_COUNTS = ("payload_up_bytes", "payload_down_bytes", "unique_up_bytes", "wire_up_bytes", "wire_down_bytes")
+_BYTE_COUNTS = ("payload_up_bytes", "payload_down_bytes", "unique_up_bytes", "wire_up_bytes", "wire_down_bytes")
 
 
-def _totals(summary: Mapping[str, Any], flows: int) -> Table:
-    table = _table(
+def _totals_table(summary: Mapping[str, Any], flows: int) -> Table:
+    table = _new_table(
         "role", "flows", "packets", "up", "down", "unique", "wire up", "wire down", "SYNs", "resent",
-        left=("role",),
+        left_aligned=("role",),
     )  # fmt: skip
-    for name, sums in sorted(summary["roles"].items(), key=lambda each: -each[1]["wire_up_bytes"]):
+    for name, sums in sorted(summary["roles"].items(), key=lambda role: -role[1]["wire_up_bytes"]):
         table.add_row(
-            name, f"{sums['flows']:,}", f"{sums['packets']:,}", *(size(sums[key]) for key in _COUNTS),
+            name, f"{sums['flows']:,}", f"{sums['packets']:,}", *(format_size(sums[key]) for key in _BYTE_COUNTS),
             f"{sums['syns']:,}", f"{sums['retransmissions']:,}",
         )  # fmt: skip
     if len(summary["roles"]) > 1:
         table.add_section()
         table.add_row(
-            "all", f"{flows:,}", f"{summary['flow_packets']:,}", *(size(summary[key]) for key in _COUNTS),
+            "all", f"{flows:,}", f"{summary['flow_packets']:,}", *(format_size(summary[key]) for key in _BYTE_COUNTS),
             f"{summary['syns']:,}", f"{summary['retransmissions']:,}", style="bold",
         )  # fmt: skip
     return table
 
 
-def _flows(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
+def _flows_table(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
     from rich.markup import escape
 
-    table = _table(
-        "#", "role", "server", "kind", "start", "lasts", "up", "down", "resent", "RTT", left=("role", "server", "kind")
+    table = _new_table(
+        "#",
+        "role",
+        "server",
+        "kind",
+        "start",
+        "lasts",
+        "up",
+        "down",
+        "resent",
+        "RTT",
+        left_aligned=("role", "server", "kind"),
     )
     for flow in flows:
         kind = flow["tls_version"] or (f"quic {flow['quic_version']}" if flow["quic_version"] else flow["protocol"])
         table.add_row(
             str(flow["number"]), flow["role"], f"{escape(flow['name'])}:{flow['server_port']}", kind,
-            _seconds(flow["first_s"] - begin), _seconds(flow["duration_s"]), size(flow["payload_up_bytes"]),
-            size(flow["payload_down_bytes"]), f"{flow['retransmissions']:,}", _seconds(flow["initial_rtt_s"]),
+            _format_seconds(flow["first_s"] - begin), _format_seconds(flow["duration_s"]),
+            format_size(flow["payload_up_bytes"]), format_size(flow["payload_down_bytes"]),
+            f"{flow['retransmissions']:,}", _format_seconds(flow["initial_rtt_s"]),
         )  # fmt: skip
     return table
 
 
-def _rest(summary: Mapping[str, Any]) -> list[str]:
-    """The lines below the tables."""
+def _closing_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the tables."""
     lines = []
     for label, value in (
-        ("start-up", _seconds(summary["start_up_s"])), ("completion", _seconds(summary["completion_s"])),
-        ("headers", size(summary["header_bytes"])), ("TUE", _ratio(summary["tue"])),
-        ("overhead", _ratio(summary["overhead"])),
+        ("start-up", _format_seconds(summary["start_up_s"])), ("completion", _format_seconds(summary["completion_s"])),
+        ("headers", format_size(summary["header_bytes"])), ("TUE", _format_ratio(summary["tue"])),
+        ("overhead", _format_ratio(summary["overhead"])),
     ):  # fmt: skip
         if value != "-":
             lines.append(f"{label}: {value}")
@@ -170,5 +181,5 @@ def _rest(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _ratio(value: float | None) -> str:
+def _format_ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"

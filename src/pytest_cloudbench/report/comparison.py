@@ -1,7 +1,6 @@
-"""The last table of a run of several providers: what was measured alike stands one below the other.
+"""The last table of a run of several providers, with their results for the same experiment below each other.
 
-What may live here: turning findings of one experiment on several providers into lines of text. Who is best is
-``judge.ranking``'s to say; here it becomes a mark.
+``judge.ranking`` decides which provider is best. This module marks it in the table.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
-from pytest_cloudbench.report.table import column
+from pytest_cloudbench.report.table import column_of
 from pytest_cloudbench.results.suite import read_titles
 
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
@@ -23,7 +22,7 @@ _LEGEND = "* best by 25 % or more (five runs: 10 %, rates: 1 point)   ~ closer t
 _EMPHASIZED = re.compile(r"\S+( %)?\*(?=\s|$)")
 
 _REPEAT = re.compile(r"(#[a-z]+)-\d+$")
-"""How a bench file labels what it repeats: ``upload``, ``upload-2``..."""
+"""The number that a bench file appends to the label of a repeated experiment: ``upload``, ``upload-2``..."""
 
 _SHORTEST_NAME = 16
 _GAP = "  "
@@ -55,7 +54,7 @@ class _Finding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One experiment on one provider; several findings if it was run several times."""
+    """One experiment on one provider, with a finding for each time it was run."""
 
     provider: str
     findings: Sequence[_Finding]
@@ -73,23 +72,23 @@ class _Row:
         return median(numbers) if len(numbers) > 1 and key in METRICS else self.info.get(key)
 
     def numbers(self, key: str) -> list[float]:
-        """The value in each run, if it is known in all of them."""
+        """Return the value of each run, or nothing unless all are known."""
         values = [finding.info.get(key) for finding in self.findings]
         numbers = [float(value) for value in values if isinstance(value, (int, float))]
         return numbers if len(numbers) == len(values) else []
 
-    def candidate(self, key: str, most_ok: float) -> Candidate:
+    def candidate(self, key: str, best_ok_rate: float) -> Candidate:
         value = self.value(key)
         runs = self.numbers(key)
         is_of_runs = len(runs) >= _LEAST_RUNS
         metric, exclusion = METRICS.get(key), ""
-        ok = self.info.get("ok_rate")
+        ok_rate = self.info.get("ok_rate")
         if self.has_doubts:
             exclusion = "all others have doubts"
         elif metric and metric.time_like:
             if self.info["time_scale"] != 1.0:
                 exclusion = "the time scale distorts times"
-            elif ok is not None and ok < most_ok - _SHARE:
+            elif ok_rate is not None and ok_rate < best_ok_rate - _SHARE:
                 exclusion = "the others completed fewer operations"
         samples: Sequence[float] = runs if is_of_runs else self.findings[-1].spread.get(key, ())
         if key == "loss_rate" and not is_of_runs and not self._outcomes_tell_losses:
@@ -102,7 +101,7 @@ class _Row:
 
     @property
     def _outcomes_tell_losses(self) -> bool:
-        """Return whether as many files are lost as operations did not succeed."""
+        """Tell whether as many files are lost as operations did not succeed."""
         info = self.info
         return bool(info.get("lost") == (info.get("ops") or 0) - (info.get("ok") or 0))
 
@@ -120,46 +119,46 @@ class _Group:
 
     @property
     def titles(self) -> Mapping[str, str]:
-        """Return what its suite calls columns."""
+        """Titles of columns that the experiment's suite declares, by their keys."""
         return read_titles(self.rows[0].info)
 
     def has_spread(self, key: str) -> bool:
-        """Return whether a metric can vary within its runs: a conclusion says so, and a run does if it is long."""
+        """Tell whether a metric's spread within a run is known. A finding without own columns counts as known."""
         last = [row.findings[-1] for row in self.rows]
         return not any(finding.columns for finding in last) or any(finding.spread.get(key) for finding in last)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What groups have in common that share their columns."""
+        """A key that is equal for groups with the same columns."""
         info = self.rows[0].info
         columns = tuple(self.rows[0].findings[-1].columns)
         return columns or (info.get("operation", ""), info.get("threads") is None)
 
 
-def _groups(findings: Sequence[_Finding]) -> list[_Group]:
-    found: dict[str, dict[str, list[_Finding]]] = {}
+def _group_findings(findings: Sequence[_Finding]) -> list[_Group]:
+    experiments: dict[str, dict[str, list[_Finding]]] = {}
     for finding in findings:
         name = _REPEAT.sub(r"\1", finding.experiment)
-        found.setdefault(name, {}).setdefault(finding.provider, []).append(finding)
+        experiments.setdefault(name, {}).setdefault(finding.provider, []).append(finding)
     return [
-        _Group(experiment, [_Row(provider, runs) for provider, runs in of.items()])
-        for experiment, of in found.items() if len(of) > 1 and experiment
+        _Group(experiment, [_Row(provider, runs) for provider, runs in providers.items()])
+        for experiment, providers in experiments.items() if len(providers) > 1 and experiment
     ]  # fmt: skip
 
 
-def compared(findings: Sequence[_Finding]) -> set[str]:
-    """Return the names of the experiments that several providers went through."""
-    return {finding.experiment for group in _groups(findings) for row in group.rows for finding in row.findings}
+def compared_experiments(findings: Sequence[_Finding]) -> set[str]:
+    """Return the names of the experiments that ran on several providers."""
+    return {finding.experiment for group in _group_findings(findings) for row in group.rows for finding in row.findings}
 
 
-def emphasized(line: str, tone: Callable[[str], str]) -> str:
-    """Return a line of ``comparison`` with ``tone`` put on what is marked as best."""
+def emphasize_best(line: str, tone: Callable[[str], str]) -> str:
+    """Apply ``tone`` to the values that are marked as best in a line of ``render_comparison``."""
     return _EMPHASIZED.sub(lambda match: tone(match[0]), line)
 
 
-def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
-    """Return the lines of the table for a terminal of ``width`` columns; none if nothing was measured twice."""
-    groups = [group for group in _groups(findings) if _keys([group])]
+def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
+    """Return the table for a terminal of ``width`` columns, or no lines if no experiment ran on several providers."""
+    groups = [group for group in _group_findings(findings) if _column_keys([group])]
     if not groups:
         return []
     names = _short_names([row.provider for group in groups for row in group.rows], width)
@@ -167,47 +166,53 @@ def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
     marks = ""
     former: tuple[Any, ...] | None = None
     for kind in dict.fromkeys(group.kind for group in groups):
-        alike = [group for group in groups if group.kind == kind]
-        keys, titles = _keys(alike), alike[0].titles
-        cells = {group.experiment: _cells(group, keys) for group in alike}
+        members = [group for group in groups if group.kind == kind]
+        keys, titles = _column_keys(members), members[0].titles
+        cells = {group.experiment: _cell_texts(group, keys) for group in members}
         widths = [
-            max(len(_title(key, titles)) + 1, *(len(row[place]) for rows, _ in cells.values() for row in rows))
-            for place, key in enumerate(keys)
+            max(len(_column_title(key, titles)) + 1, *(len(row[index]) for rows, _ in cells.values() for row in rows))
+            for index, key in enumerate(keys)
         ]
-        wide = max(len("provider"), *(len(name) + 2 for name in names.values()))
-        for places in _pages(widths, width - wide):
+        name_width = max(len("provider"), *(len(name) + 2 for name in names.values()))
+        for indexes in _split_columns(widths, width - name_width):
             lines += [""] if former is not None else []
             former = kind
-            heads = [f"{_title(keys[at], titles)} ".rjust(widths[at]) for at in places]
-            head = "provider".ljust(wide) + "".join(_GAP + text for text in heads)
-            lines += [head.rstrip(), "-" * min(width, wide + sum(widths[at] + len(_GAP) for at in places) - 1)]
-            for group in alike:
-                rows, told = cells[group.experiment]
+            heads = [f"{_column_title(keys[index], titles)} ".rjust(widths[index]) for index in indexes]
+            head = "provider".ljust(name_width) + "".join(_GAP + text for text in heads)
+            lines += [
+                head.rstrip(),
+                "-" * min(width, name_width + sum(widths[index] + len(_GAP) for index in indexes) - 1),
+            ]
+            for group in members:
+                rows, remarks = cells[group.experiment]
                 lines += textwrap.wrap(group.label, width, subsequent_indent="  ", break_on_hyphens=False)
                 for row, texts in zip(group.rows, rows, strict=True):
                     name = names[row.provider] + (_DOUBTED if row.has_doubts else "")
-                    line = f"  {name}".ljust(wide) + "".join(_GAP + texts[at].rjust(widths[at]) for at in places)
+                    line = f"  {name}".ljust(name_width) + "".join(
+                        _GAP + texts[index].rjust(widths[index]) for index in indexes
+                    )
                     lines.append(line.rstrip())
-                    marks += line[wide:] + (_DOUBTED if row.has_doubts else "")
-                for line in told if places[-1] == len(keys) - 1 else ():
+                    marks += line[name_width:] + (_DOUBTED if row.has_doubts else "")
+                for line in remarks if indexes[-1] == len(keys) - 1 else ():
                     lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
     if any(mark in marks for mark in (BEST, _AMONG, _DOUBTED)):
         lines += ["", *textwrap.wrap(_LEGEND, width, subsequent_indent="  ")]
-    for note in _notes(groups, names):
+    for note in _emulation_notes(groups, names):
         lines += textwrap.wrap(f"note: {note}", width, subsequent_indent="  ")
     return [*lines, ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One experiment with its providers one below the other, for other tables than that of a terminal.
+    """The results of one experiment on several providers, for tables outside the terminal.
 
     Attributes:
         experiment: its name, without a provider.
-        keys, titles: its columns: metrics or extra values, and what they are called.
-        providers: each with its cells, and whether its run has doubts.
-        distances: by column, how far each provider is from the best value; see ``judge.ranking.distance``.
-        told: what to read below it.
+        keys, titles: the metrics or extra values of its columns, and their titles.
+        providers: each provider with its cells, and whether its run has doubts.
+        distances: by key, the best provider and the distance of each other provider from its value, see
+            ``judge.ranking.distance``.
+        remarks: lines to show below the table.
     """
 
     experiment: str
@@ -215,46 +220,56 @@ class Standing:
     titles: Sequence[str]
     providers: Sequence[tuple[str, Sequence[str], bool]]
     distances: Mapping[str, tuple[str, Mapping[str, Distance | None]]]
-    told: Sequence[str]
+    remarks: Sequence[str]
 
 
-def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
-    """Return what several providers went through, and notes that hold for all of it."""
-    groups = [group for group in _groups(findings) if _keys([group])]
-    found = []
+def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
+    """Return the experiments that ran on several providers, and notes that apply to all of them."""
+    groups = [group for group in _group_findings(findings) if _column_keys([group])]
+    result = []
     for group in groups:
-        keys = _keys([group])
-        cells, told = _cells(group, keys)
-        lines = [(row.provider, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
-        apart = {key: far for key in keys if key in METRICS and (far := _distances(group, key)) is not None}
-        titles = [_title(key, group.titles) for key in keys]
-        found.append(Standing(group.experiment, keys, titles, lines, apart, told))
-    return found, _notes(groups, {row.provider: row.provider for group in groups for row in group.rows})
+        keys = _column_keys([group])
+        cells, remarks = _cell_texts(group, keys)
+        providers = [(row.provider, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
+        distances_by_key = {
+            key: distances
+            for key in keys
+            if key in METRICS and (distances := _distances_from_best(group, key)) is not None
+        }
+        titles = [_column_title(key, group.titles) for key in keys]
+        result.append(Standing(group.experiment, keys, titles, providers, distances_by_key, remarks))
+    return result, _emulation_notes(groups, {row.provider: row.provider for group in groups for row in group.rows})
 
 
-def _distances(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
-    """Return who has the best value, and how far each other provider is from it; None if there is no such value."""
+def _distances_from_best(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
+    """Return the provider with the best value and the distances of the others from it, or None without a best one."""
     candidates = _candidates(group, key)
-    known = {name: each.value for name, each in candidates.items() if each.value is not None and not each.exclusion}
-    if len(known) < 2:
+    values = {
+        name: candidate.value
+        for name, candidate in candidates.items()
+        if candidate.value is not None and not candidate.exclusion
+    }
+    if len(values) < 2:
         return None
-    best = (min if METRICS[key].better == "lower" else max)(known, key=lambda name: known[name])
-    others = {name: distance(key, each, candidates[best]) for name, each in candidates.items() if name != best}
-    return (best, others) if any(others.values()) else None
+    best = (min if METRICS[key].better == "lower" else max)(values, key=lambda name: values[name])
+    distances = {
+        name: distance(key, candidate, candidates[best]) for name, candidate in candidates.items() if name != best
+    }
+    return (best, distances) if any(distances.values()) else None
 
 
 def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
-    most_ok = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
-    return {row.provider: row.candidate(key, most_ok) for row in group.rows}
+    best_ok_rate = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
+    return {row.provider: row.candidate(key, best_ok_rate) for row in group.rows}
 
 
-def _keys(groups: Sequence[_Group]) -> list[str]:
-    """Return the columns of some experiments that are measured alike."""
+def _column_keys(groups: Sequence[_Group]) -> list[str]:
+    """Return the keys of the columns for experiments of the same kind."""
     rows = [row for group in groups for row in group.rows]
-    named = rows[0].findings[-1].columns
-    if named:
-        known = [key for key in named if key in METRICS]
-        return known or [key for key in named if not all(_is_quoted(row, key) for row in rows)] or list(named)
+    columns = rows[0].findings[-1].columns
+    if columns:
+        metrics = [key for key in columns if key in METRICS]
+        return metrics or [key for key in columns if not all(_is_quoted(row, key) for row in rows)] or list(columns)
     keys = [key for key in _OF_RUN if any(row.value(key) is not None for row in rows)]
     if "loss_rate" in keys:
         keys.remove("ok_rate")
@@ -264,13 +279,13 @@ def _keys(groups: Sequence[_Group]) -> list[str]:
 
 
 def _is_quoted(row: _Row, key: str) -> bool:
-    """Return whether a text is a paper's, and thus says nothing of who is compared."""
+    """Tell whether a value is a text that was copied from a paper, so that it does not describe the provider."""
     value, published = row.value(key), row.info.get("published")
     return isinstance(value, str) and isinstance(published, Mapping) and value in published.values()
 
 
-def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Return the texts of an experiment's rows, with their marks, and what is to be said below them."""
+def _cell_texts(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Return the cells of an experiment's rows with their marks, and remarks to show below them."""
     ranked: dict[str, Ranking] = {}
     for key in keys:
         if key in METRICS and key != "requests_per_op" and not group.has_spread(key):
@@ -281,64 +296,66 @@ def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[st
     for row in group.rows:
         texts = []
         for key in keys:
-            mark, found = " ", ranked.get(key)
-            if found and row.provider in found.leaders and found.verdict in ("best", "among the best"):
-                mark = BEST if found.verdict == "best" else _AMONG
-            texts.append(column(key)[2](row.value(key)) + mark)
+            mark, ranking = " ", ranked.get(key)
+            if ranking and row.provider in ranking.leaders and ranking.verdict in ("best", "among the best"):
+                mark = BEST if ranking.verdict == "best" else _AMONG
+            texts.append(column_of(key)[2](row.value(key)) + mark)
         cells.append(texts)
     close, unjudged = dict[str, list[str]](), dict[str, list[str]]()
-    for key, ranking in ranked.items():
-        if ranking.verdict == "close":
-            close.setdefault(ranking.why, []).append(_title(key, group.titles))
-        elif ranking.verdict == "not judged" and ranking.why != "only one value is known":
-            unjudged.setdefault(ranking.why, []).append(_title(key, group.titles))
-    told = [f"{finding}: {', '.join(titles)}" for finding, titles in close.items()]
-    told += [f"not judged: {', '.join(titles)} ({_explained(reason)})" for reason, titles in unjudged.items()]
-    return cells, told
+    for key, judged in ranked.items():
+        if judged.verdict == "close":
+            close.setdefault(judged.why, []).append(_column_title(key, group.titles))
+        elif judged.verdict == "not judged" and judged.why != "only one value is known":
+            unjudged.setdefault(judged.why, []).append(_column_title(key, group.titles))
+    remarks = [f"{reason}: {', '.join(titles)}" for reason, titles in close.items()]
+    remarks += [f"not judged: {', '.join(titles)} ({_explain_reason(reason)})" for reason, titles in unjudged.items()]
+    return cells, remarks
 
 
-def _explained(reason: str) -> str:
+def _explain_reason(reason: str) -> str:
     needed = f": {FEWEST_OPS} operations, or 5 rounds or runs, are needed"
     return reason + needed * reason.startswith("too few")
 
 
-def _title(key: str, titles: Mapping[str, str]) -> str:
-    return titles.get(key) or _TITLES.get(key) or column(key)[0]
+def _column_title(key: str, titles: Mapping[str, str]) -> str:
+    return titles.get(key) or _TITLES.get(key) or column_of(key)[0]
 
 
-def _pages(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return which columns stand in which table: those that do not fit follow below."""
+def _split_columns(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Distribute columns over tables. The ones that do not fit into a table go to the next one below it."""
     pages: list[list[int]] = [[]]
-    used = 0
-    for place, size in enumerate(widths):
-        if pages[-1] and used + size + len(_GAP) > room + 1:
+    used_width = 0
+    for index, column_width in enumerate(widths):
+        if pages[-1] and used_width + column_width + len(_GAP) > room + 1:
             pages.append([])
-            used = 0
-        pages[-1].append(place)
-        used += size + len(_GAP)
+            used_width = 0
+        pages[-1].append(index)
+        used_width += column_width + len(_GAP)
     return pages
 
 
 def _short_names(providers: Sequence[str], width: int) -> dict[str, str]:
-    """Return a name for each provider that leaves room for numbers; a long one is cut where they do not differ."""
-    most, names = max(_SHORTEST_NAME, width * 3 // 10), list(dict.fromkeys(providers))
-    ways = ([_cut(name, most, keeps_end=end) for name in names] for end in (True, False))
-    short = next((found for found in ways if len(set(found)) == len(names)), None)
+    """Return a name for each provider that leaves room for numbers. Long names are cut where they are equal."""
+    longest, names = max(_SHORTEST_NAME, width * 3 // 10), list(dict.fromkeys(providers))
+    attempts = ([_shorten_name(name, longest, keeps_end=keeps_end) for name in names] for keeps_end in (True, False))
+    short = next((shortened for shortened in attempts if len(set(shortened)) == len(names)), None)
     if short is None:
-        short = [f"{_cut(name, most - 4, keeps_end=False)}({number})" for number, name in enumerate(names, 1)]
+        short = [
+            f"{_shorten_name(name, longest - 4, keeps_end=False)}({number})" for number, name in enumerate(names, 1)
+        ]
     return dict(zip(names, short, strict=True))
 
 
-def _cut(name: str, most: int, *, keeps_end: bool) -> str:
-    if len(name) <= most:
+def _shorten_name(name: str, longest: int, *, keeps_end: bool) -> str:
+    if len(name) <= longest:
         return name
     if not keeps_end:
-        return f"{name[: most - 2]}.."
-    head = name.partition(":")[0][: most // 2]
-    return f"{head}:..{name[len(name) - (most - len(head) - 3) :]}"
+        return f"{name[: longest - 2]}.."
+    head = name.partition(":")[0][: longest // 2]
+    return f"{head}:..{name[len(name) - (longest - len(head) - 3) :]}"
 
 
-def _notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
+def _emulation_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
     kinds: dict[Any, list[str]] = {}
     for group in groups:
         for row in group.rows:
@@ -348,6 +365,8 @@ def _notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
         notes.append("all are emulated: this compares profiles, clients and loopback, not services")
     elif len(kinds) > 1:
         words = {True: "emulated (client and loopback)", False: "not emulated", "some": "partly emulated"}
-        told = "; ".join(f"{words[kind]}: {', '.join(dict.fromkeys(who))}" for kind, who in kinds.items())
-        notes.append(f"{told}. A difference between these kinds is not one between services")
+        groups_text = "; ".join(
+            f"{words[kind]}: {', '.join(dict.fromkeys(providers))}" for kind, providers in kinds.items()
+        )
+        notes.append(f"{groups_text}. A difference between these kinds is not one between services")
     return notes

@@ -1,8 +1,7 @@
-"""The records of a run, however many, in the few numbers that its figures need.
+"""Summary of a run's records for its figures, in constant memory.
 
-What may live here: one pass for the times between which a run lies, one that counts. Memory does not grow with the
-records: response times fall into classes that are 1 % wide, which no eye can tell from exact ones in a drawing. Tables
-have the entry's numbers, which are exact.
+A first pass finds the begin and the end of the run, a second one counts. Response times fall into classes that are 1 %
+wide, which cannot be distinguished from exact values in a drawing. Tables have the exact numbers of the entry.
 """
 
 from __future__ import annotations
@@ -18,73 +17,73 @@ from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import oplog
 
 _WIDTH = 0.01
-_LEAST_S = 1e-6
+_SHORTEST_S = 1e-6
 _ROUNDING = 1e-11
-"""The share by which sums of weights may differ from their total."""
+"""The tolerance for sums of weights, relative to their total."""
 MOST_PARTS, _FINE = 100, 4000
-"""Parts of a run that a drawing tells apart; finer ones in which silences are looked for."""
+"""The largest number of parts of a run in a drawing, and the number of finer parts for finding silences."""
 
 _OPS_PER_PART, _LEAST_PARTS = 8, 10
 
 WAITING, MOST_SILENCES = 2, 20
-_LEAST_SILENCE_S = 0.25
+_SHORTEST_SILENCE_S = 0.25
 _SILENT_TIMES = 5.0
-"""A silence: no operation ended for a quarter of a second and five median response times, while two or more waited."""
+"""In a silence, no operation ends for a quarter of a second and five median response times, while two or more wait."""
 
 _COLUMNS = ("scheduled_ns", "start_ns", "end_ns", "outcome", "size_bytes")
 
 
 class Histogram:
-    """How often values fell into classes that are 1 % wide. Values are seconds, or anything else above zero.
+    """Counts of positive values in classes that are 1 % wide.
 
     Attributes:
-        total: of how many operations it speaks.
-        seen: how many values it was given; fewer, if each stands for several operations.
+        total: the number of operations that it represents.
+        value_count: the number of values that were added, each of which represents one or more operations.
     """
 
     def __init__(self) -> None:
         self.counts: dict[int, float] = {}
         self.total: float = 0
-        self.seen = 0
+        self.value_count = 0
 
     def add(self, value: float, weight: float = 1) -> None:
-        """Count one value, which stands for ``weight`` operations."""
-        place = floor(log(value if value > _LEAST_S else _LEAST_S) / _WIDTH)
-        self.counts[place] = self.counts.get(place, 0) + weight
+        """Count one value, which represents ``weight`` operations."""
+        class_number = floor(log(value if value > _SHORTEST_S else _SHORTEST_S) / _WIDTH)
+        self.counts[class_number] = self.counts.get(class_number, 0) + weight
         self.total += weight
-        self.seen += 1
+        self.value_count += 1
 
     def merge(self, other: Histogram) -> None:
-        """Count all values of another one."""
-        for place, number in other.counts.items():
-            self.counts[place] = self.counts.get(place, 0) + number
+        """Count all values of another histogram."""
+        for class_number, count in other.counts.items():
+            self.counts[class_number] = self.counts.get(class_number, 0) + count
         self.total += other.total
-        self.seen += other.seen
+        self.value_count += other.value_count
 
-    def at(self, share: float) -> float | None:
-        """Return the value that at least this share of all does not exceed; None if there is none."""
-        least, reached = (share - _ROUNDING) * self.total, 0.0
-        for place in sorted(self.counts):
-            reached += self.counts[place]
-            if reached >= least:
-                return _middle(place)
+    def value_at(self, share: float) -> float | None:
+        """Return the smallest value that at least this share of all does not exceed, or None if there are no values."""
+        threshold, reached = (share - _ROUNDING) * self.total, 0.0
+        for class_number in sorted(self.counts):
+            reached += self.counts[class_number]
+            if reached >= threshold:
+                return _class_middle(class_number)
         return None
 
-    def steps(self) -> Iterator[tuple[float, float]]:
+    def cumulative_shares(self) -> Iterator[tuple[float, float]]:
         """Yield the middle of each class, ascending, and the share of all values up to it."""
         reached = 0.0
-        for place in sorted(self.counts):
-            reached += self.counts[place]
-            yield _middle(place), reached / self.total
+        for class_number in sorted(self.counts):
+            reached += self.counts[class_number]
+            yield _class_middle(class_number), reached / self.total
 
 
-def _middle(place: int) -> float:
-    return exp((place + 0.5) * _WIDTH)
+def _class_middle(class_number: int) -> float:
+    return exp((class_number + 0.5) * _WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which no operation ended although some waited; ``waiting`` is the fewest at any moment of it."""
+    """A time in which no operation ended although at least ``waiting`` operations waited."""
 
     from_s: float
     to_s: float
@@ -93,100 +92,100 @@ class Silence:
 
 @dataclass(slots=True)
 class Digest:
-    """What the figures of a run need. Its parts are between neighbours of ``edges_s``.
+    """Summary of a run for its figures. A part of the run is the time between two neighbours of ``edges_s``.
 
     Attributes:
         edges_s: seconds since the first scheduled start, from 0 to the last end.
-        p50_s, p99_s: response times of operations that succeeded, in each part; None if there are none.
-        outcomes: in each part, how many operations had each outcome.
-        whole: response times of all operations that succeeded.
+        p50_s, p99_s: response times of operations that succeeded, for each part. None if there are none.
+        outcomes: the number of operations with each outcome, for each part.
+        overall: response times of all operations that succeeded.
         silences: the longest ones, in order of time.
-        ops: operations.
-        is_by_end: whether operations belong to the part in which they ended, not to that in which they were due.
-        exact: shares, to the response times that the entry has stored for the same operations.
+        ops: the number of operations.
+        is_by_end: whether operations are counted in the part in which they ended, instead of when they were due.
+        exact: response times that the entry has stored for the same operations, by their share.
     """
 
     edges_s: Sequence[float]
     p50_s: Sequence[float | None]
     p99_s: Sequence[float | None]
     outcomes: Sequence[Mapping[str, int]]
-    whole: Histogram
+    overall: Histogram
     silences: Sequence[Silence] = ()
     ops: int = 0
     is_by_end: bool = False
     exact: Mapping[float, float] = field(default_factory=dict)
 
     def response_s(self, share: float) -> float | None:
-        """Return the response time that a share of all do not exceed: the entry's own number where there is one.
+        """Return the response time that a share of operations does not exceed, preferably the entry's exact number.
 
-        Classes are 1 % wide, so a value of theirs can be beyond an exact one of a larger or smaller share. It is then
-        moved to it.
+        Since classes are 1 % wide, a value from them may contradict the exact value of a larger or smaller share. It is
+        then replaced by the exact value.
         """
-        value = self.exact.get(share, self.whole.at(share))
+        value = self.exact.get(share, self.overall.value_at(share))
         if value is None or share in self.exact:
             return value
-        least = max((time for known, time in self.exact.items() if known < share), default=value)
-        most = min((time for known, time in self.exact.items() if known > share), default=value)
-        return min(max(value, least), most)
+        lower_bound = max((time for known_share, time in self.exact.items() if known_share < share), default=value)
+        upper_bound = min((time for known_share, time in self.exact.items() if known_share > share), default=value)
+        return min(max(value, lower_bound), upper_bound)
 
     @property
     def span_s(self) -> float:
-        """How long it took."""
+        """The duration of the run in seconds."""
         return self.edges_s[-1]
 
 
-def parts_for(ops: int) -> int:
-    """Return how many parts of a run a drawing should tell apart: fewer for few operations."""
+def part_count(ops: int) -> int:
+    """Return the number of parts of a run in a drawing. Few operations need fewer parts."""
     return min(MOST_PARTS, max(_LEAST_PARTS, ops // _OPS_PER_PART))
 
 
-def least_silence_s(usual_s: float | None) -> float:
-    """Return how long a silence must be at least, by the median response time."""
-    return max(_LEAST_SILENCE_S, _SILENT_TIMES * (usual_s or 0.0))
+def shortest_silence_s(median_s: float | None) -> float:
+    """Return the duration of the shortest silence in seconds, which depends on the median response time."""
+    return max(_SHORTEST_SILENCE_S, _SILENT_TIMES * (median_s or 0.0))
 
 
-def longest(silences: Iterable[Silence]) -> list[Silence]:
-    """Return those that a drawing shows, in order of time."""
-    kept = sorted(silences, key=lambda each: each.from_s - each.to_s)[:MOST_SILENCES]
-    return sorted(kept, key=lambda each: each.from_s)
+def longest_silences(silences: Iterable[Silence]) -> list[Silence]:
+    """Return the silences that a drawing shows, in order of time."""
+    selected = sorted(silences, key=lambda silence: silence.from_s - silence.to_s)[:MOST_SILENCES]
+    return sorted(selected, key=lambda silence: silence.from_s)
 
 
-def digest(paths: Sequence[Path]) -> Digest | None:
-    """Read the records of an experiment, of one run or of several that followed each other; None if there are none.
+def digest_records(paths: Sequence[Path]) -> Digest | None:
+    """Read the records of an experiment's run, or of several successive runs. Return None if there are no records.
 
     Raises ResultsError.
     """
-    first_ns, last_ns, ops = _extent(paths)
+    first_ns, last_ns, ops = _time_extent(paths)
     if not ops or last_ns <= first_ns:
         return None
-    span_s, fine_ns, parts = (last_ns - first_ns) / 1e9, (last_ns - first_ns) / _FINE, parts_for(ops)
+    span_s, fine_ns, parts = (last_ns - first_ns) / 1e9, (last_ns - first_ns) / _FINE, part_count(ops)
     response = [Histogram() for _ in range(parts)]
     outcomes: list[dict[str, int]] = [{} for _ in range(parts)]
-    ended, change = array("q", bytes(8 * _FINE)), array("q", bytes(8 * (_FINE + 1)))
-    last, ok = _FINE - 1, Outcome.OK.value
-    for block in _blocks(paths):
+    ended, waiting_changes = array("q", bytes(8 * _FINE)), array("q", bytes(8 * (_FINE + 1)))
+    last_fine, ok = _FINE - 1, Outcome.OK.value
+    for block in _read_blocks(paths):
         times = zip(*(block[name] for name in ("scheduled_ns", "end_ns", "outcome")), strict=True)
         for scheduled_ns, end_ns, outcome in times:
             due, end = int((scheduled_ns - first_ns) / fine_ns), int((end_ns - first_ns) / fine_ns)
-            due, end = min(due, last), min(end, last)
+            due, end = min(due, last_fine), min(end, last_fine)
             ended[end] += 1
-            change[due] += 1
-            change[end + 1] -= 1
-            place = due * parts // _FINE
-            of = outcomes[place]
-            of[outcome] = of.get(outcome, 0) + 1
+            waiting_changes[due] += 1
+            waiting_changes[end + 1] -= 1
+            part = due * parts // _FINE
+            counts = outcomes[part]
+            counts[outcome] = counts.get(outcome, 0) + 1
             if outcome == ok:
-                response[place].add((end_ns - scheduled_ns) / 1e9)
-    whole = Histogram()
-    for each in response:
-        whole.merge(each)
+                response[part].add((end_ns - scheduled_ns) / 1e9)
+    overall = Histogram()
+    for histogram in response:
+        overall.merge(histogram)
     edges_s = [span_s * number / parts for number in range(parts + 1)]
-    p50_s, p99_s = ([each.at(share) for each in response] for share in (0.5, 0.99))
-    silences = _silences(ended, change, fine_ns / 1e9, whole.at(0.5))
-    return Digest(edges_s, p50_s, p99_s, outcomes, whole, silences, ops)
+    p50_s, p99_s = ([histogram.value_at(share) for histogram in response] for share in (0.5, 0.99))
+    silences = _find_silences(ended, waiting_changes, fine_ns / 1e9, overall.value_at(0.5))
+    return Digest(edges_s, p50_s, p99_s, outcomes, overall, silences, ops)
 
 
-def _blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
+def _read_blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
     for path in paths:
         try:
             yield from oplog.read_columns(path, _COLUMNS)
@@ -194,7 +193,7 @@ def _blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
             raise ResultsError(f"{path}: holds no records of operations ({error})") from error
 
 
-def _extent(paths: Sequence[Path]) -> tuple[int, int, int]:
+def _time_extent(paths: Sequence[Path]) -> tuple[int, int, int]:
     """Return the first scheduled start, the last end, and the number of records."""
     firsts, lasts, ops = list[int](), list[int](), 0
     for path in paths:
@@ -206,17 +205,21 @@ def _extent(paths: Sequence[Path]) -> tuple[int, int, int]:
     return min(firsts, default=0), max(lasts, default=0), ops
 
 
-def _silences(ended: Sequence[int], change: Sequence[int], fine_s: float, usual_s: float | None) -> list[Silence]:
-    """Return the longest silences. The resolution is a four-thousandth of the run."""
-    least_s = max(least_silence_s(usual_s), 2 * fine_s)
-    found: list[Silence] = []
-    waiting, begun, fewest = 0, 0, 0
-    for place, ends in enumerate([*ended, 1]):
-        if ends == 0 and waiting + change[place] >= WAITING:
-            fewest = waiting + change[place] if begun == place else min(fewest, waiting + change[place])
+def _find_silences(
+    ended: Sequence[int], waiting_changes: Sequence[int], fine_s: float, median_s: float | None
+) -> list[Silence]:
+    """Return the longest silences, with a resolution of a four-thousandth of the run."""
+    shortest_s = max(shortest_silence_s(median_s), 2 * fine_s)
+    silences: list[Silence] = []
+    waiting, begin, fewest = 0, 0, 0
+    for index, ends in enumerate([*ended, 1]):
+        if ends == 0 and waiting + waiting_changes[index] >= WAITING:
+            fewest = (
+                waiting + waiting_changes[index] if begin == index else min(fewest, waiting + waiting_changes[index])
+            )
         else:
-            if (place - begun) * fine_s >= least_s:
-                found.append(Silence(begun * fine_s, place * fine_s, fewest))
-            begun = place + 1
-        waiting += change[place] if place < len(change) else 0
-    return longest(found)
+            if (index - begin) * fine_s >= shortest_s:
+                silences.append(Silence(begin * fine_s, index * fine_s, fewest))
+            begin = index + 1
+        waiting += waiting_changes[index] if index < len(waiting_changes) else 0
+    return longest_silences(silences)

@@ -1,6 +1,6 @@
-"""How far a measured value is from the published one, and which bound applies to it.
+"""Differences between measured and published values, and the bounds that apply to them.
 
-The terminal's table, ``cloudbench published`` and the report say it with these functions.
+The terminal's table, ``cloudbench published`` and the report use these functions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NO_BOUND = "no bound"
 
 
 def format_distance(measured: float | None, published: float, unit: str) -> str:
-    """Return a share's difference in points, a verdict's in words, and otherwise the ratio if there is one.
+    """Return the difference of shares in points, that of verdicts in words, and otherwise the ratio if there is one.
 
-    ``unit`` is one of ``METRICS``, or of a published table, where shares are in percent.
+    ``unit`` is a unit of ``METRICS``, or of a published table, in which shares are in percent.
     """
     if measured is None:
         return UNKNOWN
@@ -32,7 +32,7 @@ def format_distance(measured: float | None, published: float, unit: str) -> str:
 
 
 def format_bounds(bounds: ClaimBounds | None, unit: str) -> str:
-    """Return which values are allowed: ``at most 16 %``, ``10 % to 45 %``, or that there is no bound."""
+    """Return the allowed range: ``at most 16 %``, ``10 % to 45 %``, or ``no bound``."""
     if bounds is None:
         return NO_BOUND
     low, high = (None if bound is None else _format_bound(bound, unit) for bound in (bounds.at_least, bounds.at_most))
@@ -51,7 +51,7 @@ def _format_bound(bound: float, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One published value beside the measured one, as text."""
+    """A measured and a published value as text, with their distance and the allowed range."""
 
     title: str
     measured: str
@@ -67,7 +67,7 @@ class Comparison:
 
 
 def compare_with_published(info: Mapping[str, Any]) -> Iterator[Comparison]:
-    """Yield a comparison for each number of an entry that was published for the same experiment."""
+    """Yield a comparison for each number of an entry for which a published value is known."""
     published = info.get("published")
     for name, value in published.items() if isinstance(published, Mapping) else ():
         measured = info.get(name)

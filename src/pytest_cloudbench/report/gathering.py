@@ -1,7 +1,7 @@
-"""What a page is about: measurements of stored runs, or of the session that has just ended.
+"""The measurements of a page, from stored runs or from the session that has just ended.
 
-What may live here: entries into measurements that a page can rely on, whoever wrote the file. What cannot be used is
-left out, with one line that says so.
+Files may come from anybody. They are converted to measurements with the types that a page relies on. Unusable parts are
+left out, and reported in one line each.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
     from pytest_cloudbench.results.index import Index, RunRow
 
-_TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
-_NAMES = ("arrival", "client", "loop", "machine", "operation", "outcome", "profile", "run_id", "verdict")
-_TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread", "gate")
+_TEXT_KEYS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
+_NAME_KEYS = ("arrival", "client", "loop", "machine", "operation", "outcome", "profile", "run_id", "verdict")
+_TABLE_KEYS = ("published", "versions", "missing_agents", "error_details", "errors", "spread", "gate")
 
 
 @dataclass(frozen=True, slots=True)
-class RunSeen:
-    """One run as a whole: its name, when it was stored (Unix epoch, milliseconds), and of which commit."""
+class PageRun:
+    """A run: its name, when it was stored (Unix epoch, milliseconds), and its commit."""
 
     name: str
     stored_ms: int | None = None
@@ -39,7 +39,7 @@ class RunSeen:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One experiment on one provider in one run. See ``load.entries.Finding`` for what the first ones mean.
+    """One experiment on one provider in one run. See ``load.entries.Finding`` for the first attributes.
 
     Attributes:
         records: the files with its operations, if there are any.
@@ -53,48 +53,48 @@ class Measurement:
     info: Mapping[str, Any]
     columns: Sequence[str]
     spread: Mapping[str, Sequence[float]]
-    run: RunSeen
+    run: PageRun
     records: Sequence[Path] = ()
     series: Path | None = None
 
     @property
     def test(self) -> str:
-        """The test function, without its parameters: what a kind of figure is for."""
+        """The name of the test function, without parameters."""
         return self.nodeid.partition("[")[0].partition("#")[0]
 
     @property
     def kind(self) -> tuple[str, str]:
-        """The last folder and the name of the test: the same in a checkout and in a wheel."""
+        """The last folder and the name of the test, which are the same in a checkout and in a wheel."""
         file, _, name = self.test.partition("::")
         return PurePosixPath(file).parent.name, name.rpartition("::")[2]
 
     @property
     def subject(self) -> str:
-        """The provider; of a sync client, the client."""
+        """The provider, or the sync client if the test has no provider."""
         return self.provider or str(self.info.get("client") or "")
 
     @property
     def versus(self) -> Mapping[str, Any] | None:
-        """What it says of two sides that were measured in turns, if it is about two sides."""
-        found = self.info.get("versus")
-        return found if isinstance(found, dict) else None
+        """The stored comparison, if two sides were measured in turns."""
+        comparison = self.info.get("versus")
+        return comparison if isinstance(comparison, dict) else None
 
     @property
     def gate_answer(self) -> str:
-        """The regression gate's answer; empty if it gave none."""
+        """The regression gate's answer, or ``""`` if it gave none."""
         return _gate_answer(self.info)
 
     @property
     def nature(self) -> str:
-        """Whether it was emulated; of two sides that differ in it, each."""
+        """Whether it was emulated, in words. If two sides differ in it, the words for each."""
         sides = (self.versus or {}).get("emulated")
         if not isinstance(sides, dict) or len({*map(str, sides.values())}) < 2:
-            return _nature(self.info["emulated"])
-        return ", ".join(f"{side} {_nature(each)}" for side, each in sides.items())
+            return _describe_emulation(self.info["emulated"])
+        return ", ".join(f"{side} {_describe_emulation(emulated)}" for side, emulated in sides.items())
 
     @property
     def label(self) -> str:
-        """The experiment's parameters and label, for people."""
+        """The experiment's parameters and label as text."""
         if self.versus is not None:
             return self.subject
         inside = self.experiment.rpartition("::")[2].partition("[")[2]
@@ -102,20 +102,20 @@ class Measurement:
         return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
 
     def number(self, key: str) -> float | None:
-        """Return a metric, extra value or parameter, if it is a number."""
+        """Return a metric, extra value or parameter, or None if it is not a number."""
         value = self.info.get(key, self.params.get(key))
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @dataclass(slots=True)
-class Earlier:
+class EarlierRuns:
     """Stored runs for the histories of a page.
 
     Attributes:
-        index: all of them, those of the page among them if they are stored.
-        margins: what the user's regression gate watches besides the usual.
-        last: how many runs a history shows at most.
-        runs: all of them by their places.
+        index: all stored runs. The page's own runs are among them if they are stored.
+        margins: the margins of the user's regression gate for additional metrics.
+        last: the maximum number of runs in a history.
+        runs: all runs by their places.
     """
 
     index: Index
@@ -128,26 +128,26 @@ class Earlier:
         self.runs = {run.place: run for run in self.index.runs()}
 
     def gate_answer(self, run: str, fullname: str) -> str:
-        """Return what the gate said of an entry of a stored run; empty if nothing, or if that is not known."""
+        """Return the gate's answer to an entry of a stored run, or ``""`` if there is none or it is unknown."""
         if run not in self._answers:
             try:
                 entries = self.index.entries(run)
-            except ResultsError:  # it is gone since it was indexed
+            except ResultsError:  # the run was deleted after it had been indexed
                 entries = []
-            self._answers[run] = {each.fullname: _gate_answer(each.info) for each in entries}
+            self._answers[run] = {entry.fullname: _gate_answer(entry.info) for entry in entries}
         return self._answers[run].get(fullname, "")
 
 
 @dataclass(slots=True)
-class Gathered:
-    """All measurements of a page, a line for everything that is not among them, and earlier runs if any are known."""
+class GatheredRuns:
+    """All measurements of a page, a line for everything that was left out, and earlier runs if any are known."""
 
     measurements: list[Measurement] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    earlier: Earlier | None = None
+    earlier: EarlierRuns | None = None
 
-    def remember(self, earlier: Earlier) -> None:
-        """Take stored runs for histories, if there are any."""
+    def add_earlier(self, earlier: EarlierRuns) -> None:
+        """Add stored runs for histories, if there are any."""
         self.earlier = earlier if earlier.runs else None
         self.left_out += [line for line in earlier.index.problems if line not in self.left_out]
 
@@ -165,94 +165,101 @@ class _Finding(Protocol):
     def experiment(self) -> str: ...
 
 
-def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
-    """Read stored runs. A file that cannot be used is one line in ``left_out``.
+def gather_runs(paths: Iterable[Path], records: Sequence[Path] = ()) -> GatheredRuns:
+    """Read stored runs. An unusable file becomes a line in ``left_out``.
 
     Args:
-        paths: their files.
-        records: further folders that names of their records may start from, besides those around a file.
+        paths: the files of the runs.
+        records: folders to search for record files, in addition to those around each file.
     """
-    found = Gathered(left_out=suite_problems())
+    gathered = GatheredRuns(left_out=suite_problems())
     for path in paths:
         try:
             commit, stored_ms, entries = stored.read_run(path)
         except ResultsError as error:
-            found.left_out.append(str(error))
+            gathered.left_out.append(str(error))
             continue
-        run = RunSeen(path.name, stored_ms, commit_text(commit))
-        beside = path.parent.parent.parent / RESULTS / path.parent.name  # runs in .benchmarks, records in results
-        folders = [path.parent, path.parent.parent, *records, beside]
-        mine = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
-        for entry in mine:
-            experiment = entry.info.get("experiment")
-            found.measurements.append(
-                _measurement(entry.fullname, experiment if isinstance(experiment, str) else _experiment(entry),
-                             entry.params, entry.info, run, folders)
-            )  # fmt: skip
-        if not mine:
-            found.left_out.append(f"{path}: has no entry of an experiment")
-    return found
+        run = PageRun(path.name, stored_ms, format_commit(commit))
+        results_folder = (
+            path.parent.parent.parent / RESULTS / path.parent.name
+        )  # runs in .benchmarks, records in results
+        folders = [path.parent, path.parent.parent, *records, results_folder]
+        own_entries = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
+        for entry in own_entries:
+            stored_name = entry.info.get("experiment")
+            experiment = stored_name if isinstance(stored_name, str) else _experiment_name(entry)
+            gathered.measurements.append(
+                _read_measurement(entry.fullname, experiment, entry.params, entry.info, run, folders)
+            )
+        if not own_entries:
+            gathered.left_out.append(f"{path}: has no entry of an experiment")
+    return gathered
 
 
-def of_session(findings: Iterable[_Finding], run: RunSeen, folder: Path) -> Gathered:
-    """The measurements of a session that has not been stored; ``folder`` is what names of record files start from."""
-    around = [folder, folder.parent]
-    return Gathered(
+def gather_session(findings: Iterable[_Finding], run: PageRun, folder: Path) -> GatheredRuns:
+    """Return the measurements of a session that is not stored. ``folder`` contains its record files."""
+    folders = [folder, folder.parent]
+    return GatheredRuns(
         [
-            _measurement(each.nodeid, each.experiment or each.nodeid, each.params, each.info, run, around)
-            for each in findings
+            _read_measurement(
+                finding.nodeid, finding.experiment or finding.nodeid, finding.params, finding.info, run, folders
+            )
+            for finding in findings
         ]
     )
 
 
-def commit_text(found: stored.Commit) -> str:
-    """Return a commit in a few characters; nothing if it is not known."""
-    changed = " with changes" if found.is_dirty else ""
-    return f"{found.id[:10]}{changed}" + (f" on {found.branch}" if found.branch else "") if found.id else ""
+def format_commit(commit: stored.Commit) -> str:
+    """Return a commit in a few characters, or ``""`` if it is unknown."""
+    changed = " with changes" if commit.is_dirty else ""
+    return f"{commit.id[:10]}{changed}" + (f" on {commit.branch}" if commit.branch else "") if commit.id else ""
 
 
-def _experiment(entry: stored.StoredEntry) -> str:
-    """Return an entry's name without its provider, for versions that did not store it."""
+def _experiment_name(entry: stored.StoredEntry) -> str:
+    """Return an entry's name without its provider. Older versions did not store this name."""
     name = str(entry.info.get("provider") or "").encode("unicode_escape").decode()
-    for inside, left in ((f"-{name}]", "]"), (f"[{name}-", "["), (f"[{name}]", "")):
+    for inside, remainder in ((f"-{name}]", "]"), (f"[{name}-", "["), (f"[{name}]", "")):
         if name and inside in entry.fullname:
-            return entry.fullname.replace(inside, left, 1)
+            return entry.fullname.replace(inside, remainder, 1)
     return entry.fullname
 
 
-def _measurement(
-    nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: RunSeen,
+def _read_measurement(
+    nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: PageRun,
     folders: Sequence[Path],
 ) -> Measurement:  # fmt: skip
-    clean = {str(key): _clean(value) for key, value in info.items()}
+    clean = {str(key): _replace_unknown(value) for key, value in info.items()}
     for key in METRICS.keys() & clean.keys():
         if METRICS[key].unit != "1 is yes" and not is_finite(clean[key]):
-            clean[key] = None  # an entry may hold anything under a metric's name
-    for key in _TEXTS:
+            clean[key] = None  # an entry from elsewhere may have any value under a metric's name
+    for key in _TEXT_KEYS:
         value = clean.get(key)
-        clean[key] = [str(each) for each in value] if isinstance(value, list) else []
-    for key in _TABLES:
+        clean[key] = [str(item) for item in value] if isinstance(value, list) else []
+    for key in _TABLE_KEYS:
         clean[key] = clean[key] if isinstance(clean.get(key), dict) else {}
     if not isinstance(clean.get("emulated"), (bool, str)):
         clean["emulated"] = None
     if isinstance(clean.get("versus"), dict):
-        clean |= {"profile": ", ".join(_of_sides(clean.get("profile"))), "versions": _versions_of(clean["versions"])}
-    for key in _NAMES:
+        clean |= {
+            "profile": ", ".join(_label_sides(clean.get("profile"))),
+            "versions": _merge_versions(clean["versions"]),
+        }
+    for key in _NAME_KEYS:
         if clean.get(key) is not None and not isinstance(clean[key], str):
             clean[key] = str(clean[key])
     scale = clean.get("time_scale")
     clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
-    names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
-    records = [path for name in dict.fromkeys(names) if (path := _named(folders, name)) is not None]
+    file_names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
+    records = [path for name in dict.fromkeys(file_names) if (path := _find_file(folders, name)) is not None]
     state = clean.get("state_file")
-    series = _named(folders, f"series/{state}") if state and isinstance(state, str) else None
+    series = _find_file(folders, f"series/{state}") if state and isinstance(state, str) else None
     spread = {
-        key: [float(each) for each in values if isinstance(each, (int, float))]
+        key: [float(value) for value in values if isinstance(value, (int, float))]
         for key, values in clean["spread"].items() if isinstance(values, list)
     }  # fmt: skip
     return Measurement(
-        nodeid, str(clean.get("provider") or ""), experiment, _clean(params), clean, tuple(clean["columns"]), spread,
-        run, records, series,
+        nodeid, str(clean.get("provider") or ""), experiment, _replace_unknown(params), clean, tuple(clean["columns"]),
+        spread, run, records, series,
     )  # fmt: skip
 
 
@@ -261,55 +268,60 @@ def _gate_answer(info: Mapping[str, Any]) -> str:
     return str(gate.get("answer") or "") if isinstance(gate, dict) else ""
 
 
-def _nature(emulated: object) -> str:
+def _describe_emulation(emulated: object) -> str:
     if isinstance(emulated, bool):
         return "emulated" if emulated else "real"
     return "partly emulated" if emulated == "some" else "not known"
 
 
-def _of_sides(found: Any) -> list[str]:
-    """Return what the sides of a comparison have, each with its side if they differ."""
-    known = {side: str(each) for side, each in found.items() if each} if isinstance(found, dict) else {}
-    is_same = len(known) > 1 and len({*known.values()}) == 1
-    return [*known.values()][:1] if is_same else [f"{each} ({side})" for side, each in known.items()]
+def _label_sides(by_side: Any) -> list[str]:
+    """Return the values of the sides of a comparison, or only one value if they are equal."""
+    texts = {side: str(text) for side, text in by_side.items() if text} if isinstance(by_side, dict) else {}
+    is_same = len(texts) > 1 and len({*texts.values()}) == 1
+    return [*texts.values()][:1] if is_same else [f"{text} ({side})" for side, text in texts.items()]
 
 
-def _versions_of(sides: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of both sides of a comparison."""
-    found = {side: each for side, each in sides.items() if isinstance(each, dict)}
-    names = dict.fromkeys(name for each in found.values() for name in each)
-    return {name: ", ".join(_of_sides({side: each.get(name) for side, each in found.items()})) for name in names}
+def _merge_versions(sides: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of libraries that both sides of a comparison used."""
+    versions = {
+        side: versions_of_side for side, versions_of_side in sides.items() if isinstance(versions_of_side, dict)
+    }
+    names = dict.fromkeys(name for versions_of_side in versions.values() for name in versions_of_side)
+    return {
+        name: ", ".join(_label_sides({side: versions_of_side.get(name) for side, versions_of_side in versions.items()}))
+        for name in names
+    }
 
 
-def _named(folders: Sequence[Path], name: str) -> Path | None:
-    """Return the file that an entry names, in the first folder that has it; None if it would lie elsewhere."""
+def _find_file(folders: Sequence[Path], name: str) -> Path | None:
+    """Return a file that an entry names, in the first folder that has it. Return None for a path out of the folders."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     return next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
 
 
-def _clean(value: Any) -> Any:
-    """Return a value in which numbers that no float can hold, NaN and infinities are unknown (None)."""
+def _replace_unknown(value: Any) -> Any:
+    """Replace NaN, infinities and numbers that no float can represent with None, also in nested values."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and not is_finite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _clean(each) for key, each in value.items()}
+        return {str(key): _replace_unknown(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(each) for each in value]
+        return [_replace_unknown(item) for item in value]
     return value
 
 
-def line_name(each: Measurement, group: Sequence[Measurement]) -> str:
-    """Return what a line is called: the provider, and the run if the same provider is there twice."""
-    same = [other for other in group if other.subject == each.subject]
-    name = each.subject or each.label
-    return name if len(same) == 1 else f"{name}, {each.run.name} ({same.index(each) + 1})"
+def line_name(measurement: Measurement, group: Sequence[Measurement]) -> str:
+    """Return the name of a line: the provider, and the run if the provider occurs more than once in the group."""
+    same = [other for other in group if other.subject == measurement.subject]
+    name = measurement.subject or measurement.label
+    return name if len(same) == 1 else f"{name}, {measurement.run.name} ({same.index(measurement) + 1})"
 
 
-def moment(about: Measurement) -> str:
-    """Return when an experiment began, to the second in UTC, or its run was stored; a dash if it is not known."""
-    found = about.info.get("start_wall_ms")
-    wall_ms = found if isinstance(found, (int, float)) and 0 < found < 1e14 else about.run.stored_ms
+def format_start(measurement: Measurement) -> str:
+    """Return when an experiment began, or its run was stored, to the second in UTC. Unknown is a dash."""
+    start_ms = measurement.info.get("start_wall_ms")
+    wall_ms = start_ms if isinstance(start_ms, (int, float)) and 0 < start_ms < 1e14 else measurement.run.stored_ms
     if wall_ms is None:
         return "-"
     return f"{datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,7 +1,6 @@
-"""Stored runs as text: their history, one beside the other, and what may serve as a baseline.
+"""Stored runs as text: their history, runs side by side, and possible baselines.
 
-What may live here: turning what the index says into lines. What is unknown is a dash, never a zero; runs that were
-measured under other conditions are kept apart, with the condition that differs.
+An unknown value is a dash, never a zero. Runs under other conditions are kept apart, with the conditions that differ.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, des
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
-from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.quantities import format_metric, format_points
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
@@ -31,14 +30,14 @@ _SHORT_COMMIT = 10
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters: names in files can hold anything."""
+    """Escape control characters, since names in files can contain anything."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
-def _difference(value: float | None, former: float | None, metric: str) -> str:
-    """Return how far a value is from a former one: in points for shares, otherwise in percent of it."""
+def _format_difference(value: float | None, former: float | None, metric: str) -> str:
+    """Return the difference of a value from a former one, in points for shares, and otherwise in percent."""
     if value is None or former is None:
         return "-"
     if metric in METRICS and METRICS[metric].unit == "fraction":
@@ -46,7 +45,7 @@ def _difference(value: float | None, former: float | None, metric: str) -> str:
     return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
 
 
-def day_text(time_ms: int) -> str:
+def format_day(time_ms: int) -> str:
     """Return a time of the Unix epoch to the minute, in UTC."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M}"
@@ -54,21 +53,21 @@ def day_text(time_ms: int) -> str:
         return "-"
 
 
-def _commit(commit: str, is_dirty: bool = False) -> str:
+def _format_commit(commit: str, is_dirty: bool = False) -> str:
     return printable(commit[:_SHORT_COMMIT]) + "+" * is_dirty or "-"
 
 
-def _bars(values: Sequence[float | None], *, plain: bool) -> str:
-    """Return a line of bars; a run without a value is a dot."""
+def _render_bars(values: Sequence[float | None], *, plain: bool) -> str:
+    """Return a line of bars. A run without a value is a dot."""
     levels = _PLAIN_BARS if plain else _BARS
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    known_values = [value for value in values if value is not None]
+    low, high = min(known_values, default=0.0), max(known_values, default=0.0)
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     return "".join("." if value is None else levels[round((value - low) * scale)] for value in values)
 
 
 def main_metric(index: Index, test: str) -> str:
-    """Return the first metric for which a test has a value: a usual one if there is any."""
+    """Return the first metric for which a test has a value, preferably a usual one."""
     names = dict.fromkeys([*_USUAL, *METRICS])
     return next(
         (name for name in names if any(point.value is not None for point in index.series(test, name))), _USUAL[0]
@@ -78,13 +77,13 @@ def main_metric(index: Index, test: str) -> str:
 # --- history ---
 
 
-def _like(points: Sequence[Point]) -> list[Point]:
-    """Return the points that were measured under the conditions of the last one."""
+def _comparable_points(points: Sequence[Point]) -> list[Point]:
+    """Return the points with the same conditions as the last one."""
     return [point for point in points if points and point.fingerprint == points[-1].fingerprint]
 
 
-def _groups(points: Sequence[Point]) -> list[list[Point]]:
-    """Return points that may be compared together, in the order of the first ones."""
+def _group_by_conditions(points: Sequence[Point]) -> list[list[Point]]:
+    """Group points that may be compared, in the order of their first points."""
     groups: list[list[Point]] = []
     for point in points:
         for group in groups:
@@ -96,32 +95,32 @@ def _groups(points: Sequence[Point]) -> list[list[Point]]:
     return groups
 
 
-def _changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
-    """Return the changes among points that may be compared, each with the first run after it."""
+def _find_changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
+    """Return the changes among comparable points, each with the first point after it."""
     fit = [point for point in points if point.counts]
     return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
 
 
-def change_text(point: Point, change: ChangePoint, metric: str, run: str) -> str:
-    """Return how far a metric changed, how certainly, and since which run: ``point`` is the first one after it."""
-    far = _difference(change.after, change.before, metric)
-    good = METRICS[metric].better == "higher" if metric in METRICS else False
-    tone = "better" if (change.after > change.before) == good else "worse"
-    sure = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
-    where = f"{printable(run)} ({_commit(point.commit)}, {day_text(point.time_ms)})"
+def describe_change(point: Point, change: ChangePoint, metric: str, run: str) -> str:
+    """Return the size and certainty of a change and its first run. ``point`` is the first one after the change."""
+    difference = _format_difference(change.after, change.before, metric)
+    is_rise_better = METRICS[metric].better == "higher" if metric in METRICS else False
+    tone = "better" if (change.after > change.before) == is_rise_better else "worse"
+    certainty = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
+    run_text = f"{printable(run)} ({_format_commit(point.commit)}, {format_day(point.time_ms)})"
     levels = f"{format_metric(change.before, metric)} to {format_metric(change.after, metric)}"
     doubt = f"; may be chance: successive runs are alike (correlation {change.correlation:.2f})"
-    return f"{far} ({levels}, {tone}, {sure}) since {where}{doubt if change.is_doubtful else ''}"
+    return f"{difference} ({levels}, {tone}, {certainty}) since {run_text}{doubt if change.is_doubtful else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A metric of a test over the runs that may be compared.
+    """A metric of a test over comparable runs.
 
     Attributes:
-        points: the last of them, the oldest first; ``fit`` says why the history does not count one.
-        changes: the lasting changes among them, each with the place in ``points`` of the first run after it.
-        apart: how many runs of the test were measured under other conditions.
+        points: the last runs, the oldest first. ``fit`` is the reason why the history does not count a run.
+        changes: the lasting changes, each with the index in ``points`` of the first run after it.
+        apart: the number of runs of the test under other conditions.
     """
 
     points: Sequence[Point]
@@ -129,108 +128,116 @@ class Course:
     apart: int
 
 
-def course(index: Index, test: str, metric: str, now: Point, last: int) -> Course:
-    """Return the course of a metric under the conditions of one measurement, which need not be stored.
+def metric_course(index: Index, test: str, metric: str, now: Point, last: int) -> Course:
+    """Return the course of a metric under the conditions of a measurement, which need not be stored.
 
     Args:
         index: the stored runs.
         test: an entry's full name.
         metric: any number of an entry.
-        now: the measurement; its run is empty if it is not stored.
-        last: how many runs at most.
+        now: the measurement. Its run is ``""`` if it is not stored.
+        last: the maximum number of runs.
     """
-    every = index.series(test, metric)
+    all_points = index.series(test, metric)
     if not now.run:
-        every = sorted([*every, now], key=lambda point: point.time_ms)
-    conditions = next(point for point in every if point.run == now.run).fingerprint
-    alike = [point for point in every if point.fingerprint == conditions]
-    points = alike[-last:]
-    places = {point.run: place for place, point in enumerate(points)}
+        all_points = sorted([*all_points, now], key=lambda point: point.time_ms)
+    conditions = next(point for point in all_points if point.run == now.run).fingerprint
+    comparable = [point for point in all_points if point.fingerprint == conditions]
+    points = comparable[-last:]
+    indexes = {point.run: position for position, point in enumerate(points)}
     shown = [replace(point, fit="") if point.counts else point for point in points]
-    return Course(shown, [(places[point.run], change) for point, change in _changes(points)], len(every) - len(alike))
+    return Course(
+        shown,
+        [(indexes[point.run], change) for point, change in _find_changes(points)],
+        len(all_points) - len(comparable),
+    )
 
 
-def overview(
+def render_overview(
     index: Index, tests: Sequence[str], metric: str | None, last: int, width: int, *, plain: bool
 ) -> list[str]:
-    """One line for each test: its last value, its course, and its last change."""
+    """Return one line for each test, with its last value, its course, and its last change."""
     runs = {run.place: run for run in index.runs()}
     rows = [["test", "metric", "runs", "last", "course", "last change"]]
-    apart = 0
+    tests_with_others = 0
     for test in tests:
         name = metric or main_metric(index, test)
-        every = index.series(test, name)
-        points = _like(every)[-last:]
-        apart += len(every) > len(_like(every))
-        changes = _changes(points)
-        far = _difference(changes[-1][1].after, changes[-1][1].before, name) if changes else ""
-        since = f"{far} since {runs[changes[-1][0].run].name}" if changes else "none"
+        all_points = index.series(test, name)
+        points = _comparable_points(all_points)[-last:]
+        tests_with_others += len(all_points) > len(_comparable_points(all_points))
+        changes = _find_changes(points)
+        difference = _format_difference(changes[-1][1].after, changes[-1][1].before, name) if changes else ""
+        since = f"{difference} since {runs[changes[-1][0].run].name}" if changes else "none"
         since += " (may be chance)" if changes and changes[-1][1].is_doubtful else ""
-        bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
+        bars = _render_bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
         fit = sum(point.counts for point in points)
         rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
                      format_metric(points[-1].value, name), bars, printable(since)])  # fmt: skip
-    lines = fitted(rows, width)
-    if apart:
-        lines.append(f"{apart} of {len(tests)} tests also have runs under other conditions: name a test to see them")
+    lines = fit_to_width(rows, width)
+    if tests_with_others:
+        lines.append(
+            f"{tests_with_others} of {len(tests)} tests also have runs under other conditions: name a test to see them"
+        )
     return lines
 
 
-def test_history(index: Index, test: str, metric: str, last: int, width: int, *, plain: bool) -> list[str]:
-    """All runs of one test that may be compared, the changes among them, and the others kept apart."""
+def render_test_history(index: Index, test: str, metric: str, last: int, width: int, *, plain: bool) -> list[str]:
+    """Return the comparable runs of one test with their changes, and then the others, grouped by conditions."""
     runs = {run.place: run for run in index.runs()}
     points = index.series(test, metric)
     latest = points[-1].fingerprint
     lines = [f"{printable(test)}: {metric}"]
-    for group in sorted(_groups(points), key=lambda group: group[-1].time_ms, reverse=True):
+    for group in sorted(_group_by_conditions(points), key=lambda group: group[-1].time_ms, reverse=True):
         lines.append("")
         if group[-1].fingerprint != latest:
             lines.append(f"apart: {printable(describe_differences(group[-1].fingerprint, latest))}")
         shown = group[-last:]
         rows = [["run", "time (UTC)", "commit", "branch", "value", "remark"]]
-        changes = {point.run: change for point, change in _changes(shown)}
+        changes = {point.run: change for point, change in _find_changes(shown)}
         for point in shown:
-            told = [point.fit, _difference_told(changes[point.run], metric) if point.run in changes else ""]
-            remark = "; ".join(filter(None, told))
+            remarks = [point.fit, _change_remark(changes[point.run], metric) if point.run in changes else ""]
+            remark = "; ".join(filter(None, remarks))
             run = runs[point.run]
-            commit, branch = _commit(run.commit, run.is_dirty), printable(run.branch) or "-"
+            commit, branch = _format_commit(run.commit, run.is_dirty), printable(run.branch) or "-"
             value = format_metric(point.value, metric)
-            rows.append([printable(run.name), day_text(point.time_ms), commit, branch, value, printable(remark)])
-        lines += [_bars([point.value for point in shown[-_MOST_BARS:]], plain=plain), *fitted(rows, width)]
+            rows.append([printable(run.name), format_day(point.time_ms), commit, branch, value, printable(remark)])
+        lines += [_render_bars([point.value for point in shown[-_MOST_BARS:]], plain=plain), *fit_to_width(rows, width)]
         if len(group) > last:
             lines.append(f"{len(group) - last} earlier runs are not shown: --last")
-        told = [change_text(point, change, metric, runs[point.run].name) for point, change in _changes(shown)]
-        lines += [f"change: {line}" for line in told] or [no_change(shown)]
+        change_lines = [
+            describe_change(point, change, metric, runs[point.run].name) for point, change in _find_changes(shown)
+        ]
+        lines += [f"change: {line}" for line in change_lines] or [describe_no_change(shown)]
     return lines
 
 
-def sides_history(index: Index, rows: Sequence[SidesRow], metric: str | None, width: int) -> list[str]:
-    """Comparisons of two sides, run by run: no series of a metric, since neither side was measured by itself."""
+def render_sides_history(index: Index, rows: Sequence[SidesRow], metric: str | None, width: int) -> list[str]:
+    """Return comparisons of two sides, run by run. They have no series of a metric."""
     runs = {run.place: run for run in index.runs()}
     table = [["two sides in turns", "run", "time (UTC)", "commit", "A", "B", "pairs", "B against A"]]
     for row in rows:
         sides = [printable(str(row.found.get(side) or "-")) for side in "AB"]
         run, pairs = printable(runs[row.run].name), printable(str(row.found.get("pairs", "-")))
-        when = [day_text(row.time_ms), _commit(row.commit)]
-        table.append([printable(row.fullname), run, *when, *sides, pairs, _apart(row.found, metric)])
-    return fitted(table, width)
+        when = [format_day(row.time_ms), _format_commit(row.commit)]
+        table.append([printable(row.fullname), run, *when, *sides, pairs, _sides_difference(row.found, metric)])
+    return fit_to_width(table, width)
 
 
-def _apart(found: Mapping[str, Any], metric: str | None) -> str:
-    """Return how far two sides are apart in a metric, or in those that were to decide."""
-    deciding = found.get("deciding")
-    wanted = [metric] if metric else [str(each) for each in deciding] if isinstance(deciding, list) else []
-    cells = {name: f"{name} {change}: {answer}" for name, _, _, change, answer in versus.cells(found)}
-    told = [cells[name] for name in wanted if name in cells]
-    return printable("; ".join(told or ([] if metric else cells.values()))) or "-"
+def _sides_difference(comparison: Mapping[str, Any], metric: str | None) -> str:
+    """Return the difference of two sides in a metric, or in the deciding ones."""
+    deciding = comparison.get("deciding")
+    metrics = [metric] if metric else [str(name) for name in deciding] if isinstance(deciding, list) else []
+    cells = {name: f"{name} {change}: {answer}" for name, _, _, change, answer in versus.comparison_cells(comparison)}
+    texts = [cells[name] for name in metrics if name in cells]
+    return printable("; ".join(texts or ([] if metric else cells.values()))) or "-"
 
 
-def _difference_told(change: ChangePoint, metric: str) -> str:
-    return f"first run after a change ({_difference(change.after, change.before, metric)})"
+def _change_remark(change: ChangePoint, metric: str) -> str:
+    return f"first run after a change ({_format_difference(change.after, change.before, metric)})"
 
 
-def no_change(points: Sequence[Point]) -> str:
-    """Return what to say of runs without a change."""
+def describe_no_change(points: Sequence[Point]) -> str:
+    """Tell that there is no change in the runs, or that there are too few runs."""
     fit = sum(point.counts for point in points)
     return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
 
@@ -238,113 +245,135 @@ def no_change(points: Sequence[Point]) -> str:
 # --- runs side by side ---
 
 
-def _about(run: RunRow) -> str:
+def _describe_providers(run: RunRow) -> str:
     emulated = {"all": "emulated", "some": "partly emulated"}.get(run.emulated, "real")
     return f"{', '.join(map(printable, run.providers)) or '-'} ({emulated})"
 
 
-def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
-    """One line for each run."""
+def render_run_list(runs: Sequence[RunRow], width: int) -> list[str]:
+    """Return one line for each run."""
     rows = [["run", "time (UTC)", "commit", "branch", "outcome", "entries", "doubtful", "operations", "what"]]
     rows += [
-        [printable(run.name), day_text(run.time_ms), _commit(run.commit, run.is_dirty), printable(run.branch) or "-",
-         run.outcome, str(run.entries), str(run.doubtful), "-" if run.ops is None else f"{run.ops:,}", _about(run)]
+        [printable(run.name), format_day(run.time_ms), _format_commit(run.commit, run.is_dirty),
+         printable(run.branch) or "-", run.outcome, str(run.entries), str(run.doubtful),
+         "-" if run.ops is None else f"{run.ops:,}", _describe_providers(run)]
         for run in runs
     ]  # fmt: skip
-    return fitted(rows, width)
+    return fit_to_width(rows, width)
 
 
-def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], width: int) -> list[str]:
-    """Runs side by side, test by test: differences are from the first run under the same conditions."""
+def render_side_by_side(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], width: int) -> list[str]:
+    """Return runs side by side for each test. Differences are to the first run under the same conditions."""
     names = Counter(run.name for run in chosen)
     places = {run.place: run if names[run.name] == 1 else replace(run, name=run.place) for run in chosen}
     lines = []
     if len({run.emulated for run in chosen}) > 1:
         lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]
     for test in index.tests():
-        found = {name: _chosen(index, test, name, places) for name in [*metrics] or _USUAL}
-        known = {name for name, points in found.items() if any(each.value is not None for each in points.values())}
-        found = {name: points for name, points in found.items() if name in known or metrics}
-        there = [place for place in places if any(place in points for points in found.values())]
-        if known:
-            lines += [printable(test), *_beside(there, places, found, width), ""]
-            absent = [printable(run.name) for place, run in places.items() if place not in there]
+        points_by_metric = {name: _points_by_run(index, test, name, places) for name in [*metrics] or _USUAL}
+        known_metrics = {
+            name
+            for name, points in points_by_metric.items()
+            if any(point.value is not None for point in points.values())
+        }
+        points_by_metric = {
+            name: points for name, points in points_by_metric.items() if name in known_metrics or metrics
+        }
+        shown_places = [
+            run_place for run_place in places if any(run_place in points for points in points_by_metric.values())
+        ]
+        if known_metrics:
+            lines += [printable(test), *_side_by_side_tables(shown_places, places, points_by_metric, width), ""]
+            absent = [printable(run.name) for run_place, run in places.items() if run_place not in shown_places]
             if absent:
-                lines.insert(-1, f"no entry in {_some(absent)}")
-    apart = [each for each in index.comparisons() if each.run in places]
-    if apart:
-        names_of = dict.fromkeys(places[each.run].name for each in apart)
-        lines += [f"left out: comparisons of two sides ({len(apart)}, see cloudbench show {_some([*names_of])})", ""]
+                lines.insert(-1, f"no entry in {_first_names(absent)}")
+    comparisons = [row for row in index.comparisons() if row.run in places]
+    if comparisons:
+        names_of = dict.fromkeys(places[row.run].name for row in comparisons)
+        lines += [
+            f"left out: comparisons of two sides ({len(comparisons)}, see cloudbench show {_first_names([*names_of])})",
+            "",
+        ]
     return lines[:-1] if lines else ["none of these runs has an entry with such a metric"]
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _chosen(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) -> dict[str, Point]:
+def _points_by_run(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) -> dict[str, Point]:
     series = index.series(test, metric)
     return {point.run: point for point in series if point.run in places}
 
 
-def _beside(
-    there: Sequence[str], runs: Mapping[str, RunRow], found: Mapping[str, Mapping[str, Point]], width: int
+def _side_by_side_tables(
+    places: Sequence[str], runs: Mapping[str, RunRow], points_by_metric: Mapping[str, Mapping[str, Point]], width: int
 ) -> list[str]:
-    """Return a table for each set of runs that may be compared, in the order in which the user named them."""
-    some = {place: next(points[place] for points in found.values() if place in points) for place in there}
+    """Return a table for each group of comparable runs, in the order in which the user named them."""
+    first_points = {
+        place: next(points[place] for points in points_by_metric.values() if place in points) for place in places
+    }
     lines = []
-    for like in _groups([some[place] for place in there]):
-        first, group = like[0], [point.run for point in like]
-        if group[0] != there[0]:
-            lines.append(f"apart: {printable(describe_differences(first.fingerprint, some[there[0]].fingerprint))}")
-        rows = [["run", "commit", *(title for name in found for title in (name, "difference")), "remark"]]
+    for comparable in _group_by_conditions([first_points[place] for place in places]):
+        first, group = comparable[0], [point.run for point in comparable]
+        if group[0] != places[0]:
+            lines.append(
+                f"apart: {printable(describe_differences(first.fingerprint, first_points[places[0]].fingerprint))}"
+            )
+        rows = [["run", "commit", *(title for name in points_by_metric for title in (name, "difference")), "remark"]]
         for place in group:
-            row = [printable(runs[place].name), _commit(runs[place].commit, runs[place].is_dirty)]
-            for name, points in found.items():
+            row = [printable(runs[place].name), _format_commit(runs[place].commit, runs[place].is_dirty)]
+            for name, points in points_by_metric.items():
                 point, former = points.get(place), points.get(group[0])
                 doubt = "?" if point is not None and {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
                 value = None if point is None else point.value
-                far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
-                row += [format_metric(value, name) + doubt, far]
-            rows.append([*row, "; ".join(some[place].faults)])
+                difference = (
+                    ""
+                    if place == group[0]
+                    else _format_difference(value, None if former is None else former.value, name)
+                )
+                row += [format_metric(value, name) + doubt, difference]
+            rows.append([*row, "; ".join(first_points[place].faults)])
         if not any(row[-1] for row in rows[1:]):
             rows = [row[:-1] for row in rows]
-        lines += fitted(rows, width)
+        lines += fit_to_width(rows, width)
         if any(cell.endswith("?") for row in rows for cell in row[2:]):
             lines.append("?: the run had doubts about this entry, see cloudbench show")
     return lines
 
 
-def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], width: int) -> list[str]:
-    """One run: what it was, its entries with published values beside the measured, and their doubts."""
-    dirty = ", with changes" if run.is_dirty else ""
+def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], width: int) -> list[str]:
+    """Return a run's conditions, and its entries with published values and doubts."""
+    commit = (printable(run.commit) or "-") + (", with changes" if run.is_dirty else "")
     lines = [
-        f"{printable(run.place)}: {run.outcome}, {day_text(run.time_ms)} UTC",
-        f"commit {printable(run.commit) or '-'}{dirty}, branch {printable(run.branch) or '-'}; {_about(run)}",
+        f"{printable(run.place)}: {run.outcome}, {format_day(run.time_ms)} UTC",
+        f"commit {commit}, branch {printable(run.branch) or '-'}; {_describe_providers(run)}",
         "",
     ]
     if run.emulated != "none":
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
-    compared = [each for each in entries if _is_of_two(each)]
-    entries = [each for each in entries if each not in compared]
-    known = dict.fromkeys([*_USUAL, *METRICS])
-    names = [*metrics] or [name for name in known if _is_shown(name) and any(name in each.info for each in entries)]
+    comparisons = [entry for entry in entries if _is_comparison(entry)]
+    entries = [entry for entry in entries if entry not in comparisons]
+    all_metrics = dict.fromkeys([*_USUAL, *METRICS])
+    names = [*metrics] or [
+        name for name in all_metrics if _is_shown(name) and any(name in entry.info for entry in entries)
+    ]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
-        cells = [format_metric(_number(entry, name), name) for name in names]
+        cells = [format_metric(_finite_value(entry, name), name) for name in names]
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
-    lines += fitted(rows, width) if entries or not compared else []
-    lines += [f"published: {printable(line)}" for line in _sources(entries)]
-    lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _doubts(entry)]
-    for each in compared:
-        lines += [printable(line) for line in versus.stored(each.fullname, each.info, width)]
-        lines.append(f"  outcome: {printable(str(each.info.get('outcome') or '-'))}")
+    lines += fit_to_width(rows, width) if entries or not comparisons else []
+    lines += [f"published: {printable(line)}" for line in _published_sources(entries)]
+    lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _entry_doubts(entry)]
+    for entry in comparisons:
+        lines += [printable(line) for line in versus.render_stored(entry.fullname, entry.info, width)]
+        lines.append(f"  outcome: {printable(str(entry.info.get('outcome') or '-'))}")
     return lines
 
 
-def _is_of_two(entry: EntryRow) -> bool:
-    """Return whether an entry is about two sides that were measured in turns."""
+def _is_comparison(entry: EntryRow) -> bool:
+    """Tell whether an entry is about two sides that were measured in turns."""
     return isinstance(entry.info.get("versus"), Mapping)
 
 
@@ -352,28 +381,28 @@ def _is_shown(name: str) -> bool:
     return name in _USUAL or bool(METRICS[name].column) or METRICS[name].of is None
 
 
-def _number(entry: EntryRow, name: str) -> float | None:
+def _finite_value(entry: EntryRow, name: str) -> float | None:
     value = entry.info.get(name)
     return float(value) if is_finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
 
 
 def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str]) -> Iterator[str]:
-    """Yield each cell with the published value in the metric's own unit, where there is one."""
+    """Yield each cell, with the published value in the same unit if there is one."""
     published = entry.info.get("published")
-    given = published if isinstance(published, Mapping) else {}
+    values = published if isinstance(published, Mapping) else {}
     for name, cell in zip(names, cells, strict=True):
-        value = given.get(name)
+        value = values.get(name)
         yield f"{cell} (published {format_metric(float(value), name)})" if is_finite(value) else cell  # type: ignore[arg-type]  # the same
 
 
-def _sources(entries: Sequence[EntryRow]) -> list[str]:
+def _published_sources(entries: Sequence[EntryRow]) -> list[str]:
     published = [entry.info.get("published") for entry in entries]
     return list(
-        dict.fromkeys(str(each["source"]) for each in published if isinstance(each, Mapping) and "source" in each)
+        dict.fromkeys(str(table["source"]) for table in published if isinstance(table, Mapping) and "source" in table)
     )
 
 
-def _doubts(entry: EntryRow) -> Sequence[Any]:
+def _entry_doubts(entry: EntryRow) -> Sequence[Any]:
     doubts = entry.info.get("doubts")
     return doubts if isinstance(doubts, list) else []
 
@@ -381,17 +410,25 @@ def _doubts(entry: EntryRow) -> Sequence[Any]:
 # --- baselines ---
 
 
-def baselines(index: Index, tests: Sequence[str], metric: str | None, width: int) -> list[str]:
-    """For each test: how many of its runs may serve as a baseline, and why others may not."""
+def render_baselines(index: Index, tests: Sequence[str], metric: str | None, width: int) -> list[str]:
+    """Return for each test the number of runs that may serve as a baseline, and why others may not."""
     rows = [["test", "metric", "runs", "fit", "why the others are not"]]
     for test in tests:
         name = metric or main_metric(index, test)
         points = index.series(test, name)
         latest = points[-1].fingerprint
-        whys = sorted(
+        reasons = sorted(
             point.fit or describe_differences(point.fingerprint, latest)
             for point in points if point.fit or point.fingerprint != latest
         )  # fmt: skip
-        told = [f"{len(list(group))} {why}" for why, group in groupby(whys)]
-        rows.append([printable(test), name, str(len(points)), str(len(points) - len(whys)), printable("; ".join(told))])
-    return fitted(rows, width)
+        reason_counts = [f"{len(list(group))} {reason}" for reason, group in groupby(reasons)]
+        rows.append(
+            [
+                printable(test),
+                name,
+                str(len(points)),
+                str(len(points) - len(reasons)),
+                printable("; ".join(reason_counts)),
+            ]
+        )
+    return fit_to_width(rows, width)

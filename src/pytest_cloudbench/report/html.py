@@ -1,7 +1,4 @@
-"""HTML that a page is made of: texts, tables and figures.
-
-What may live here: turning values into elements. Everything that is not made here is escaped here.
-"""
+"""HTML elements of a page: tables, lists and figures. All texts from elsewhere are escaped here."""
 
 from __future__ import annotations
 
@@ -19,37 +16,41 @@ from pytest_cloudbench.report.svg import printable
 
 _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
-"""A spreadsheet takes a text that begins so for a formula."""
+"""A spreadsheet interprets a text with one of these first characters as a formula."""
 
 _MOST_NARROW_COLUMNS = 5
-"""Columns of a figure's numbers that a telephone has room for."""
+"""The number of columns of a figure's numbers that fit on a telephone."""
 
 _PATTERNS = (
     ("throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "M0 0l8 8M8 0l-8 8"), ("corrupt", "M0 4h8"), ("lost", "M4 0v8"),
     ("silence", ""), ("yes", ""), ("unknown", "M0 8l8-8"),
 )  # fmt: skip
-"""Fills that differ in their texture, not only in colour. The style sheet colours them, so that a page may forbid
-styles of elements."""
+"""Patterns that differ in their texture, not only in colour. The style sheet colours them, so that a page's security
+policy may forbid styles of elements."""
 
 
 def safe(text: object) -> str:
-    """Return anybody's text for HTML: escaped, without control characters."""
+    """Escape a text of unknown origin for HTML, and escape control characters in it."""
     return escape(printable(text))
 
 
 class ElementIds:
-    """Names of a page's elements, each once."""
+    """Unique IDs of a page's elements."""
 
     def __init__(self) -> None:
-        self._given = set[str]()
+        self._used = set[str]()
 
     def new(self, text: str) -> str:
-        """Return a name that reads like the text."""
-        words = "-".join("".join(each if each.isascii() and each.isalnum() else " " for each in text).lower().split())
-        name, number = (words or "x")[:60], 2
-        while name in self._given:
-            name, number = f"{(words or 'x')[:56]}-{number}", number + 1
-        self._given.add(name)
+        """Return an unused ID that is similar to a text."""
+        slug = "-".join(
+            "".join(character if character.isascii() and character.isalnum() else " " for character in text)
+            .lower()
+            .split()
+        )
+        name, number = (slug or "x")[:60], 2
+        while name in self._used:
+            name, number = f"{(slug or 'x')[:56]}-{number}", number + 1
+        self._used.add(name)
         return name
 
 
@@ -57,14 +58,14 @@ def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = format_value,
     style: str = "", is_html: bool = False,
 ) -> str:  # fmt: skip
-    """Return a table in a region that scrolls by itself. The first cell of a row names it.
+    """Return a table in a region of its own that scrolls. The first cell of a row is its header.
 
-    ``is_html``: the cells of ``rows`` are HTML already.
+    With ``is_html``, the cells of ``rows`` are HTML and are not escaped.
     """
     texts = [[cell if is_html else safe(shown(cell)) for cell in row] for row in rows]
-    is_text = [not is_html and not any(_NUMBER.match(row[place]) for row in texts) for place in range(len(head))]
-    marks = [' class="t"' if each else "" for each in is_text]
-    # On a telephone each row is a card, whose cells need their titles; tables without a style are narrow enough.
+    is_text = [not is_html and not any(_NUMBER.match(row[index]) for row in texts) for index in range(len(head))]
+    marks = [' class="t"' if is_text_column else "" for is_text_column in is_text]
+    # On a telephone, each row is a card whose cells need titles. Tables without a style are narrow enough without.
     labels = [f' data-label="{safe(title)}"' if style else "" for title in head]
     lines = [
         f'<tr><th scope="row">{row[0]}</th>'
@@ -80,33 +81,33 @@ def table(
     )
 
 
-def patterns() -> str:
-    """Return the fills that figures of a page refer to."""
-    made = "".join(
+def pattern_definitions() -> str:
+    """Return the definitions of the patterns that figures refer to."""
+    elements = "".join(
         f'<pattern id="p-{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8"/>'
         + (f'<path d="{path}"/>' if path else "") + "</pattern>"
         for name, path in _PATTERNS
     )  # fmt: skip
-    return f'<svg class="defs" aria-hidden="true"><defs>{made}</defs></svg>'
+    return f'<svg class="defs" aria-hidden="true"><defs>{elements}</defs></svg>'
 
 
-def listed(items: Iterable[str], style: str = "") -> str:
-    """Return a list of HTML items, or nothing if there are none."""
+def item_list(items: Iterable[str], style: str = "") -> str:
+    """Return a list of HTML items, or ``""`` if there are none."""
     lines = "".join(f"<li>{item}</li>" for item in items)
     return f'<ul class="{style}">{lines}</ul>' if lines else ""
 
 
 def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
-    """Return a figure: drawn for a page and for a telephone, with its numbers as a table and as CSV."""
+    """Return a figure, drawn for a page and for a telephone, with its numbers as a table and as CSV."""
     notes = "".join(f'<p class="source">{safe(note)}</p>' for note in drawn.notes)
     style = "numbers" if len(drawn.head) > _MOST_NARROW_COLUMNS else ""
-    data = "data:text/csv;charset=utf-8," + quote(_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
+    data = "data:text/csv;charset=utf-8," + quote(_to_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
         " ", "%20"
     )
     return (
         f'<figure id="{name}"><figcaption><{heading}>{safe(drawn.title)}</{heading}>'
-        f'<p>{safe(drawn.told)}</p></figcaption><div class="wide">{drawn.draw(WIDE).svg()}</div>'
-        f'<div class="narrow">{drawn.draw(NARROW).svg()}</div>{notes}'
+        f'<p>{safe(drawn.description)}</p></figcaption><div class="wide">{drawn.draw(WIDE).to_svg()}</div>'
+        f'<div class="narrow">{drawn.draw(NARROW).to_svg()}</div>{notes}'
         f"<details><summary>Numbers<span class=of> of {safe(drawn.title)}</span></summary>"
         f"{table(drawn.title, drawn.head, drawn.rows, style=style)}"
         f'<p><a download="{safe(name)}.csv" href="{data}">CSV<span class=of> of {safe(drawn.title)}</span></a></p>'
@@ -114,17 +115,17 @@ def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
     )
 
 
-def _csv(drawn: Figure) -> str:
-    """Return numbers with six digits; what is not known is an empty cell."""
+def _to_csv(drawn: Figure) -> str:
+    """Return a figure's numbers as CSV with six digits. An unknown value is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_cell(title) for title in drawn.head])
-    writer.writerows([_cell(value) for value in row] for row in drawn.rows)
+    writer.writerow([_csv_cell(title) for title in drawn.head])
+    writer.writerows([_csv_cell(value) for value in row] for row in drawn.rows)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     if isinstance(value, str):
-        shown = printable(value)
-        return f"'{shown}" if shown[:1] in _FIRST_NUMBER else shown
+        text = printable(value)
+        return f"'{text}" if text[:1] in _FIRST_NUMBER else text
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,7 +1,7 @@
-"""The live view as a small page on loopback, for long runs: ``--cloudbench-live PORT``.
+"""A small page with the progress of a long run, served on loopback: ``--cloudbench-live PORT``.
 
-What may live here: the page and its server. Its figures are those of the report. Whoever knows the address, which has a
-random token, can read; nobody can write. Nothing is loaded from elsewhere, and without JavaScript the page reloads.
+Its figures are those of the report. Anybody who knows the address, which contains a random token, can read the page.
+Nobody can change anything. The page loads nothing from elsewhere. Without JavaScript, it reloads itself.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import Digest
 from pytest_cloudbench.report.figures import Figure, times
 from pytest_cloudbench.report.html import safe
-from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, duration, figures
+from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, format_duration, format_figures
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.support.clock import now_ns
 
 _SLOW_S = 5.0
-"""How long a request may take to arrive."""
-_SHARE, _LEAST_S = 0.002, 2.0
-"""The most of one core that drawing figures may take, which sets how often they are drawn anew; and the least time."""
-_KEPT = 8
-"""Experiments whose figures are kept as they were drawn."""
-_REST = re.compile(r"(?:([1-9][0-9]{0,5})/)?(now|figures)?")
+"""The maximum time until a request has arrived."""
+_MOST_CORE_SHARE, _SHORTEST_REDRAW_S = 0.002, 2.0
+"""The maximum share of one core for drawing figures, which limits how often they are redrawn, and the minimum time
+between two drawings."""
+_MOST_CACHED = 8
+"""The number of experiments whose figures are cached."""
+_PATH_PARTS = re.compile(r"(?:([1-9][0-9]{0,5})/)?(now|figures)?")
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """Figures of one experiment: which drawing it is, of which state, and its HTML."""
+    """Figures of one experiment: the number of the drawing, the version of the experiment, and the HTML."""
 
     number: int
     version: int
@@ -51,7 +52,7 @@ class LivePage:
     Args:
         port: on the loopback interface; 0 for any that is free.
         read: the session's progress.
-        digests: what the figures of its experiments need.
+        digests: the digests of its experiments, for figures.
 
     Attributes:
         address: of the page, with its token.
@@ -59,7 +60,7 @@ class LivePage:
 
     def __init__(self, port: int, read: Callable[[], Overview], digests: LiveDigests) -> None:
         self._read, self._digests = read, digests
-        self._lock, self._drawn, self._count, self._next_ns = threading.Lock(), dict[str, _Drawing](), 0, 0
+        self._lock, self._cached_drawings, self._count, self._next_ns = threading.Lock(), dict[str, _Drawing](), 0, 0
         token = secrets.token_urlsafe(24)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
@@ -81,62 +82,71 @@ class LivePage:
         self._thread.join()
 
     def _answer(self, path: str, nonce: str) -> str | None:
-        """Return what is at an address, None if nothing is; ``nonce`` is what the Content-Security-Policy allows."""
+        """Return the page or the part at a path, or None if there is none. The page's policy allows ``nonce``."""
         if not hmac.compare_digest(path.encode("utf-8", "replace")[: len(self._own)], self._own):
             return None
-        rest, overview = _REST.fullmatch(path[len(self._own) :]), self._read()
-        if rest is None:
+        match, overview = _PATH_PARTS.fullmatch(path[len(self._own) :]), self._read()
+        if match is None:
             return None
-        number, what = int(rest[1] or 0), rest[2]
+        number, part = int(match[1] or 0), match[2]
         if number > len(overview.experiments):
             return None
-        shown = overview.experiments[number - 1].nodeid if number else self._current(overview)
-        drawing = self._drawing(shown) if shown is not None else _Drawing(0, 0, "")
-        if what == "figures":
+        shown = overview.experiments[number - 1].nodeid if number else self._shown_experiment(overview)
+        drawing = self._current_drawing(shown) if shown is not None else _Drawing(0, 0, "")
+        if part == "figures":
             return drawing.text
-        now, experiments = _now(overview, shown, drawing.number), self._all(overview, shown, "../" if number else "")
-        return now + experiments if what == "now" else _page(now, drawing.text, experiments, nonce)
+        now, experiments = (
+            _render_now(overview, shown, drawing.number),
+            self._experiment_list(overview, shown, "../" if number else ""),
+        )
+        return now + experiments if part == "now" else _render_page(now, drawing.text, experiments, nonce)
 
-    def _current(self, overview: Overview) -> str | None:
+    def _shown_experiment(self, overview: Overview) -> str | None:
         """Return the experiment that is running, or that ran last."""
         return overview.progress.nodeid if overview.progress is not None else self._digests.latest
 
-    def _drawing(self, nodeid: str) -> _Drawing:
-        """Return the figures of an experiment, drawn anew if there is news and drawing has not taken too much."""
+    def _current_drawing(self, nodeid: str) -> _Drawing:
+        """Return the figures of an experiment. They are redrawn if there are new reports and enough time has passed."""
         version = self._digests.version(nodeid)
         if version is None:
             return _Drawing(0, 0, "<p>Not measured yet.</p>")
         with self._lock:
-            kept = self._drawn.get(nodeid)
-            if kept is not None and (kept.version == version or now_ns() < self._next_ns):
-                return kept
-            begun_ns = time.thread_time_ns()
-            text = "".join(html.figure(each, each.name, "h3") for each in drawings(nodeid, self._digests.of(nodeid)))
+            cached = self._cached_drawings.get(nodeid)
+            if cached is not None and (cached.version == version or now_ns() < self._next_ns):
+                return cached
+            begin_ns = time.thread_time_ns()
+            text = "".join(
+                html.figure(figure, figure.name, "h3")
+                for figure in draw_experiment(nodeid, self._digests.digests_of(nodeid))
+            )
             self._count += 1
-            self._drawn.pop(nodeid, None)
-            made = self._drawn[nodeid] = _Drawing(
+            self._cached_drawings.pop(nodeid, None)
+            drawing = self._cached_drawings[nodeid] = _Drawing(
                 self._count, version, f'<div class="figs">{text}</div>' if text else "<p>No operation has ended.</p>"
             )
-            if len(self._drawn) > _KEPT:
-                del self._drawn[next(iter(self._drawn))]
-            took_ns = time.thread_time_ns() - begun_ns
-            self._next_ns = now_ns() + max(round(_LEAST_S * 1e9), round(took_ns / _SHARE))
-            return made
+            if len(self._cached_drawings) > _MOST_CACHED:
+                del self._cached_drawings[next(iter(self._cached_drawings))]
+            took_ns = time.thread_time_ns() - begin_ns
+            self._next_ns = now_ns() + max(round(_SHORTEST_REDRAW_S * 1e9), round(took_ns / _MOST_CORE_SHARE))
+            return drawing
 
-    def _all(self, overview: Overview, shown: str | None, up: str) -> str:
-        rows = "".join(self._row(number, each, shown, up) for number, each in enumerate(overview.experiments, 1))
+    def _experiment_list(self, overview: Overview, shown: str | None, up: str) -> str:
+        rows = "".join(
+            self._experiment_item(number, experiment, shown, up)
+            for number, experiment in enumerate(overview.experiments, 1)
+        )
         return f'<section id="all"><h2>Experiments</h2><ol class="all">{rows}</ol></section>'
 
-    def _row(self, number: int, experiment: ExperimentRow, shown: str | None, up: str) -> str:
+    def _experiment_item(self, number: int, experiment: ExperimentRow, shown: str | None, up: str) -> str:
         name = safe(experiment.nodeid)
         if self._digests.version(experiment.nodeid) is not None:
             current = ' aria-current="true"' if experiment.nodeid == shown else ""
             name = f'<a href="{up}{number}/"{current}>{name}</a>'
-        took = "" if experiment.took_s is None else f" <span class=soft>{duration(experiment.took_s)}</span>"
+        took = "" if experiment.took_s is None else f" <span class=soft>{format_duration(experiment.took_s)}</span>"
         return f"<li><b>{safe(experiment.state)}</b> {name}{took}</li>"
 
 
-def drawings(nodeid: str, digests: Mapping[str, Digest]) -> list[Figure]:
+def draw_experiment(nodeid: str, digests: Mapping[str, Digest]) -> list[Figure]:
     """Return the report's figures of an experiment: response times of its runs, and its latest run over time."""
     name = nodeid.rpartition("::")[2] or nodeid
     distribution = times.distribution(name, digests)
@@ -170,15 +180,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, has_body: bool) -> None:
         hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or hosts[0] not in self.server.hosts:  # a name that another page has had resolved to here
+        if len(hosts) != 1 or hosts[0] not in self.server.hosts:  # another page may resolve its own name to loopback
             self._send(403, "Wrong Host header: open the address that the run has printed.\n", "text/plain", has_body)
             return
         nonce = secrets.token_urlsafe(16)
-        found = self.server.answer(self.path, nonce)
-        if found is None:
+        text = self.server.answer(self.path, nonce)
+        if text is None:
             self._send(404, "Not here: open the address that the run has printed.\n", "text/plain", has_body)
             return
-        self._send(200, found, "text/html", has_body, nonce)
+        self._send(200, text, "text/html", has_body, nonce)
 
     def _send(self, status: int, text: str, kind: str, has_body: bool, nonce: str = "") -> None:
         data = text.encode()
@@ -203,14 +213,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to pytest."""
+        """Log nothing, since the terminal belongs to pytest."""
 
 
 # --- the page ---
 
 
-def _page(now: str, figures: str, experiments: str, nonce: str) -> str:
-    """The whole page; ``nonce`` is what the Content-Security-Policy allows."""
+def _render_page(now: str, figures: str, experiments: str, nonce: str) -> str:
+    """Return the whole page. Its Content-Security-Policy allows ``nonce``."""
     style = read_page_part("report.css") + read_page_part("live.css")
     script = read_page_part("report.js") + read_page_part("live.js")
     return (
@@ -218,7 +228,7 @@ def _page(now: str, figures: str, experiments: str, nonce: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<title>cloudbench: live</title><link rel="icon" href="data:,">'
         '<noscript><meta http-equiv="refresh" content="5"></noscript>'
-        f'<style nonce="{nonce}">{style}</style></head><body>{html.patterns()}'
+        f'<style nonce="{nonce}">{style}</style></head><body>{html.pattern_definitions()}'
         '<header><h1>cloudbench</h1><p id="state" role="status">live</p>'
         '<button id="pause" type="button" aria-pressed="false" hidden>Pause updates</button></header>'
         f'<main>{now}<section id="figures">{figures}</section>{experiments}</main>'
@@ -226,20 +236,20 @@ def _page(now: str, figures: str, experiments: str, nonce: str) -> str:
     )
 
 
-def _now(overview: Overview, shown: str | None, drawn: int) -> str:
-    """What changes often: the summary, and the running experiment if it is shown."""
+def _render_now(overview: Overview, shown: str | None, drawn: int) -> str:
+    """Return the part that changes often: the summary, and the progress of the running experiment if it is shown."""
     progress = overview.progress
-    parts = [f"<p>{safe(overview.count())}; {duration(overview.elapsed_s)}</p>"]
+    parts = [f"<p>{safe(overview.count())}; {format_duration(overview.elapsed_s)}</p>"]
     if progress is not None and progress.nodeid == shown:
-        parts.append(_running(progress))
+        parts.append(_render_progress(progress))
     else:
         parts.append("<p>No run is in progress.</p>" if progress is None else "")
         parts.append(f"<h2>{safe(shown)}</h2>" if shown is not None else "")
     return f'<div id="now" data-drawn="{drawn}">{"".join(parts)}</div>'
 
 
-def _running(progress: Progress) -> str:
-    groups = "".join(f"<li>{safe(group)}</li>" for group in figures(progress))
+def _render_progress(progress: Progress) -> str:
+    groups = "".join(f"<li>{safe(group)}</li>" for group in format_figures(progress))
     run = f", run {progress.run}" if progress.run > 1 else ""
     return (
         f"<h2>{safe(progress.nodeid)}{run}</h2>"

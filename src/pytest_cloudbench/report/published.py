@@ -1,6 +1,6 @@
-"""Published tables as text, each value in its own unit, with the values of a run in columns beside them.
+"""Published tables as text, with the measured values of a run in further columns.
 
-A value that is not known is a dash, never a zero. There is no ratio to zero.
+An unknown value is a dash, never a zero. There is no ratio to zero.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pytest_cloudbench.report.quantities import format_number, format_share, for
 from pytest_cloudbench.results.published import Measured, Row, Table
 
 
-def overview(tables: Sequence[Table]) -> list[str]:
-    """Return one line for each table."""
+def render_overview(tables: Sequence[Table]) -> list[str]:
+    """Return an overview with one line for each table."""
     rows = [["table", "rows", "what it holds"]]
     rows += [[table.name, str(len(table.rows)), table.of] for table in tables]
-    return _align_columns(rows, left={0, 2})
+    return _align_columns(rows, left_aligned={0, 2})
 
 
-def render(table: Table) -> list[str]:
-    """Return a table with the values that each provider measured, how far apart they are, and what is allowed."""
+def render_table(table: Table) -> list[str]:
+    """Return a table with the measured values of each provider, their difference, and the allowed range."""
     heads = list(dict.fromkeys(name for row in table.rows for name in row.params))
     units = dict.fromkeys(row.unit for row in table.rows)
-    providers = list(dict.fromkeys(each.provider for row in table.rows for each in row.measured))
-    bounded = {each.provider for row in table.rows for each in row.measured if each.allowed is not None}
+    providers = list(dict.fromkeys(measured.provider for row in table.rows for measured in row.measured))
+    bounded = {measured.provider for row in table.rows for measured in row.measured if measured.allowed is not None}
     unit = next(iter(units)) if len(units) == 1 else ""
     head = [*heads, *([] if unit else ["unit"]), "published"]
     rows = [
@@ -41,18 +41,23 @@ def render(table: Table) -> list[str]:
         cells = [format_value(row.params.get(name)) for name in heads]
         cells += [*([] if unit else [row.unit]), _format_published(row.value, row.unit)]
         for provider in providers:
-            mine = [each for each in row.measured if each.provider == provider]
-            cells.append("; ".join(_format_measured(each, row) for each in mine) or "-")
-            cells.append("; ".join(format_distance(each.value, row.value, row.unit) for each in mine) or "-")
+            mine = [measured for measured in row.measured if measured.provider == provider]
+            cells.append("; ".join(_format_measured(measured, row) for measured in mine) or "-")
+            cells.append("; ".join(format_distance(measured.value, row.value, row.unit) for measured in mine) or "-")
             if provider in bounded:
-                cells.append("; ".join(dict.fromkeys(format_bounds(each.allowed, row.unit) for each in mine)) or "-")
+                cells.append(
+                    "; ".join(dict.fromkeys(format_bounds(measured.allowed, row.unit) for measured in mine)) or "-"
+                )
         rows.append(cells)
-    text = {at for at, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)}
+    text_columns = {
+        index for index, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)
+    }
     what = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
-    lines = [f"{table.name}: {what}", f"{table.source} ({table.date})", "", *_align_columns(rows, left=text), ""]
-    measured = [each for row in table.rows for each in row.measured]
-    lines += [f"? {doubt}" for doubt in dict.fromkeys(doubt for each in measured for doubt in each.doubts)]
-    if any(each.is_emulated for each in measured):
+    body = _align_columns(rows, left_aligned=text_columns)
+    lines = [f"{table.name}: {what}", f"{table.source} ({table.date})", "", *body, ""]
+    values = [measured for row in table.rows for measured in row.measured]
+    lines += [f"? {doubt}" for doubt in dict.fromkeys(doubt for measured in values for doubt in measured.doubts)]
+    if any(measured.is_emulated for measured in values):
         lines.append("note: an emulated run measures the client and the loopback, not the service")
     return [*lines, *(f"note: {note}" for note in table.notes)]
 
@@ -65,15 +70,15 @@ def _format_published(value: float | None, unit: str) -> str:
     return format_share(value / 100) if unit == "%" else format_number(value, 6)
 
 
-def _format_measured(each: Measured, row: Row) -> str:
-    return _format_published(each.value, row.unit) + ("?" if each.doubts else "")
+def _format_measured(measured: Measured, row: Row) -> str:
+    return _format_published(measured.value, row.unit) + ("?" if measured.doubts else "")
 
 
-def _align_columns(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]], left_aligned: set[int]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.ljust(width) if at in left else cell.rjust(width)
-                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(cell.ljust(width) if index in left_aligned else cell.rjust(width)
+                  for index, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]  # fmt: skip
     return [lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]

@@ -1,7 +1,7 @@
-"""Numbers as people read them. Every table, caption and figure formats and rounds here.
+"""Formats and rounding of numbers for every table, caption and figure.
 
 A duration, size or rate has three significant digits, and from 1,000 on all digits before the point. Other numbers have
-four, since a ratio such as 1.004 would become 1 otherwise. A value that is not known is a dash, never a zero.
+four, since a ratio such as 1.004 would become 1 otherwise. An unknown value is a dash, never a zero.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def format_seconds(value: float) -> str:
     """Return a duration in the unit that suits it: ``850 us``, ``12 ms``, ``1.5 s``, ``3 min``."""
     if value == 0:
         return "0 s"
-    for below, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
-        if abs(value) < below * 0.9995:
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        if abs(value) < limit * 0.9995:
             return f"{format_number(value * factor)} {unit}"
     return f"{format_number(value / 3600)} h"
 
@@ -46,14 +46,14 @@ def format_milliseconds(value: float) -> str:
 
 def format_bytes(value: float) -> str:
     """Return a number of bytes in powers of 1,000: ``5.12 kB``, ``100 MB``."""
-    for below, factor, unit in ((1e3, 1.0, "B"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB")):
-        if abs(value) < below * 0.9995:
+    for limit, factor, unit in ((1e3, 1.0, "B"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB")):
+        if abs(value) < limit * 0.9995:
             return f"{format_number(value * factor)} {unit}"
     return f"{format_number(value * 1e-9)} GB"
 
 
 def format_chosen_size(size_bytes: int) -> str:
-    """Return the size that a test chose, exactly as people name it: ``512 KiB``, ``10 MB``, ``10,001 B``."""
+    """Return the size of a test's parameter exactly, in its usual unit: ``512 KiB``, ``10 MB``, ``10,001 B``."""
     for factor, unit in ((10**9, "GB"), (2**30, "GiB"), (10**6, "MB"), (2**20, "MiB"), (10**3, "kB"), (2**10, "KiB")):
         if size_bytes and size_bytes % factor == 0:
             return f"{size_bytes // factor:,} {unit}"
@@ -86,7 +86,7 @@ def format_points(difference: float) -> str:
 
 
 def format_with_unit(value: float | None, unit: str) -> str:
-    """Return a value of a unit of ``METRICS``; a unit that is not known there follows the number."""
+    """Return a value in a unit of ``METRICS``. An unknown unit is appended to the number."""
     if value is None:
         return UNKNOWN
     if unit == "1 is yes":
@@ -97,18 +97,18 @@ def format_with_unit(value: float | None, unit: str) -> str:
 
 
 def format_parameter(name: str, value: Any) -> str:
-    """Return the value of a test's parameter; a number of bytes is a size that the test chose."""
+    """Return the value of a test's parameter. A parameter whose name ends in ``_bytes`` is a size."""
     is_size = name.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool)
     return format_chosen_size(value) if is_size else format_value(value)
 
 
 def format_metric(value: float | None, metric: str) -> str:
-    """Return the value of a metric, or of another number of an entry, with its unit."""
+    """Return the value of a metric or another number of an entry, with its unit."""
     return format_with_unit(value, METRICS[metric].unit if metric in METRICS else "")
 
 
 def format_value(value: Any) -> str:
-    """Return anything that an entry may hold for a cell of a table. Nothing, or an empty collection, is a dash."""
+    """Return any value of an entry for a cell of a table. None and empty collections are a dash."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -116,7 +116,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {format_value(each)}" for key, each in value.items()) or UNKNOWN
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items()) or UNKNOWN
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(format_value, value)) or UNKNOWN
     return UNKNOWN if value is None else str(value)

@@ -1,7 +1,7 @@
-"""Runs as Markdown, for people who look at a CI job: what is broken first, then every experiment, then what to doubt.
+"""Summary of runs in Markdown for a CI job, with the broken experiments first, and the doubts at the end.
 
-What may live here: turning entries into GitHub's Markdown, which GitLab reads too. Names and texts may come from
-anybody: none of them can become a link, a mention, a tag or another cell. What is unknown is a dash and counted.
+It is GitHub's Markdown, which GitLab supports, too. Names and texts may come from anybody, and none of them can become
+a link, a mention, a tag or another cell. Unknown values are dashes, and are counted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
-from pytest_cloudbench.report.export import StoredRun, doubts_of, emulated_text, is_comparison
-from pytest_cloudbench.report.table import column
+from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
+from pytest_cloudbench.report.table import column_of
 
 _OF_RUN = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p95", "response_p99",
     "lateness_p99",
 )  # fmt: skip
 _MOST_COLUMNS, _MOST_ROWS, _MOST_COMPARISONS, _MOST_LINES, _LONGEST = 9, 500, 50, 200, 300
-"""What keeps a summary below the 1 MiB that GitHub shows."""
+"""Limits that keep a summary below the 1 MiB that GitHub shows."""
 
 _NOT_STORED = ""
 _VERDICTS = {
@@ -35,51 +35,51 @@ _UNKNOWN = "-"
 _PLAIN = re.compile(r"[^`|\\]*")
 _ACTIVE = re.compile(r"[&<>|\\`*\[\]~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LINKS = re.compile(r"@(?=\w)|:(?=//)|w(?=\.)", re.IGNORECASE)
-"""Where GitHub would begin a mention or a link in plain text; an empty comment in between prevents it."""
+"""The beginning of a mention or a link in plain text. An empty comment after it prevents that GitHub makes a link."""
 
 _Entry = tuple[str, Mapping[str, Any]]
 
 
-def summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remark: str = "") -> str:
+def render_summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remark: str = "") -> str:
     """Return a section for each run.
 
     Args:
-        runs: what to show.
-        metrics: the columns, names in ``METRICS``; empty: those that an experiment of its kind is known by.
-        remark: what else is known of the session, in one line.
+        runs: the runs to show.
+        metrics: the columns, names in ``METRICS``. If there are none, the usual ones for the kind of experiment.
+        remark: a remark on the session, in one line.
     """
     lines: list[str] = []
     for run in runs:
-        lines += [f"## cloudbench: {_code(run.name)}", "", *_about(run, remark), ""]
-        ordered = sorted(run.entries, key=lambda entry: [*_VERDICTS].index(_verdict(entry[1])))
-        lines += _tables([entry for entry in ordered if not is_comparison(entry[1])], metrics)
-        lines += _comparisons([entry for entry in ordered if is_comparison(entry[1])])
-        lines += _list("Broken", _lines(ordered, "broken"))
-        lines += _list("Inconclusive", _lines(ordered, "inconclusive"))
-        lines += _list("Not met", _lines(ordered, _NOT_STORED))
-        lines += _list("Doubts: these numbers may be wrong", _doubts(ordered))
-        lines += _list("Notes", _notes(ordered))
+        lines += [f"## cloudbench: {_escape_code(run.name)}", "", *_run_header(run, remark), ""]
+        ordered = sorted(run.entries, key=lambda entry: [*_VERDICTS].index(_worst_verdict(entry[1])))
+        lines += _experiment_tables([entry for entry in ordered if not is_comparison(entry[1])], metrics)
+        lines += _comparison_table([entry for entry in ordered if is_comparison(entry[1])])
+        lines += _render_list("Broken", _unmet_lines(ordered, "broken"))
+        lines += _render_list("Inconclusive", _unmet_lines(ordered, "inconclusive"))
+        lines += _render_list("Not met", _unmet_lines(ordered, _NOT_STORED))
+        lines += _render_list("Doubts: these numbers may be wrong", _doubt_lines(ordered))
+        lines += _render_list("Notes", _note_lines(ordered))
     return "\n".join(lines)
 
 
-def _about(run: StoredRun, remark: str) -> Iterator[str]:
-    counted = Counter(_verdict(info) for _, info in run.entries)
-    told = [f"{count} {word}" for verdict, word in _COUNTED if (count := counted[verdict])]
+def _run_header(run: StoredRun, remark: str) -> Iterator[str]:
+    counted = Counter(_worst_verdict(info) for _, info in run.entries)
+    counts_text = [f"{count} {word}" for verdict, word in _COUNTED if (count := counted[verdict])]
     count = len(run.entries)
     experiments = "no experiment was measured" if not count else f"{count} experiment{'s' * (count > 1)}"
-    yield f"**{experiments}{': ' if told else ''}{', '.join(told)}**"
+    yield f"**{experiments}{': ' if counts_text else ''}{', '.join(counts_text)}**"
     if remark:
-        yield f"<br>{_text(remark)}"
-    known = [f"commit {_code(run.commit[:12])}"] if run.commit else []
-    known += [f"branch {_code(run.branch)}"] if run.branch else []
+        yield f"<br>{_escape_text(remark)}"
+    details = [f"commit {_escape_code(run.commit[:12])}"] if run.commit else []
+    details += [f"branch {_escape_code(run.branch)}"] if run.branch else []
     if run.time_ms is not None:
-        known.append(f"{datetime.fromtimestamp(run.time_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC")
-    known += [
-        _text(machine)
+        details.append(f"{datetime.fromtimestamp(run.time_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC")
+    details += [
+        _escape_text(machine)
         for machine in dict.fromkeys(str(info["machine"]) for _, info in run.entries if info.get("machine"))
     ]
-    if known:
-        yield f"<br>{'; '.join(known)}"
+    if details:
+        yield f"<br>{'; '.join(details)}"
     if any(emulated_text(info) for _, info in run.entries):
         yield "<br>Emulated services measure the client and the loopback, not the service."
 
@@ -90,34 +90,34 @@ _COUNTED = (
 )  # fmt: skip
 
 
-def _verdict(info: Mapping[str, Any]) -> str:
-    """Return the worse of the verdict by expectations and the answer of the regression gate."""
-    given = (info.get("verdict"), _gate(info).get("answer"))
-    known = [verdict for verdict in given if isinstance(verdict, str) and verdict in _VERDICTS]
-    return min(known, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
+def _worst_verdict(info: Mapping[str, Any]) -> str:
+    """Return the verdict by expectations or the answer of the regression gate, whichever is worse."""
+    stored = (info.get("verdict"), _gate_outcome(info).get("answer"))
+    verdicts = [verdict for verdict in stored if isinstance(verdict, str) and verdict in _VERDICTS]
+    return min(verdicts, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
 
 
-def _gate(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def _gate_outcome(info: Mapping[str, Any]) -> Mapping[str, Any]:
     gate = info.get("gate")
     return gate if isinstance(gate, dict) else {}
 
 
-def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
-    """Yield a table for each kind of experiment, and how many numbers are unknown."""
+def _experiment_tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
+    """Yield a table for each kind of experiment, and the count of unknown numbers."""
     shown, unknown = entries[:_MOST_ROWS], 0
     kinds: dict[tuple[str, ...], list[_Entry]] = {}
     for entry in shown:
-        kinds.setdefault(_keys(entry[1], metrics), []).append(entry)
+        kinds.setdefault(_column_keys(entry[1], metrics), []).append(entry)
     for keys, members in kinds.items():
-        yield f"| verdict | experiment | provider |{''.join(f' {_text(column(key)[0])} |' for key in keys)}"
+        yield f"| verdict | experiment | provider |{''.join(f' {_escape_text(column_of(key)[0])} |' for key in keys)}"
         yield f"|---|---|---|{'---:|' * len(keys)}"
         for fullname, info in members:
-            cells = [_cell(key, info.get(key)) for key in keys]
+            cells = [_format_cell(key, info.get(key)) for key in keys]
             unknown += cells.count(_UNKNOWN)
             emulated = emulated_text(info)
-            doubt = " **?**" if doubts_of(info) else ""
-            provider = _code(str(info.get("provider", ""))) + (f" ({emulated})" if emulated else "")
-            yield f"| {_VERDICTS[_verdict(info)]} | {_code(fullname)}{doubt} | {provider} | {' | '.join(cells)} |"
+            name = _escape_code(fullname) + (" **?**" if entry_doubts(info) else "")
+            provider = _escape_code(str(info.get("provider", ""))) + (f" ({emulated})" if emulated else "")
+            yield f"| {_VERDICTS[_worst_verdict(info)]} | {name} | {provider} | {' | '.join(cells)} |"
         yield ""
     if unknown:
         yield f"{unknown} {'number is' if unknown == 1 else 'numbers are'} unknown: {_UNKNOWN}"
@@ -127,8 +127,8 @@ def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
         yield ""
 
 
-def _comparisons(entries: Sequence[_Entry]) -> Iterator[str]:
-    """Yield a table of two sides that were measured in turns; B is compared with A."""
+def _comparison_table(entries: Sequence[_Entry]) -> Iterator[str]:
+    """Yield the table of comparisons of side B with side A, which were measured in turns."""
     if not entries:
         return
     yield "### A versus B"
@@ -136,53 +136,57 @@ def _comparisons(entries: Sequence[_Entry]) -> Iterator[str]:
     yield f"| verdict | experiment |{''.join(f' {title} |' for title in versus.TITLES)}"
     yield f"|---|---|---|{'---:|' * (len(versus.TITLES) - 2)}---|"
     for fullname, info in entries[:_MOST_COMPARISONS]:
-        told = info["versus"]
-        sides = " versus ".join(_code(str(told.get(side))) for side in "AB")
-        begin = f"| {_VERDICTS[_verdict(info)]} | {_code(fullname)}{' **?**' if doubts_of(info) else ''}: {sides} |"
-        for row in versus.cells(told) or [(_UNKNOWN,) * len(versus.TITLES)]:
-            yield f"{begin}{''.join(f' {_text(cell)} |' for cell in row)}"
-            begin = "| | |"
+        comparison = info["versus"]
+        sides = " versus ".join(_escape_code(str(comparison.get(side))) for side in "AB")
+        name = _escape_code(fullname) + (" **?**" if entry_doubts(info) else "")
+        row_start = f"| {_VERDICTS[_worst_verdict(info)]} | {name}: {sides} |"
+        for row in versus.comparison_cells(comparison) or [(_UNKNOWN,) * len(versus.TITLES)]:
+            yield f"{row_start}{''.join(f' {_escape_text(cell)} |' for cell in row)}"
+            row_start = "| | |"
     yield ""
     if len(entries) > _MOST_COMPARISONS:
         yield f"{len(entries) - _MOST_COMPARISONS} more comparisons are left out here, and are in the stored run."
         yield ""
 
 
-def _keys(info: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
+def _column_keys(info: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
     if metrics:
         return tuple(metrics)
     keys = _OF_RUN if "operation" in info else [key for key in info if key in METRICS]
     return tuple(key for key in keys if key in info)[:_MOST_COLUMNS]
 
 
-def _cell(key: str, value: Any) -> str:
-    return _text(column(key)[2](value)) if is_finite(value) else _UNKNOWN
+def _format_cell(key: str, value: Any) -> str:
+    return _escape_text(column_of(key)[2](value)) if is_finite(value) else _UNKNOWN
 
 
-def _lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:
-    """Yield what is not met in entries with a verdict."""
+def _unmet_lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:
+    """Yield the unmet expectations and gate lines of the entries with a verdict."""
     for fullname, info in entries:
-        if _verdict(info) == verdict:
-            gate = _texts(_gate(info), "lines") if _gate(info).get("answer") == verdict else []
-            yield from (f"{_code(fullname)}: {_text(line)}" for line in [*_texts(info, "expectations_unmet"), *gate])
+        if _worst_verdict(info) == verdict:
+            gate = _text_list(_gate_outcome(info), "lines") if _gate_outcome(info).get("answer") == verdict else []
+            yield from (
+                f"{_escape_code(fullname)}: {_escape_text(line)}"
+                for line in [*_text_list(info, "expectations_unmet"), *gate]
+            )
 
 
-def _doubts(entries: Sequence[_Entry]) -> Iterator[str]:
+def _doubt_lines(entries: Sequence[_Entry]) -> Iterator[str]:
     for fullname, info in entries:
-        yield from (f"{_code(fullname)}: {_text(doubt)}" for doubt in doubts_of(info))
+        yield from (f"{_escape_code(fullname)}: {_escape_text(doubt)}" for doubt in entry_doubts(info))
 
 
-def _notes(entries: Sequence[_Entry]) -> Iterator[str]:
-    yield from dict.fromkeys(_text(note) for _, info in entries for note in _texts(info, "notes"))
+def _note_lines(entries: Sequence[_Entry]) -> Iterator[str]:
+    yield from dict.fromkeys(_escape_text(note) for _, info in entries for note in _text_list(info, "notes"))
 
 
-def _texts(info: Mapping[str, Any], key: str) -> list[str]:
-    found = info.get(key)
-    return [str(each) for each in found] if isinstance(found, list) else []
+def _text_list(info: Mapping[str, Any], key: str) -> list[str]:
+    stored = info.get(key)
+    return [str(text) for text in stored] if isinstance(stored, list) else []
 
 
-def _list(title: str, found: Iterator[str]) -> Iterator[str]:
-    items = list(found)
+def _render_list(title: str, lines: Iterator[str]) -> Iterator[str]:
+    items = list(lines)
     if items:
         yield f"### {title}"
         yield ""
@@ -192,24 +196,24 @@ def _list(title: str, found: Iterator[str]) -> Iterator[str]:
         yield ""
 
 
-# --- what others have written ---
+# --- texts of unknown origin ---
 
 
-def _code(text: str) -> str:
-    """Return a name in the letters of a program."""
-    text = _printable(text)
+def _escape_code(text: str) -> str:
+    """Return a name as code."""
+    text = _printable_line(text)
     if _PLAIN.fullmatch(text):
         return f"`{text}`" if text.strip() else _UNKNOWN
-    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', text)}</code>"
+    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', text)}</code>"
 
 
-def _text(text: str) -> str:
-    """Return a text in which nothing has a meaning in Markdown or HTML."""
-    escaped = _ACTIVE.sub(lambda found: f"&#{ord(found[0])};", _printable(text))
-    return _LINKS.sub(lambda found: f"{found[0]}<!-- -->", escaped)
+def _escape_text(text: str) -> str:
+    """Escape everything in a text that has a meaning in Markdown or HTML."""
+    escaped = _ACTIVE.sub(lambda match: f"&#{ord(match[0])};", _printable_line(text))
+    return _LINKS.sub(lambda match: f"{match[0]}<!-- -->", escaped)
 
 
-def _printable(text: str) -> str:
-    """Return one line of at most ``_LONGEST`` characters."""
-    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+def _printable_line(text: str) -> str:
+    """Return a text in one line of at most ``_LONGEST`` characters."""
+    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

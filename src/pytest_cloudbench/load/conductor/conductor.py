@@ -149,7 +149,7 @@ class Conductor:
 
     def expect_items(self, nodeids: Sequence[str]) -> None:
         """Note the session's tests that measure something."""
-        self.meter.expect(nodeids)
+        self.meter.expect_experiments(nodeids)
         if self.entries.gate is not None:
             self.entries.gate.collected.update(nodeids)
 
@@ -168,7 +168,7 @@ class Conductor:
         return self.entries.gate.rule_on_item(ended) if self.entries.gate is not None else WhatToLog()
 
     def _add_progress(self, agent: str, report: ProgressReport) -> None:
-        self.meter.told(
+        self.meter.add_totals(
             agent, report.done, report.throttled, report.failed, report.sample_s, report.late_s, report.in_flight
         )
 
@@ -243,7 +243,7 @@ class Conductor:
         )  # fmt: skip
         self._write_recovery_note(run)
         planned_s = max(start.planned_s for start in payloads.values())
-        self.meter.begin(item.nodeid, load.ops, start_ns, planned_s, len(payloads), _run_remark(subject))
+        self.meter.begin_run(item.nodeid, load.ops, start_ns, planned_s, len(payloads), _run_remark(subject))
         self.on_start()
         return Started(start_ns)
 
@@ -286,7 +286,7 @@ class Conductor:
 
     def _finish_run(self, item: Item, payloads: Mapping[str, HandedIn]) -> Merged:
         """Merge, verify, store and judge a run that all agents are done with. Return the answer to all of them."""
-        self.meter.end()
+        self.meter.end_run()
         self.on_end()
         first = next(iter(payloads.values()))
         run = self._runs.pop(first.run)
@@ -369,7 +369,7 @@ class Conductor:
         if self._contests is not None:
             self._contests.end_test(nodeid, outcome)
         self.entries.record_outcome(nodeid, outcome)
-        self.meter.ended(nodeid, outcome)
+        self.meter.end_experiment(nodeid, outcome)
 
     def salvage(self, why: str) -> None:
         """Merge the runs that never reached their result, after Ctrl-C or the loss of the fleet."""

@@ -59,10 +59,10 @@ class Outputs:
     def _append_summary(self, path: Path, findings: Sequence[Finding], remark: str) -> None:
         """Append the summary to a file, into which other steps of a CI job may write, too."""
         from pytest_cloudbench.report.export import StoredRun
-        from pytest_cloudbench.report.summary import summary
+        from pytest_cloudbench.report.summary import render_summary
 
         entries = [(finding.nodeid, finding.info) for finding in findings]
-        text = summary([StoredRun(self._run_id, None, "", "", entries)], remark=remark)
+        text = render_summary([StoredRun(self._run_id, None, "", "", entries)], remark=remark)
         try:
             with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
                 file.write(f"{text}\n")

@@ -27,7 +27,7 @@ from pytest_cloudbench.load.conductor.conductor import Conductor
 from pytest_cloudbench.load.conductor.outputs import Outputs
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
-from pytest_cloudbench.report.live import Live, Spoken, terminal
+from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 from pytest_cloudbench.support import opening
@@ -98,7 +98,7 @@ class Serving:
         self._storage_folder: Path | None = None
         self._report_path: Path | None = None
         self._is_announced = False
-        self._live: Live | Spoken | None = None
+        self._live: Live | PeriodicProgress | None = None
         meter = self.conductor.meter
         self._page: LivePage | None = None
         if option.cloudbench_live is not None:
@@ -144,14 +144,14 @@ class Serving:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if "CI" in os.environ or reporter is None or not reporter.isatty:
             return None
-        keyboard = terminal("r")  # bypasses pytest's capture, which gives tests an empty standard input
+        keyboard = open_terminal("r")  # bypasses pytest's capture, which gives tests an empty standard input
         if keyboard is None:
             return None
         keyboard.close()
 
         def ask(question: str) -> bool:
             self._say(question)
-            typed = terminal("r")
+            typed = open_terminal("r")
             if typed is None:
                 return False
             with typed:
@@ -208,14 +208,15 @@ class Serving:
 
     def summarize(self, reporter: Any) -> None:
         """Write the table of all experiments, at the end."""
-        from pytest_cloudbench.report.comparison import compared
+        from pytest_cloudbench.report.comparison import compared_experiments
         from pytest_cloudbench.report.table import markup, render
 
         findings, comparisons = self.entries.findings, self.entries.comparisons
         if not findings and not comparisons:
             return
         verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
-        if verbosity == -1 and (names := compared(findings)):  # -q: one table, and only the doubts of others
+        # With -q, there is one table of all providers, and only the doubts of other experiments.
+        if verbosity == -1 and (names := compared_experiments(findings)):
             compared_findings = [finding for finding in findings if finding.experiment in names]
             lines = render([finding for finding in findings if finding not in compared_findings], width, verbosity)
             lines += render(compared_findings, width, -2)
@@ -253,13 +254,13 @@ class Serving:
 
     def _write_provider_table(self, reporter: Any) -> None:
         """Write the table that compares providers, one below the other, if there are several."""
-        from pytest_cloudbench.report.comparison import comparison, emphasized
+        from pytest_cloudbench.report.comparison import emphasize_best, render_comparison
 
-        lines = comparison(self.entries.findings, reporter._tw.fullwidth)
+        lines = render_comparison(self.entries.findings, reporter._tw.fullwidth)
         if lines:
             reporter.section("cloudbench: providers compared")
         for line in lines:
-            reporter.write_line(emphasized(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
+            reporter.write_line(emphasize_best(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
 
     def _show_progress(self) -> None:
         """Show progress from the first experiment on, continuously on a terminal and occasionally elsewhere."""
@@ -270,12 +271,12 @@ class Serving:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if self._live is not None or reporter is None or self.config.option.verbose < 0:
             return
-        stream = terminal() if reporter.isatty else None
+        stream = open_terminal() if reporter.isatty else None
         if stream is not None:
             prints = not self._is_distributed and self.config.option.capture == "no"
             self._live = Live(stream, self.conductor.meter.overview, is_single=prints)
         elif not reporter.isatty:
-            self._live = Spoken(
+            self._live = PeriodicProgress(
                 self._say if self._is_distributed else self._open_past_capture(), self.conductor.meter.overview
             )
         if self._live is not None:
@@ -373,19 +374,19 @@ class Serving:
         if not (name := self.config.option.cloudbench_report):
             return
         from pytest_cloudbench.load.gate.settings import read_settings
-        from pytest_cloudbench.report.gathering import Earlier, RunSeen, commit_text, of_session
-        from pytest_cloudbench.report.writing import write
+        from pytest_cloudbench.report.gathering import EarlierRuns, PageRun, format_commit, gather_session
+        from pytest_cloudbench.report.writing import write_page
         from pytest_cloudbench.results.index import Index
 
-        commit = commit_text(stored.read_commit(benchmarks.commit_info(self.config)))
+        commit = format_commit(stored.read_commit(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
         findings = [*self.entries.findings, *self.entries.comparisons]
-        gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records_folder)
+        gathered = gather_session(findings, PageRun(self.facts.run_id, None, commit), self._records_folder)
         folder = benchmarks.storage_folder(self.config)
         if folder is not None and folder.is_dir():
             margins = read_settings(self.config.rootpath, strict=False).margins
-            gathered.remember(Earlier(Index.open(folder), margins))
-        write(path, gathered)
+            gathered.add_earlier(EarlierRuns(Index.open(folder), margins))
+        write_page(path, gathered)
         self._report_path = path
 
     @property

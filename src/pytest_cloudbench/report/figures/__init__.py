@@ -1,7 +1,4 @@
-"""Figures of a report: a drawing, the numbers behind it, and words for both.
-
-What may live here: what a figure is. Each module beside it draws one family.
-"""
+"""Figures of a report. Each module of this package draws one family of them."""
 
 from __future__ import annotations
 
@@ -12,25 +9,25 @@ from typing import Any
 from pytest_cloudbench.report.svg import Canvas
 
 WIDE, NARROW = 540, 344
-"""Widths for which a figure is drawn, in units of its labels: on a page, and on a telephone."""
+"""Widths of a figure on a page and on a telephone, in the drawing's units (see ``svg``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure.
+    """A drawing, its description, and the numbers behind it.
 
     Attributes:
-        name: what its CSV file is called, without the ending.
-        title: what is drawn.
-        told: how to read it and what it shows, for everybody; also what a screen reader says.
+        name: the name of its CSV file, without the ending.
+        title: the heading above it.
+        description: how to read it and what it shows. A screen reader reads it aloud.
         draw: draws it for a width.
-        head, rows: the numbers behind it; None is "not known".
-        notes: where published values are from, and what limits them.
+        head, rows: the table of its numbers. None is an unknown value.
+        notes: sources of published values, and limits of the measurement.
     """
 
     name: str
     title: str
-    told: str
+    description: str
     draw: Callable[[int], Canvas]
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]

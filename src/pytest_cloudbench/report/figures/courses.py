@@ -1,6 +1,6 @@
-"""What went over the wire, or took CPU time, in the course of one experiment: a line for each client.
+"""Figures over the time of an experiment, such as bytes sent or CPU time used, with one line for each client.
 
-What may live here: the one figure that draws them all. Suites declare which list of an entry is drawn over which times.
+Suites declare which list of an entry is drawn over which times.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.report.figures import Figure
-from pytest_cloudbench.report.figures.curves import text_of
-from pytest_cloudbench.report.figures.quotes import quoted
+from pytest_cloudbench.report.figures.curves import value_format
+from pytest_cloudbench.report.figures.quotes import find_quotes
 from pytest_cloudbench.report.gathering import Measurement, line_name
 from pytest_cloudbench.report.quantities import format_seconds
 from pytest_cloudbench.report.scales import Linear
@@ -23,118 +23,128 @@ from pytest_cloudbench.results.suite import TimeCourse
 
 _MOST_POINTS = 200
 _MOST_SAID = 4
-"""Up to this many lines, words say where each ends; for more, the table does."""
+"""The description gives the last value of up to this many lines. For more lines, the table does."""
 
 _Point = tuple[float, float]
 
 
-def courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> list[Figure | str]:
-    """Return the figures over time that the experiments of one test function have, and why some have none."""
-    found: list[Figure | str] = []
+def draw_courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> list[Figure | str]:
+    """Return the figures over time for the experiments of one test function, and reasons for missing lines."""
+    figures: list[Figure | str] = []
     for row in rows:
-        lines = dict[str, list[_Point]]()
-        for each in members:
-            line = _line(row, each)
-            if isinstance(line, str):
-                found.append(f"{each.subject}: not drawn, {line}")
+        points_by_name = dict[str, list[_Point]]()
+        for measurement in members:
+            points = _course_points(row, measurement)
+            if isinstance(points, str):
+                figures.append(f"{measurement.subject}: not drawn, {points}")
             else:
-                lines[_name(each, members)] = line
-        found += [_figure(row, members, lines)] if lines else []
-    return found
+                points_by_name[_course_name(measurement, members)] = points
+        figures += [_build_figure(row, members, points_by_name)] if points_by_name else []
+    return figures
 
 
-def _name(each: Measurement, members: Sequence[Measurement]) -> str:
-    """Return what a line is called: whose it is, and the parameters that differ."""
-    alike = [other for other in members if other.params == each.params]
-    told = [f"{name.replace('_', ' ')} {value}" for name, value in each.params.items()
+def _course_name(measurement: Measurement, members: Sequence[Measurement]) -> str:
+    """Return the name of a line: its client and the parameters that differ among the members."""
+    twins = [other for other in members if other.params == measurement.params]
+    differing = [f"{name.replace('_', ' ')} {value}" for name, value in measurement.params.items()
             if any(other.params.get(name) != value for other in members)]  # fmt: skip
-    is_one = bool(told) and len(alike) == 1 and all(other.subject == each.subject for other in members)
-    return ", ".join(told if is_one else [line_name(each, alike), *told])
+    is_one = bool(differing) and len(twins) == 1 and all(other.subject == measurement.subject for other in members)
+    return ", ".join(differing if is_one else [line_name(measurement, twins), *differing])
 
 
-def _line(row: TimeCourse, each: Measurement) -> list[_Point] | str:
-    """Return the points of an entry, or why there are none."""
-    values, over = _numbers(each.info.get(row.values)), each.number(row.over) if row.over else 1.0
+def _course_points(row: TimeCourse, measurement: Measurement) -> list[_Point] | str:
+    """Return the points of an entry, or the reason why it has none."""
+    values, divisor = _read_numbers(measurement.info.get(row.values)), measurement.number(row.over) if row.over else 1.0
     if not values:
         return f"the entry's {row.values} is not a list of numbers"
-    if not over or over < 0:
+    if not divisor or divisor < 0:
         return f"the entry does not say its {row.over}"
-    step_s = each.number(row.times) if isinstance(row.times, str) else row.times
-    times = _numbers(each.info.get(row.times)) if isinstance(row.times, str) and step_s is None else []
+    step_s = measurement.number(row.times) if isinstance(row.times, str) else row.times
+    times = _read_numbers(measurement.info.get(row.times)) if isinstance(row.times, str) and step_s is None else []
     if step_s is not None and step_s > 0:
-        times = [(place + 1) * step_s for place in range(len(values))]
+        times = [(number + 1) * step_s for number in range(len(values))]
     if len(times) != len(values):
         return f"the entry does not say when its {row.values} were seen ({row.times})"
-    size = ceil(len(values) / _MOST_POINTS)  # a log of four hours is drawn from parts of more than a minute
+    size = ceil(len(values) / _MOST_POINTS)  # for a log of four hours, a point is the mean of more than a minute
     parts = [slice(first, first + size) for first in range(0, len(values), size)]
     if not row.is_sum:
         return [(times[part][-1], round(fmean(values[part]), 4)) for part in parts]
     sums = list(accumulate(values))
-    return [(0.0, 0.0), *((times[part][-1], sums[part][-1] / over) for part in parts)]
+    return [(0.0, 0.0), *((times[part][-1], sums[part][-1] / divisor) for part in parts)]
 
 
-def _numbers(found: Any) -> list[float]:
-    """Return a list of numbers, 0 or more each, or nothing."""
-    values = found if isinstance(found, list) else []
-    return [float(each) for each in values] if all(is_finite(each) and each >= 0 for each in values) else []
+def _read_numbers(stored: Any) -> list[float]:
+    """Return a stored list of non-negative numbers, or an empty list if it is anything else."""
+    values = stored if isinstance(stored, list) else []
+    return [float(number) for number in values] if all(is_finite(number) and number >= 0 for number in values) else []
 
 
-def _published(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
-    """Yield the time at which each published value holds, None for always, the value and words."""
+def _published_values(row: TimeCourse, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
+    """Yield each published value as its time (None if it holds at any time), the value and its label."""
     for y_key, x_key, words in row.published:
-        for given in (each.info["published"] for each in members):
-            y, x = given.get(y_key), given.get(x_key) if x_key else None
+        for published in (measurement.info["published"] for measurement in members):
+            y, x = published.get(y_key), published.get(x_key) if x_key else None
             if is_finite(y) and (is_finite(x) or not x_key):
                 yield None if x is None else float(x), float(y), words
                 break
 
 
-def _figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
-    quotes, text = quoted(row.quotes, members), text_of(row.y)
-    theirs = [
-        *_published(row, members),
-        *((None, each.value, " ".join([each.words, *each.bound.split()])) for each in quotes),
+def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
+    quotes, format_value = find_quotes(row.quotes, members), value_format(row.y)
+    published_points = [
+        *_published_values(row, members),
+        *((None, quote.value, " ".join([quote.words, *quote.bound.split()])) for quote in quotes),
     ]
     shown = list(lines.items())[:SERIES]
-    end_s = max([line[-1][0] for _, line in shown] + [x for x, _, _ in theirs if x is not None])
-    top = max([y for _, line in shown for _, y in line] + [y for _, y, _ in theirs])
+    end_s = max([line[-1][0] for _, line in shown] + [x for x, _, _ in published_points if x is not None])
+    top = max([y for _, line in shown for _, y in line] + [y for _, y, _ in published_points])
     y_words = row.y.removesuffix("_bytes").replace("_", " ")
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, row.title, told)
+        canvas = Canvas(width, 0, row.title, description)
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
-        entries += [("rule", "published")] if any(x is None for x, _, _ in theirs) else []
-        entries += [("published", "published")] if any(x is not None for x, _, _ in theirs) else []
-        head = canvas.legend(6, 14, entries, width - 4) + 34
-        x, y = Linear(0, end_s, format_seconds, fixed=True), Linear(0, top, text)
+        entries += [("rule", "published")] if any(x is None for x, _, _ in published_points) else []
+        entries += [("published", "published")] if any(x is not None for x, _, _ in published_points) else []
+        head = canvas.draw_legend(6, 14, entries, width - 4) + 34
+        x, y = Linear(0, end_s, format_seconds, fixed=True), Linear(0, top, format_value)
         plane = Plane(canvas, x, y, 62, head, width - 14, head + 190)
-        plane.axes("since the start", y_words)
-        for at_s, value, words in theirs:
+        plane.draw_axes("since the start", y_words)
+        for at_s, value, words in published_points:
             if at_s is None:
-                plane.rule(y=value, label=f"{words}: {text(value)}")
+                plane.draw_rule(y=value, label=f"{words}: {format_value(value)}")
             else:
-                tip = f"published, {words}: {text(value)} after {format_seconds(at_s)}"
-                plane.ring(at_s, value, tip)
+                tip = f"published, {words}: {format_value(value)} after {format_seconds(at_s)}"
+                plane.draw_ring(at_s, value, tip)
         for number, (_, line) in enumerate(shown):
-            plane.line(line, f"s{number}")
-            plane.dot(*line[-1], number, f"{shown[number][0]}: {text(line[-1][1])} after {format_seconds(line[-1][0])}")
+            plane.draw_line(line, f"s{number}")
+            plane.draw_dot(
+                *line[-1],
+                number,
+                f"{shown[number][0]}: {format_value(line[-1][1])} after {format_seconds(line[-1][0])}",
+            )
         canvas.height = plane.bottom + 42
         return canvas
 
-    missing = len(lines) - len(shown)
-    told = row.told + (f" {missing} more lines are in the numbers only." if missing else "")
-    told += "".join(f" {_said(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_SAID else ""
+    hidden_count = len(lines) - len(shown)
+    description = row.told + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
+    description += (
+        "".join(f" {_describe_line(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_SAID else ""
+    )
     rows: list[list[object]] = [[name, at_s, value] for name, line in lines.items() for at_s, value in line]
-    rows += [[f"published: {words}", at_s, value] for at_s, value, words in theirs]
-    sources = [str(each.info["published"].get("source") or "") for each in members if len(theirs) > len(quotes)]
-    sources += [each.source for each in quotes]
+    rows += [[f"published: {words}", at_s, value] for at_s, value, words in published_points]
+    sources = [
+        str(measurement.info["published"].get("source") or "")
+        for measurement in members
+        if len(published_points) > len(quotes)
+    ]
+    sources += [quote.source for quote in quotes]
     notes = [f"Published: {source}" for source in dict.fromkeys(sources) if source]
     name = f"{row.values}-over-time".replace("_", "-")
-    return Figure(name, row.title, told, draw, ["line", "since the start, s", y_words], rows, notes)
+    return Figure(name, row.title, description, draw, ["line", "since the start, s", y_words], rows, notes)
 
 
-def _said(row: TimeCourse, name: str, line: Sequence[_Point]) -> str:
-    text = text_of(row.y)
+def _describe_line(row: TimeCourse, name: str, line: Sequence[_Point]) -> str:
+    format_value = value_format(row.y)
     if row.is_sum:
-        return f"{name}: {text(line[-1][1])} after {format_seconds(line[-1][0])}"
-    return f"{name}: {text(round(fmean(value for _, value in line), 4))} on average"
+        return f"{name}: {format_value(line[-1][1])} after {format_seconds(line[-1][0])}"
+    return f"{name}: {format_value(round(fmean(value for _, value in line), 4))} on average"

@@ -1,6 +1,6 @@
-"""Values along a parameter: one line per provider, with the published values beside them.
+"""Figures of a value over a parameter, with one line for each provider, and published values.
 
-What may live here: the one figure that draws them all. Suites declare which value is drawn over which parameter.
+Suites declare which value is drawn over which parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
-from pytest_cloudbench.report.figures.quotes import Quoted, quoted
+from pytest_cloudbench.report.figures.quotes import QuotedValue, find_quotes
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.quantities import format_bytes, format_number, format_seconds, format_short_share
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
@@ -35,166 +35,189 @@ class _Point:
     is_doubted: bool = False
 
 
-def curves(rows: Iterable[Curve], members: Sequence[Measurement]) -> list[Figure]:
-    """Return the figures along a parameter that the experiments of one test function have."""
-    return [drawn for row in rows if (drawn := _figure(row, members)) is not None]
+def draw_curves(rows: Iterable[Curve], members: Sequence[Measurement]) -> list[Figure]:
+    """Return the figures over a parameter for the experiments of one test function."""
+    return [drawn for row in rows if (drawn := _build_figure(row, members)) is not None]
 
 
-def _figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
-    lines = _lines(row, members)
+def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
+    lines = _group_into_lines(row, members)
     points = [point for line in lines.values() for point in line]
     if len({point.x for point in points}) < 2:
         return None
-    marks = _marks(row, members, lines)
+    marks = _marked_values(row, members, lines)
     names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
-    quotes = [each for each in quoted(row.quotes, members) if each.x is None or any(each.x == at.x for at in points)]
-    is_theirs = row.mark.startswith("published")
-    y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
-    titles = row.x_title or _words(row.x), row.y_title or _words(row.y)
+    quotes = [
+        quote
+        for quote in find_quotes(row.quotes, members)
+        if quote.x is None or any(quote.x == point.x for point in points)
+    ]
+    is_published_mark = row.mark.startswith("published")
+    format_y, shown = value_format(row.y), list(lines.items())[:SERIES]
+    titles = row.x_title or _axis_title(row.x), row.y_title or _axis_title(row.y)
 
-    def place(x: float | str) -> float:
+    def x_position(x: float | str) -> float:
         return float(names.index(x)) if isinstance(x, str) else x
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, row.title, told)
+        canvas = Canvas(width, 0, row.title, description)
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
-        entries += [("published", row.beside)] if published or any(each.x is not None for each in quotes) else []
-        entries += [("rule", "published")] if any(each.x is None for each in quotes) else []
-        top = canvas.legend(6, 14, entries, width - 4) + 34
+        entries += [("published", row.beside)] if published or any(quote.x is not None for quote in quotes) else []
+        entries += [("rule", "published")] if any(quote.x is None for quote in quotes) else []
+        top = canvas.draw_legend(6, 14, entries, width - 4) + 34
         x_scale = _x_scale(row.x, points, names, marks.values())
-        plane = Plane(canvas, x_scale, _y_scale(points, quotes, y_text), 62, top, width - 14, top + 190)
-        plane.axes(*titles)
-        lane = [(place(x), value) for x, value in published]
-        plane.line(sorted(lane), "published")
-        for x, y in lane:
-            plane.ring(x, y, f"{row.beside}: {y_text(y)}")
-        _draw_quotes(plane, [(each, None if each.x is None else place(each.x)) for each in quotes], y_text)
+        plane = Plane(canvas, x_scale, _y_scale(points, quotes, format_y), 62, top, width - 14, top + 190)
+        plane.draw_axes(*titles)
+        published_points = [(x_position(x), value) for x, value in published]
+        plane.draw_line(sorted(published_points), "published")
+        for x, y in published_points:
+            plane.draw_ring(x, y, f"{row.beside}: {format_y(y)}")
+        _draw_quotes(plane, [(quote, None if quote.x is None else x_position(quote.x)) for quote in quotes], format_y)
         for number, (name, line) in enumerate(shown):
             if not names:
-                plane.line([(place(point.x), point.y) for point in line], f"s{number}")
+                plane.draw_line([(x_position(point.x), point.y) for point in line], f"s{number}")
             for point in line:
                 shift = (number - (len(shown) - 1) / 2) * 0.12 if names else 0.0
-                x = place(point.x) + shift
+                x = x_position(point.x) + shift
                 if point.low is not None or point.high is not None:
-                    plane.upright(x, _known(point.low, point.y), _known(point.high, point.y), f"s{number}")
+                    plane.draw_y_interval(
+                        x, _bound_or_value(point.low, point.y), _bound_or_value(point.high, point.y), f"s{number}"
+                    )
                 doubt = ", has doubts" if point.is_doubted else ""
-                plane.dot(x, point.y, number, f"{name}, {_x_label(row, point.x)}: {y_text(point.y)}{doubt}")
+                plane.draw_dot(x, point.y, number, f"{name}, {_x_label(row, point.x)}: {format_y(point.y)}{doubt}")
         for mark in dict.fromkeys(marks.values()):
-            plane.rule(x=mark, label=f"{row.mark.partition('_')[0]}: {mark:g}")
+            plane.draw_rule(x=mark, label=f"{row.mark.partition('_')[0]}: {mark:g}")
         canvas.height = top + 190 + 42
         return canvas
 
-    said = [f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items() if not is_theirs]
-    missing = len(lines) - len(shown)
-    told = " ".join([row.told, *([f"{'; '.join(said)}."] if said else []),
-                     *([f"{missing} more lines are in the numbers only."] if missing else [])])  # fmt: skip
+    mark_texts = [
+        f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items() if not is_published_mark
+    ]
+    hidden_count = len(lines) - len(shown)
+    description = " ".join([row.told, *([f"{'; '.join(mark_texts)}."] if mark_texts else []),
+                     *([f"{hidden_count} more lines are in the numbers only."] if hidden_count else [])])  # fmt: skip
     head = ["line", *titles, "from", "to", row.beside, "doubts"]
     table = [
         [name, point.x, point.y, point.low, point.high, point.published, point.is_doubted]
         for name, line in lines.items() for point in line
     ]  # fmt: skip
     table += [
-        [" ".join(["published:", each.words, *each.bound.split()]), each.x, None, None, None, each.value, False]
-        for each in quotes
+        [" ".join(["published:", quote.words, *quote.bound.split()]), quote.x, None, None, None, quote.value, False]
+        for quote in quotes
     ]
-    is_published = bool(published and row.beside == "published") or bool(marks and is_theirs)
-    sources = [str(each.info["published"].get("source", "")) for each in members if is_published]
-    sources += [each.source for each in quotes]
+    is_published = bool(published and row.beside == "published") or bool(marks and is_published_mark)
+    sources = [str(measurement.info["published"].get("source", "")) for measurement in members if is_published]
+    sources += [quote.source for quote in quotes]
     notes = [f"Published: {source}" for source in dict.fromkeys(sources) if source]
-    return Figure(f"{row.y}-by-{row.x}".replace("_", "-"), row.title, told, draw, head, table, notes)
+    return Figure(f"{row.y}-by-{row.x}".replace("_", "-"), row.title, description, draw, head, table, notes)
 
 
 def _draw_quotes(
-    plane: Plane, quotes: Sequence[tuple[Quoted, float | None]], text: Callable[[float], str]
+    plane: Plane, quotes: Sequence[tuple[QuotedValue, float | None]], format_value: Callable[[float], str]
 ) -> None:  # fmt: skip
-    """Draw what a paper quotes, with whose it is: a ring at its place, or a line across."""
-    lowest = dict[float | None, float]()  # where the label above ends, so that two of one place do not overlap
-    for each, x in sorted(quotes, key=lambda quote: -quote[0].value):
-        told = each.told(text)
+    """Draw values quoted from a paper with their labels: a ring if x is known, otherwise a horizontal line."""
+    label_ends = dict[float | None, float]()  # by x, the end of the last label, so that labels do not overlap
+    for quoted, x in sorted(quotes, key=lambda quote: -quote[0].value):
+        label = quoted.label(format_value)
         if x is None:
-            plane.rule(y=each.value, label=told)
+            plane.draw_rule(y=quoted.value, label=label)
             continue
-        plane.ring(x, each.value, f"published, {told}")
-        is_right = plane.px(x) + 10 + text_width(told) > plane.right
-        lowest[x] = y = max(plane.py(each.value) - 6, lowest.get(x, 0.0) + 13)
-        plane.canvas.text(plane.px(x) + (-8 if is_right else 8), y, told, "note", "end" if is_right else "start")
+        plane.draw_ring(x, quoted.value, f"published, {label}")
+        is_right = plane.canvas_x(x) + 10 + text_width(label) > plane.right
+        label_ends[x] = y = max(plane.canvas_y(quoted.value) - 6, label_ends.get(x, 0.0) + 13)
+        plane.canvas.draw_text(
+            plane.canvas_x(x) + (-8 if is_right else 8), y, label, "note", "end" if is_right else "start"
+        )
 
 
-def _lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
-    """Return the points of each line: of a provider, and of all parameters besides x that differ."""
-    names = dict.fromkeys(name for each in members for name in each.params)
-    others = [name for name in [*names, "operation"] if name not in {row.x, *_ID_LIKE} and _splits(row, name, members)]
-    # Two parameters that always say the same are one.
-    others = list({tuple(str(_param(each, name)) for each in members): name for name in reversed(others)}.values())[
-        ::-1
+def _group_into_lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
+    """Return points by line. There is a line for each provider and combination of the differing other parameters."""
+    names = dict.fromkeys(name for measurement in members for name in measurement.params)
+    others = [
+        name
+        for name in [*names, "operation"]
+        if name not in {row.x, *_ID_LIKE} and _needs_own_lines(row, name, members)
     ]
+    # Of parameters that always have equal values, one is enough for the names of lines.
+    others = list(
+        {
+            tuple(str(_parameter_value(measurement, name)) for measurement in members): name
+            for name in reversed(others)
+        }.values()
+    )[::-1]
     lines: dict[str, list[_Point]] = {}
-    for each in members:
-        told = [f"{name.replace('_', ' ')} {_param(each, name)}" for name in others]
-        for point in _points(row, each):
-            lines.setdefault(", ".join([each.subject, *told]), []).append(point)
+    for measurement in members:
+        differing = [f"{name.replace('_', ' ')} {_parameter_value(measurement, name)}" for name in others]
+        for point in _curve_points(row, measurement):
+            lines.setdefault(", ".join([measurement.subject, *differing]), []).append(point)
     for line in lines.values():
         if not any(isinstance(point.x, str) for point in line):
             line.sort(key=lambda point: float(point.x))
     return lines
 
 
-def _splits(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
-    """Return whether a parameter has several values at one value of x, so that each needs a line of its own."""
-    found: dict[tuple[str, object], set[str]] = {}
-    for each in members:
-        for point in _points(row, each):
-            found.setdefault((each.subject, point.x), set()).add(str(_param(each, name)))
-    return any(len(values) > 1 for values in found.values())
+def _needs_own_lines(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
+    """Tell whether a parameter has several values at one x, so that each value needs a line of its own."""
+    values_by_point: dict[tuple[str, object], set[str]] = {}
+    for measurement in members:
+        for point in _curve_points(row, measurement):
+            values_by_point.setdefault((measurement.subject, point.x), set()).add(
+                str(_parameter_value(measurement, name))
+            )
+    return any(len(values) > 1 for values in values_by_point.values())
 
 
-def _param(each: Measurement, name: str) -> Any:
-    return each.params.get(name, each.info.get(name))
+def _parameter_value(measurement: Measurement, name: str) -> Any:
+    return measurement.params.get(name, measurement.info.get(name))
 
 
-def _points(row: Curve, each: Measurement) -> Iterator[_Point]:
-    doubted = bool(each.info["doubts"])
+def _curve_points(row: Curve, measurement: Measurement) -> Iterator[_Point]:
+    is_doubted = bool(measurement.info["doubts"])
     if row.inside:
-        found = each.info.get(row.inside)
-        for level, values in found.items() if isinstance(found, dict) else ():
+        levels = measurement.info.get(row.inside)
+        for level, values in levels.items() if isinstance(levels, dict) else ():
             numbers = [value for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
             if numbers and level.replace(".", "", 1).isdigit():
                 low, high = (min(numbers), max(numbers)) if len(numbers) > 1 else (None, None)
-                yield _Point(float(level), median(numbers), low, high, is_doubted=doubted)
+                yield _Point(float(level), median(numbers), low, high, is_doubted=is_doubted)
         return
-    x: Any = each.params.get(row.x, each.info.get(row.x))
+    x: Any = measurement.params.get(row.x, measurement.info.get(row.x))
     if row.x == "size_bytes" and not isinstance(x, (int, float)):
-        x = _size_bytes(each.info.get("size", each.params.get("size")))
-    y = each.number(row.y)
+        x = _parse_size(measurement.info.get("size", measurement.params.get("size")))
+    y = measurement.number(row.y)
     if y is None or isinstance(x, bool) or not isinstance(x, (int, float, str)):
         return
-    low, high, beside = (each.number(key) if key else None for key in (row.low, row.high, row.published))
-    yield _Point(x, y, low, high, beside, doubted)
+    low, high, published = (measurement.number(key) if key else None for key in (row.low, row.high, row.published))
+    yield _Point(x, y, low, high, published, is_doubted)
 
 
-def _size_bytes(text: object) -> int | None:
-    """Return the bytes that a size such as ``100KB`` or ``1MiB`` means."""
-    found = str(text).replace(" ", "")
+def _parse_size(text: object) -> int | None:
+    """Convert a size such as ``100KB`` or ``1MiB`` to bytes. Return None if it is not a size."""
+    size = str(text).replace(" ", "")
     units = {"KiB": 1024, "MiB": 1024**2, "KB": 1024, "MB": 1024**2, "kB": 1000, "B": 1}
     for unit, factor in units.items():
-        number = found.removesuffix(unit)
-        if number != found and number.replace(".", "", 1).isdigit():
+        number = size.removesuffix(unit)
+        if number != size and number.replace(".", "", 1).isdigit():
             return int(float(number) * factor)
     return None
 
 
-def _marks(row: Curve, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
-    """Return the marked value of x of each line; nothing if a provider has several lines."""
-    found: dict[str, float] = {}
-    for each in members if row.mark else ():
-        value: Any = each.number(row.mark) if row.mark in each.info else each.info["published"].get(row.mark)
-        if is_finite(value) and each.subject in lines:
-            found[each.subject] = float(value)
-    return found
+def _marked_values(row: Curve, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
+    """Return the marked x of each line that has the name of a provider. Other lines have no mark."""
+    marks: dict[str, float] = {}
+    for measurement in members if row.mark else ():
+        value: Any = (
+            measurement.number(row.mark)
+            if row.mark in measurement.info
+            else measurement.info["published"].get(row.mark)
+        )
+        if is_finite(value) and measurement.subject in lines:
+            marks[measurement.subject] = float(value)
+    return marks
 
 
-def _known(bound: float | None, value: float) -> float:
+def _bound_or_value(bound: float | None, value: float) -> float:
     return value if bound is None else bound
 
 
@@ -204,24 +227,28 @@ def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str], marks: It
     values = [*(float(point.x) for point in points), *marks]
     low, high = min(values), max(values)
     if low > 0 and high / low >= 16:
-        return Log(low * 0.8, high * 1.25, text_of(key))
+        return Log(low * 0.8, high * 1.25, value_format(key))
     margin = (high - low) * 0.04
-    return Linear(low - margin, high + margin, text_of(key), fixed=True)
+    return Linear(low - margin, high + margin, value_format(key), fixed=True)
 
 
-def _y_scale(points: Sequence[_Point], quotes: Sequence[Quoted], text: Callable[[float], str]) -> Scale:
-    known = [value for point in points for value in (point.y, point.low, point.high, point.published)]
-    values = [*(value for value in known if value is not None), *(each.value for each in quotes)]
+def _y_scale(points: Sequence[_Point], quotes: Sequence[QuotedValue], format_value: Callable[[float], str]) -> Scale:
+    numbers = [value for point in points for value in (point.y, point.low, point.high, point.published)]
+    values = [*(value for value in numbers if value is not None), *(quote.value for quote in quotes)]
     low, high = min(values), max(values)
-    return Log(low * 0.8, high * 1.25, text) if low > 0 and high / low >= 30 else Linear(min(0.0, low), high, text)
+    return (
+        Log(low * 0.8, high * 1.25, format_value)
+        if low > 0 and high / low >= 30
+        else Linear(min(0.0, low), high, format_value)
+    )
 
 
 def _x_label(row: Curve, value: float | str) -> str:
-    return value if isinstance(value, str) else f"{row.x_title or _words(row.x)} {text_of(row.x)(value)}"
+    return value if isinstance(value, str) else f"{row.x_title or _axis_title(row.x)} {value_format(row.x)(value)}"
 
 
-def text_of(key: str) -> Callable[[float], str]:
-    """Return how values of a metric or extra value are written, by its unit."""
+def value_format(key: str) -> Callable[[float], str]:
+    """Return the function that formats values of a metric or extra value in its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
         return format_seconds
@@ -232,8 +259,8 @@ def text_of(key: str) -> Callable[[float], str]:
     return format_bytes if unit == "bytes" or key.endswith("_bytes") else format_number
 
 
-def _words(key: str) -> str:
-    """Return the title of an axis; the unit is in its labels, or its name says it."""
+def _axis_title(key: str) -> str:
+    """Return the title of an axis. It names the unit unless the labels do."""
     if key in _TITLES:
         return _TITLES[key]
     for end, unit in _ENDS:

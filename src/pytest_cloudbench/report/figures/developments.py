@@ -1,7 +1,7 @@
-"""How the gated metrics of an experiment developed over the stored runs, with their lasting changes.
+"""Figures of the gated metrics of an experiment over the stored runs, with their lasting changes.
 
-What may live here: drawing what ``cloudbench history`` says. Which runs are comparable, which of them count and where
-a metric changed is decided by ``report.history``, and what is gated by ``judge.watched``.
+They show the same as ``cloudbench history``: ``report.history`` decides which runs are comparable, which of them count
+and where a metric changed, and ``judge.watched`` which metrics are gated.
 """
 
 from __future__ import annotations
@@ -18,54 +18,57 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.report import history
 from pytest_cloudbench.report.figures import Figure
-from pytest_cloudbench.report.figures.curves import text_of
-from pytest_cloudbench.report.gathering import Earlier, Measurement
+from pytest_cloudbench.report.figures.curves import value_format
+from pytest_cloudbench.report.gathering import EarlierRuns, Measurement
 from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.points import Point
 
-_HIGH, _GAP = 110.0, 48.0
+_PANEL_HEIGHT, _PANEL_GAP = 110.0, 48.0
 _LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("line s0 solid", "median"), ("rule", "lasting change"))
 _BROKEN, _MARGIN = ("d6", "broken, said the gate"), ("margin", "within the gate's margin")
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One metric: its course, what it is called, and the band in which the gate calls no change worse, if any."""
+    """One metric of a history: its course, the check of the gate, and the indexes of the runs that the gate failed."""
 
     metric: str
     course: history.Course
     check: Check
     broken: frozenset[int] = frozenset()
 
-    def margin(self, mine: Sequence[int]) -> tuple[int, int, float, float] | None:
-        """Return the band above the median before the runs of this page: from, up to, and between which values."""
-        before = mine[0] - 1 if mine and mine[0] else len(self.course.points) - 1
-        level = next((each for each in self.levels if each[0] <= before < each[1]), None)
+    def margin(self, page_runs: Sequence[int]) -> tuple[int, int, float, float] | None:
+        """Return the band of values that the gate accepts: first run, end run, lowest value, highest value.
+
+        It begins at the median before the runs of this page.
+        """
+        last_before = page_runs[0] - 1 if page_runs and page_runs[0] else len(self.course.points) - 1
+        level = next((segment for segment in self.levels if segment[0] <= last_before < segment[1]), None)
         if level is None or not self.check.margin or self.check.kind not in ("level", "rate"):
             return None
         first, end, value = level
-        far = self.check.margin if self.check.kind == "rate" else self.check.margin * value
-        edge = value - far if self.check.higher else value + far
-        return first, max([end, *(place + 1 for place in mine)]), min(value, edge), max(value, edge)
+        distance = self.check.margin if self.check.kind == "rate" else self.check.margin * value
+        edge = value - distance if self.check.higher else value + distance
+        return first, max([end, *(index + 1 for index in page_runs)]), min(value, edge), max(value, edge)
 
     @property
     def known(self) -> list[tuple[int, float]]:
-        return [(place, each.value) for place, each in enumerate(self.course.points) if each.value is not None]
+        return [(index, point.value) for index, point in enumerate(self.course.points) if point.value is not None]
 
     @property
     def reach(self) -> tuple[float, float]:
-        """The ends of the axis: those of the runs that count. One in doubt must not flatten all others."""
-        counted = [value for place, value in self.known if not self.course.points[place].fit]
+        """The ends of the axis. Runs that do not count are ignored, so that an outlier does not flatten the others."""
+        counted = [value for index, value in self.known if not self.course.points[index].fit]
         values = counted if len({*counted}) > 1 else [value for _, value in self.known]
         return min(values), max(values)
 
     @property
     def beyond(self) -> frozenset[int]:
-        """The places of the runs that lie beyond the axis."""
+        """The indexes of the runs whose values are beyond the axis."""
         low, high = self.reach
-        return frozenset(place for place, value in self.known if not low <= value <= high)
+        return frozenset(index for index, value in self.known if not low <= value <= high)
 
     @property
     def words(self) -> str:
@@ -78,193 +81,205 @@ class _Panel:
 
     @property
     def text(self) -> Callable[[float], str]:
-        return text_of(self.metric)
+        return value_format(self.metric)
 
     @property
     def changes(self) -> list[tuple[Point, ChangePoint]]:
-        """Each change with the first run after it."""
-        return [(self.course.points[place], change) for place, change in self.course.changes]
+        """The lasting changes, each with the first run after it."""
+        return [(self.course.points[index], change) for index, change in self.course.changes]
 
     @property
     def levels(self) -> list[tuple[int, int, float]]:
-        """The median of the runs that count between two changes: from which place, up to which, and its value."""
-        ends = [0, *(place for place, _ in self.course.changes), len(self.course.points)]
-        found = []
+        """The medians of the runs that count between changes, each as first run, end run and value."""
+        ends = [0, *(index for index, _ in self.course.changes), len(self.course.points)]
+        levels = []
         for first, end in pairwise(ends):
-            values = [each.value for each in self.course.points[first:end] if not each.fit and each.value is not None]
-            found += [(first, end, median(values))] if values else []
-        return found
+            values = [
+                point.value for point in self.course.points[first:end] if not point.fit and point.value is not None
+            ]
+            levels += [(first, end, median(values))] if values else []
+        return levels
 
 
-def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str | None:
-    """Return the history of one entry, why it is not drawn, or None if nothing of the entry is gated.
+def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | str | None:
+    """Return the history of one entry, the reason why it is not drawn, or None if nothing of the entry is gated.
 
     Args:
-        members: the entry in each run of the page; the history is that of the last one's conditions.
+        members: the entry in each run of the page. Its history has the runs with the same conditions as the last one.
         earlier: the stored runs.
     """
-    each = members[-1]
-    places = [_place(member, earlier) for member in members]
+    measurement = members[-1]
+    stored_runs = [_find_stored_run(member, earlier) for member in members]
     panels = []
-    for metric, check in _gated(each, earlier):
-        now = _point(each, metric, places[-1])
-        course = history.course(earlier.index, each.nodeid, metric, now, earlier.last)
-        panels.append(_Panel(metric, course, check, _broken(each, course, earlier)))
+    for metric, check in _gated_metrics(measurement, earlier):
+        now = _to_point(measurement, metric, stored_runs[-1])
+        course = history.metric_course(earlier.index, measurement.nodeid, metric, now, earlier.last)
+        panels.append(_Panel(metric, course, check, _broken_runs(measurement, course, earlier)))
     if not panels:
         return None
     runs = max(len(panel.known) for panel in panels)
     if runs < LEAST_RUNS:
-        return f"{each.subject}: no history is drawn: {LEAST_RUNS} runs under these conditions are needed, found {runs}"
+        needed = f"{LEAST_RUNS} runs under these conditions are needed, found {runs}"
+        return f"{measurement.subject}: no history is drawn: {needed}"
     drawn = [panel for panel in panels if len({value for _, value in panel.known}) > 1]
-    same = [panel for panel in panels if len(panel.known) >= LEAST_RUNS and panel not in drawn]
-    told = "; ".join(f"{panel.words} {panel.text(panel.known[0][1])}" for panel in same)
-    always = f"The same in each of {runs} runs: {told}." if told else ""
+    constant_panels = [panel for panel in panels if len(panel.known) >= LEAST_RUNS and panel not in drawn]
+    constants = "; ".join(f"{panel.words} {panel.text(panel.known[0][1])}" for panel in constant_panels)
+    constant_remark = f"The same in each of {runs} runs: {constants}." if constants else ""
     if not drawn:
-        return f"{each.label}, {each.subject}: no history is drawn. {always}"
-    return _figure(each, drawn, earlier, set(places), always)
+        return f"{measurement.label}, {measurement.subject}: no history is drawn. {constant_remark}"
+    return _build_figure(measurement, drawn, earlier, set(stored_runs), constant_remark)
 
 
-def _gated(each: Measurement, earlier: Earlier) -> list[tuple[str, Check]]:
-    """Return the numbers of an entry that the gate watches, and how; that of a capability is 1 or 0."""
-    checks = checks_of(each.nodeid, each.info, each.columns, (), earlier.margins)
+def _gated_metrics(measurement: Measurement, earlier: EarlierRuns) -> list[tuple[str, Check]]:
+    """Return the metrics of an entry that the gate watches, each with its check. For a capability, it is 1 or 0."""
+    checks = checks_of(measurement.nodeid, measurement.info, measurement.columns, (), earlier.margins)
     return [(f"is_{check.metric}" if check.kind == "yes" else check.metric, check) for check in checks]
 
 
-def _broken(each: Measurement, course: history.Course, earlier: Earlier) -> frozenset[int]:
-    """Return the places of the runs that the gate called broken."""
+def _broken_runs(measurement: Measurement, course: history.Course, earlier: EarlierRuns) -> frozenset[int]:
+    """Return the indexes of the runs for which the gate's answer was ``broken``."""
 
     def answer(point: Point) -> str:
         if not point.run:
-            return each.gate_answer
-        return earlier.gate_answer(point.run, each.nodeid) if ONLY_AT_GATE in point.faults else ""
+            return measurement.gate_answer
+        return earlier.gate_answer(point.run, measurement.nodeid) if ONLY_AT_GATE in point.faults else ""
 
-    return frozenset(place for place, point in enumerate(course.points) if answer(point) == "broken")
+    return frozenset(index for index, point in enumerate(course.points) if answer(point) == "broken")
 
 
-def _place(each: Measurement, earlier: Earlier) -> str:
-    """Return which stored run a measurement is of; empty if it is not stored."""
-    run_id, time_ms = str(each.info.get("run_id", "")), _time_ms(each)
-    found = [
-        point.run for point in earlier.index.series(each.nodeid, "ops")
+def _find_stored_run(measurement: Measurement, earlier: EarlierRuns) -> str:
+    """Return the place of a measurement's stored run, or ``""`` if the run is not stored."""
+    run_id, time_ms = str(measurement.info.get("run_id", "")), _start_time_ms(measurement)
+    runs = [
+        point.run for point in earlier.index.series(measurement.nodeid, "ops")
         if earlier.runs[point.run].run_id == run_id and (point.time_ms == time_ms or (time_ms is None and run_id))
     ]  # fmt: skip
-    return found[-1] if found else ""
+    return runs[-1] if runs else ""
 
 
-def _time_ms(each: Measurement) -> int | None:
-    found = each.info.get("start_wall_ms")
-    return found if isinstance(found, int) and 0 < found < 1 << 53 else each.run.stored_ms
+def _start_time_ms(measurement: Measurement) -> int | None:
+    wall_ms = measurement.info.get("start_wall_ms")
+    return wall_ms if isinstance(wall_ms, int) and 0 < wall_ms < 1 << 53 else measurement.run.stored_ms
 
 
-def _point(each: Measurement, metric: str, place: str) -> Point:
-    """Return a measurement as the index would have it."""
-    fingerprint = {"schema": each.info.get("schema", 1), **{key: each.info.get(key) for key in CONDITIONS}}
+def _to_point(measurement: Measurement, metric: str, run: str) -> Point:
+    """Convert a measurement to a point of the index."""
+    fingerprint = {
+        "schema": measurement.info.get("schema", 1),
+        **{key: measurement.info.get(key) for key in CONDITIONS},
+    }
     is_higher = metric in METRICS and METRICS[metric].better == "higher"
-    commit = each.run.commit.partition(" ")[0]
-    return Point(place, _time_ms(each) or 1 << 53, commit, "", each.number(metric), fingerprint,
-                 unfit_reason(each.info, metric, is_higher))  # fmt: skip
+    commit = measurement.run.commit.partition(" ")[0]
+    return Point(run, _start_time_ms(measurement) or 1 << 53, commit, "", measurement.number(metric), fingerprint,
+                 unfit_reason(measurement.info, metric, is_higher))  # fmt: skip
 
 
-def _figure(
-    each: Measurement, drawn: Sequence[_Panel], earlier: Earlier, here: set[str], always: str
+def _build_figure(
+    measurement: Measurement, panels: Sequence[_Panel], earlier: EarlierRuns, stored_runs: set[str],
+    constant_remark: str,
 ) -> Figure:  # fmt: skip
-    points = drawn[0].course.points
-    names = {place: run.name for place, run in earlier.runs.items()} | {"": each.run.name}
-    mine = [place for place, point in enumerate(points) if point.run in here]
-    mine = mine if len(mine) < len(points) else []  # all are of this page: none stands out
+    points = panels[0].course.points
+    names = {place: run.name for place, run in earlier.runs.items()} | {"": measurement.run.name}
+    page_runs = [index for index, point in enumerate(points) if point.run in stored_runs]
+    page_runs = page_runs if len(page_runs) < len(points) else []  # all are of this page: none stands out
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"History, {each.label}, {each.subject}", told)
-        legend = [*_LEGEND, *([_BROKEN] if any(panel.broken for panel in drawn) else [])]
-        legend += [_MARGIN] if any(panel.margin(mine) for panel in drawn) else []
-        top = canvas.legend(6, 14, [*legend, *([("band", "this page")] if mine else [])], width - 4) + 34
-        x = Categories([history.day_text(point.time_ms)[:10] for point in points])
-        for panel in drawn:
-            plane = Plane(canvas, x, _scale(panel), 66, top, width - 14, top + _HIGH)
-            is_last = panel is drawn[-1]
-            plane.axes("runs, the latest on the right" if is_last else "", panel.words, x_labels=is_last)
-            _draw(plane, panel, mine, names)
-            top = plane.bottom + _GAP
-        canvas.height = top - _GAP + 42
+        canvas = Canvas(width, 0, f"History, {measurement.label}, {measurement.subject}", description)
+        legend = [*_LEGEND, *([_BROKEN] if any(panel.broken for panel in panels) else [])]
+        legend += [_MARGIN] if any(panel.margin(page_runs) for panel in panels) else []
+        top = canvas.draw_legend(6, 14, [*legend, *([("band", "this page")] if page_runs else [])], width - 4) + 34
+        x = Categories([history.format_day(point.time_ms)[:10] for point in points])
+        for panel in panels:
+            plane = Plane(canvas, x, _value_scale(panel), 66, top, width - 14, top + _PANEL_HEIGHT)
+            is_last = panel is panels[-1]
+            plane.draw_axes("runs, the latest on the right" if is_last else "", panel.words, x_labels=is_last)
+            _draw_panel(plane, panel, page_runs, names)
+            top = plane.bottom + _PANEL_GAP
+        canvas.height = top - _PANEL_GAP + 42
         return canvas
 
-    told = " ".join(_told(drawn, names, always))
-    head = ["run", "time (UTC)", "commit", *(panel.head for panel in drawn), "remark"]
+    description = " ".join(_describe_history(panels, names, constant_remark))
+    head = ["run", "time (UTC)", "commit", *(panel.head for panel in panels), "remark"]
     rows = [
         [
-            names[point.run], history.day_text(point.time_ms), point.commit[:10] or None,
-            *(panel.course.points[place].value for panel in drawn), _remark(place, drawn, is_mine=place in mine),
+            names[point.run], history.format_day(point.time_ms), point.commit[:10] or None,
+            *(panel.course.points[index].value for panel in panels),
+            _run_remark(index, panels, is_of_page=index in page_runs),
         ]
-        for place, point in enumerate(points)
+        for index, point in enumerate(points)
     ]  # fmt: skip
-    title = f"History: {each.subject}" if each.subject else "History"
-    return Figure("history", title, told, draw, head, rows)
+    title = f"History: {measurement.subject}" if measurement.subject else "History"
+    return Figure("history", title, description, draw, head, rows)
 
 
-def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Iterator[str]:
-    """Yield sentences about the runs, their changes, and what is not drawn."""
-    points, apart = drawn[0].course.points, drawn[0].course.apart
+def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], constant_remark: str) -> Iterator[str]:
+    """Yield sentences about the runs, their changes, and runs and metrics that are not drawn."""
+    points, apart = panels[0].course.points, panels[0].course.apart
     yield f"{len(points)} runs under the conditions of this one."
-    uncounted = sum(any(panel.course.points[place].fit for panel in drawn) for place in range(len(points)))
+    uncounted = sum(any(panel.course.points[index].fit for panel in panels) for index in range(len(points)))
     if uncounted:
-        edge = "; what is beyond the others is drawn at the edge" if any(panel.beyond for panel in drawn) else ""
-        yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge}."
+        edge_remark = (
+            "; what is beyond the others is drawn at the edge" if any(panel.beyond for panel in panels) else ""
+        )
+        yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge_remark}."
     changes = [
-        f"{panel.words}: {history.change_text(first, change, panel.metric, names[first.run])}"
-        for panel in drawn for first, change in panel.changes
+        f"{panel.words}: {history.describe_change(first, change, panel.metric, names[first.run])}"
+        for panel in panels for first, change in panel.changes
     ]  # fmt: skip
-    yield f"Lasting changes: {'; '.join(changes)}." if changes else f"{history.no_change(points).capitalize()}."
+    yield (
+        f"Lasting changes: {'; '.join(changes)}." if changes else f"{history.describe_no_change(points).capitalize()}."
+    )
     if apart:
         runs, are = ("run", "is") if apart == 1 else ("runs", "are")
         yield f"{apart} {runs} under other conditions {are} left out."
-    if always:
-        yield always
+    if constant_remark:
+        yield constant_remark
 
 
-def _remark(place: int, drawn: Sequence[_Panel], *, is_mine: bool) -> str:
-    """Return what there is to say of a run: that it is of this page, why it does not count, which changes begin."""
-    told = ["this page"] if is_mine else []
-    told += ["broken, said the gate"] if any(place in panel.broken for panel in drawn) else []
-    told += dict.fromkeys(panel.course.points[place].fit for panel in drawn if panel.course.points[place].fit)
-    told += [
+def _run_remark(index: int, panels: Sequence[_Panel], *, is_of_page: bool) -> str:
+    """Return the remarks on a run: whether it is of this page, why it does not count, which changes begin with it."""
+    remarks = ["this page"] if is_of_page else []
+    remarks += ["broken, said the gate"] if any(index in panel.broken for panel in panels) else []
+    remarks += dict.fromkeys(panel.course.points[index].fit for panel in panels if panel.course.points[index].fit)
+    remarks += [
         f"first run after a change of {panel.words}"
-        for panel in drawn for first, _ in panel.course.changes if first == place
+        for panel in panels for first, _ in panel.course.changes if first == index
     ]  # fmt: skip
-    return "; ".join(told)
+    return "; ".join(remarks)
 
 
-def _scale(panel: _Panel) -> Scale:
+def _value_scale(panel: _Panel) -> Scale:
     low, high = panel.reach
     if low > 0 and high / low >= 30:
         return Log(low * 0.8, high * 1.25, panel.text)
     return Linear(low, high, panel.text)
 
 
-def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, str]) -> None:
-    """Draw one metric: the runs of this page behind all, then levels, runs and changes."""
+def _draw_panel(plane: Plane, panel: _Panel, page_runs: Sequence[int], names: Mapping[str, str]) -> None:
+    """Draw one metric. The band of this page's runs is drawn first, then levels, runs and changes on top of it."""
     points, canvas, beyond = panel.course.points, plane.canvas, panel.beyond
-    for place in mine:
-        left, right = plane.px(place - 0.5), plane.px(place + 0.5)
-        tip = f"this page: {format_metric(points[place].value, panel.metric)}"
-        canvas.box(left, plane.top, max(3.0, right - left), plane.bottom - plane.top, "band", tip)
-    if (band := panel.margin(mine)) is not None:
+    for index in page_runs:
+        left, right = plane.canvas_x(index - 0.5), plane.canvas_x(index + 0.5)
+        tip = f"this page: {format_metric(points[index].value, panel.metric)}"
+        canvas.draw_box(left, plane.top, max(3.0, right - left), plane.bottom - plane.top, "band", tip)
+    if (band := panel.margin(page_runs)) is not None:
         first, end, low, high = band
-        plane.bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
+        plane.draw_bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
     for first, end, level in panel.levels:
-        plane.line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
-    named = {place for place, _ in panel.known if points[place].fit} | panel.broken
-    plane.dots([(place, value) for place, value in panel.known if place not in named], "points")
-    for place, value in panel.known:
-        if place in named:
-            told = [format_metric(value, panel.metric), points[place].fit]
-            told += ["broken, said the gate"] if place in panel.broken else []
-            tip = f"{names[points[place].run]}: {', '.join(filter(None, told))}"
-            tip += "; drawn at the edge" if place in beyond else ""
-            plane.dot(place, value, 6 if place in panel.broken else 4, tip)
-    for number, (place, _) in enumerate(panel.course.changes):
-        plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3 - 1)
+        plane.draw_line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
+    special = {index for index, _ in panel.known if points[index].fit} | panel.broken
+    plane.draw_dots([(index, value) for index, value in panel.known if index not in special], "points")
+    for index, value in panel.known:
+        if index in special:
+            texts = [format_metric(value, panel.metric), points[index].fit]
+            texts += ["broken, said the gate"] if index in panel.broken else []
+            tip = f"{names[points[index].run]}: {', '.join(filter(None, texts))}"
+            tip += "; drawn at the edge" if index in beyond else ""
+            plane.draw_dot(index, value, 6 if index in panel.broken else 4, tip)
+    for number, (index, _) in enumerate(panel.course.changes):
+        plane.draw_rule(x=index - 0.5, label=_change_label(points[index]), label_line=number % 3 - 1)
 
 
-def _since(point: Point) -> str:
-    """Return the commit and the day of the first run after a change."""
-    return ", ".join([each for each in (point.commit[:10], history.day_text(point.time_ms)[:10]) if each])
+def _change_label(point: Point) -> str:
+    """Label a change with the commit and the day of the first run after it."""
+    return ", ".join([text for text in (point.commit[:10], history.format_day(point.time_ms)[:10]) if text])

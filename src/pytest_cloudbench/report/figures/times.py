@@ -1,7 +1,4 @@
-"""Response times: how they are distributed, and how they and the outcomes went over the run.
-
-What may live here: the two figures that every experiment with records has.
-"""
+"""The two figures of every experiment with records: its distribution of response times, and its course over time."""
 
 from __future__ import annotations
 
@@ -22,134 +19,154 @@ OUTCOMES: Mapping[str, str] = {
     Outcome.CORRUPT.value: "corrupt",
     Outcome.LOST.value: "lost",
 }
-"""Outcomes in the order in which bars are stacked, and what they are called."""
+"""The words for outcomes, in the order in which bars are stacked."""
 
-_TOLD_SHARES = (0.5, 0.95, 0.99)
-"""The percentiles that a curve has dots for, and its caption names: those of the tables."""
+_MARKED_SHARES = (0.5, 0.95, 0.99)
+"""The percentiles that have dots and are in the description, the same as in the tables."""
 
 
 def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
-    """Draw the share of operations that were answered within a time; None if none succeeded.
+    """Return the figure of the share of operations that were answered within a time, or None if none succeeded.
 
     Args:
-        title: of the experiment, for the description.
-        digests: by the name of each line, in their order.
+        title: the experiment's title, for the description.
+        digests: the operations of each line, by its name.
     """
-    known = {name: each for name, each in digests.items() if each.whole.total}
-    if not known:
+    drawn = {name: digest for name, digest in digests.items() if digest.overall.total}
+    if not drawn:
         return None
-    steps = {name: list(each.whole.steps()) for name, each in known.items()}
-    low, high = (edge(each[at][0] for each in steps.values()) for edge, at in ((min, 0), (max, -1)))
-    most = 1 - 0.5 / max(each.whole.seen for each in known.values())
+    steps_by_name = {name: list(steps_of_line.overall.cumulative_shares()) for name, steps_of_line in drawn.items()}
+    shortest, longest = (
+        edge(steps_of_line[index][0] for steps_of_line in steps_by_name.values())
+        for edge, index in ((min, 0), (max, -1))
+    )
+    top_share = 1 - 0.5 / max(digest.overall.value_count for digest in drawn.values())
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Response times, {title}", told)
-        entries = [(f"s{number % SERIES}", name) for number, name in enumerate(known)]
-        top = canvas.legend(6, 14, entries, width - 4) + 34 if len(known) > 1 else 30.0
-        plane = Plane(canvas, Log(low * 0.9, high * 1.1, format_seconds), Tail(most), 54, top, width - 12, top + 208)
-        plane.axes("response time", "answered within")
-        for number, (name, points) in enumerate(steps.items()):
+        canvas = Canvas(width, 0, f"Response times, {title}", description)
+        entries = [(f"s{number % SERIES}", name) for number, name in enumerate(drawn)]
+        top = canvas.draw_legend(6, 14, entries, width - 4) + 34 if len(drawn) > 1 else 30.0
+        plane = Plane(
+            canvas, Log(shortest * 0.9, longest * 1.1, format_seconds), Tail(top_share), 54, top, width - 12, top + 208
+        )
+        plane.draw_axes("response time", "answered within")
+        for number, (name, points) in enumerate(steps_by_name.items()):
             line = [(points[0][0], 0.0), *points]
-            line[-1] = (line[-1][0], min(line[-1][1], most))
-            plane.line(line, f"s{number % SERIES}", steps=True)
-            for share in _TOLD_SHARES:
-                at = known[name].response_s(share)
-                if at is not None and share <= most:
-                    plane.dot(at, share, number, f"{format_short_share(share)} within {format_seconds(at)}")
+            line[-1] = (line[-1][0], min(line[-1][1], top_share))
+            plane.draw_line(line, f"s{number % SERIES}", steps=True)
+            for share in _MARKED_SHARES:
+                time_s = drawn[name].response_s(share)
+                if time_s is not None and share <= top_share:
+                    plane.draw_dot(
+                        time_s, share, number, f"{format_short_share(share)} within {format_seconds(time_s)}"
+                    )
         canvas.height = top + 208 + 42
         return canvas
 
-    middle = "; ".join(
-        f"{name}: " + ", ".join(f"p{share * 100:g} {_or_dash(each.response_s(share))}" for share in _TOLD_SHARES)
-        for name, each in list(known.items())[:SERIES]
+    percentiles = "; ".join(
+        f"{name}: "
+        + ", ".join(f"p{share * 100:g} {_format_or_dash(digest.response_s(share))}" for share in _MARKED_SHARES)
+        for name, digest in list(drawn.items())[:SERIES]
     )
-    told = f"Operations that succeeded, by response time. Each step up is ten times rarer. {middle}."
-    seen, total = (sum(getattr(each.whole, name) for each in known.values()) for name in ("seen", "total"))
-    told += f" A sample of {seen:,} of {total:,.0f} operations." if seen < round(total) else ""
+    description = f"Operations that succeeded, by response time. Each step up is ten times rarer. {percentiles}."
+    sample_size, total = (
+        sum(getattr(digest.overall, name) for digest in drawn.values()) for name in ("value_count", "total")
+    )
+    description += f" A sample of {sample_size:,} of {total:,.0f} operations." if sample_size < round(total) else ""
     shares = [number / 100 for number in range(5, 95, 5)] + [0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0]
-    rows = [[share, *(each.response_s(share) for each in known.values())] for share in shares]
-    return Figure("response-times", "Response times", told, draw, ["share", *(f"{name}, s" for name in known)], rows)
+    rows = [[share, *(digest.response_s(share) for digest in drawn.values())] for share in shares]
+    return Figure(
+        "response-times", "Response times", description, draw, ["share", *(f"{name}, s" for name in drawn)], rows
+    )
 
 
-def _or_dash(value: float | None) -> str:
+def _format_or_dash(value: float | None) -> str:
     return "-" if value is None else format_seconds(value)
 
 
-def over_time(title: str, found: Digest, line: str = "") -> Figure:
-    """Draw response times and outcomes over the run, with the times in which nothing ended.
+def over_time(title: str, digest: Digest, line: str = "") -> Figure:
+    """Return the figure of response times and outcomes over the run, with the times in which nothing ended.
 
-    ``line`` is added to the figure's title if there are several of one experiment.
+    ``line`` is the name that distinguishes the figures of one experiment.
     """
-    p50, p99, edges = found.p50_s, found.p99_s, found.edges_s
-    there = [name for name in OUTCOMES if any(of.get(name) for of in found.outcomes)]
-    known = [value for value in (*p50, *p99) if value is not None]
-    merged = list(_merged(found.outcomes, edges))
-    most = max(sum(of.values()) / (to_s - from_s) for from_s, to_s, of in merged)
-    placed = "ended" if found.is_by_end else "were due"
+    p50, p99, edges = digest.p50_s, digest.p99_s, digest.edges_s
+    outcomes_seen = [name for name in OUTCOMES if any(counts.get(name) for counts in digest.outcomes)]
+    known_s = [value for value in (*p50, *p99) if value is not None]
+    merged = list(_merge_equal_parts(digest.outcomes, edges))
+    highest_rate = max(sum(counts.values()) / (to_s - from_s) for from_s, to_s, counts in merged)
+    counted_when = "ended" if digest.is_by_end else "were due"
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Over time, {title}", told)
-        entries = [("s0", "median"), ("s1", "99 %")] if known else []
-        entries += [("silence", "nothing ended")] if found.silences else []
-        top, right = canvas.legend(6, 14, entries, width - 4) + 34, width - 12
-        x = Linear(0, found.span_s, format_seconds, fixed=True)
-        low, high = (min(known) * 0.8, max(known) * 1.25) if known else (0.001, 1.0)
+        canvas = Canvas(width, 0, f"Over time, {title}", description)
+        entries = [("s0", "median"), ("s1", "99 %")] if known_s else []
+        entries += [("silence", "nothing ended")] if digest.silences else []
+        top, right = canvas.draw_legend(6, 14, entries, width - 4) + 34, width - 12
+        x = Linear(0, digest.span_s, format_seconds, fixed=True)
+        low, high = (min(known_s) * 0.8, max(known_s) * 1.25) if known_s else (0.001, 1.0)
         upper = Plane(canvas, x, Log(low, high, format_seconds), 54, top, right, top + 120)
-        bars = [(f"o-{name}", OUTCOMES[name]) for name in there]
-        head = canvas.legend(6, top + 144, bars, width - 4)
-        lower = Plane(canvas, x, Linear(0, most), 54, head + 34, right, head + 104)
-        for each in found.silences:
-            tip = f"nothing ended from {each.from_s:.2f} to {each.to_s:.2f} s, {each.waiting} or more waited"
-            wide = max(1.5, upper.px(each.to_s) - upper.px(each.from_s))
+        bars = [(f"o-{name}", OUTCOMES[name]) for name in outcomes_seen]
+        head = canvas.draw_legend(6, top + 144, bars, width - 4)
+        lower = Plane(canvas, x, Linear(0, highest_rate), 54, head + 34, right, head + 104)
+        for silence in digest.silences:
+            tip = f"nothing ended from {silence.from_s:.2f} to {silence.to_s:.2f} s, {silence.waiting} or more waited"
+            wide = max(1.5, upper.canvas_x(silence.to_s) - upper.canvas_x(silence.from_s))
             for plane in (upper, lower):  # not across the legend between them
-                canvas.box(plane.px(each.from_s), plane.top, wide, plane.bottom - plane.top, "silence", tip)
-        upper.axes("", "response time", x_labels=False)
+                canvas.draw_box(
+                    plane.canvas_x(silence.from_s), plane.top, wide, plane.bottom - plane.top, "silence", tip
+                )
+        upper.draw_axes("", "response time", x_labels=False)
         middles = [(one + two) / 2 for one, two in pairwise(edges)]
-        upper.band([None if a is None or b is None else (at, a, b) for at, a, b in zip(middles, p50, p99, strict=True)],
-                   "band")  # fmt: skip
+        both = zip(middles, p50, p99, strict=True)
+        upper.draw_band([None if a is None or b is None else (at, a, b) for at, a, b in both], "band")
         for number, values in ((1, p99), (0, p50)):
             points = [None if value is None else (at, value) for at, value in zip(middles, values, strict=True)]
-            upper.line(points, f"s{number}")
+            upper.draw_line(points, f"s{number}")
             for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
                 if point is not None and before is None and after is None:
-                    upper.dot(*point, number)
-        lower.axes("since the start", f"operations {placed.removeprefix('were ')} per second")
-        for from_s, to_s, of in merged:
-            below = 0.0
-            for name in there:
-                if count := of.get(name, 0):
+                    upper.draw_dot(*point, number)
+        lower.draw_axes("since the start", f"operations {counted_when.removeprefix('were ')} per second")
+        for from_s, to_s, counts in merged:
+            stacked_rate = 0.0
+            for name in outcomes_seen:
+                if count := counts.get(name, 0):
                     rate = count / (to_s - from_s)
                     tip = f"{from_s:.1f} to {to_s:.1f} s: {count:,} {OUTCOMES[name]}"
-                    lower.bar(from_s, to_s, below, below + rate, f"o-{name}", tip)
-                    below += rate
+                    lower.draw_bar(from_s, to_s, stacked_rate, stacked_rate + rate, f"o-{name}", tip)
+                    stacked_rate += rate
         canvas.height = lower.bottom + 42
         return canvas
 
-    told = f"{found.ops:,} operations in {format_seconds(found.span_s)}, by the time at which they {placed}. "
-    counts = {name: sum(of.get(name, 0) for of in found.outcomes) for name in there}
-    told += ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items()) + ". " + _silent(found)
+    description = (
+        f"{digest.ops:,} operations in {format_seconds(digest.span_s)}, by the time at which they {counted_when}. "
+    )
+    counts = {name: sum(counts.get(name, 0) for counts in digest.outcomes) for name in outcomes_seen}
+    description += (
+        ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items()) + ". " + _describe_silences(digest)
+    )
     rows = [
-        [edges[number], p50[number], p99[number], *(of.get(name, 0) for name in there)]
-        for number, of in enumerate(found.outcomes)
+        [edges[number], p50[number], p99[number], *(counts.get(name, 0) for name in outcomes_seen)]
+        for number, counts in enumerate(digest.outcomes)
     ]
-    name = f"Over time: {line}" if line else "Over time"
-    return Figure("over-time", name, told, draw, ["from, s", "median, s", "99 %, s", *there], rows)
+    figure_title = f"Over time: {line}" if line else "Over time"
+    return Figure(
+        "over-time", figure_title, description, draw, ["from, s", "median, s", "99 %, s", *outcomes_seen], rows
+    )
 
 
-def _merged(
+def _merge_equal_parts(
     outcomes: Sequence[Mapping[str, int]], edges: Sequence[float]
 ) -> Iterator[tuple[float, float, Mapping[str, int]]]:  # fmt: skip
-    """Yield parts of the run, with equal neighbours put together: an even load is a few bars, and not a hundred."""
+    """Yield the parts of the run, with equal neighbours merged, so that a constant load needs few bars."""
     ends = [0, *(at for at, (one, two) in enumerate(pairwise(outcomes), 1) if one != two), len(outcomes)]
     for first, last in pairwise(ends):
         yield edges[first], edges[last], {name: count * (last - first) for name, count in outcomes[first].items()}
 
 
-def _silent(found: Digest) -> str:
-    if not found.silences:
+def _describe_silences(digest: Digest) -> str:
+    if not digest.silences:
         return "No time in which nothing ended although operations waited."
-    longest = max(found.silences, key=lambda each: each.to_s - each.from_s)
-    times = f"{len(found.silences)} times" if len(found.silences) > 1 else "Once"
+    longest = max(digest.silences, key=lambda silence: silence.to_s - silence.from_s)
+    times = f"{len(digest.silences)} times" if len(digest.silences) > 1 else "Once"
     return (
         f"{times} nothing ended although operations waited; the longest lasted "
         f"{format_seconds(longest.to_s - longest.from_s)}, {format_seconds(longest.from_s)} after the start."

@@ -319,6 +319,19 @@ def test_a_metric_that_is_a_text_is_unknown(tmp_path: Path, capsys: pytest.Captu
     assert "1 experiment of 1 run," in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_kinds_of_operations_of_a_mixed_load_have_a_table(tmp_path: Path) -> None:
+    kinds = {
+        "put": {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0,
+                "response_p50": 0.0123, "response_p95": 0.5, "response_p99": 1.9},
+        HOSTILE: {"ops": float("nan")},
+    }  # fmt: skip
+    one = entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 50}, by_operation=kinds)
+    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    assert "experiment provider operation ops throttled failed corrupt p50 ms p95 ms p99 ms" in page.said
+    assert "emulated:ideal put 1,600 400 8 0 12.3 500 1,900" in page.said
+    assert "<script>alert(1)" not in page.text
+
+
 def test_captions_name_the_percentiles_of_the_table(tmp_path: Path) -> None:
     exact = {"response_p50": 0.03369, "response_p90": 0.0365, "response_p95": 0.0371, "response_p99": 0.0372}
     one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50}, **exact)

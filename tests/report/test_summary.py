@@ -122,6 +122,14 @@ def compared(**changes: Any) -> dict[str, Any]:
             "operation": "put", "versus": told, **changes}  # fmt: skip
 
 
+def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
+    figures = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0, "response_p50": 0.0123}
+    lines = shown(("t::one", info(by_operation={"get|put": figures})), ("t::two", info()))
+    (row,) = [line for line in lines if "1,600" in line]
+    assert cells(lines[lines.index(row) - 2])[:3] == ["experiment", "operation", "ops"]
+    assert cells(row) == ["`t::one`", "get&#124;put", "1,600", "400", "8", "0", "12.3", "-", "-"]
+
+
 def test_two_sides_have_a_table_of_their_own() -> None:
     lines = shown(("t::one", info()), ("t::two", compared()))
     assert "**2 experiments: 1 met, 1 without an expectation**" in lines

@@ -48,6 +48,33 @@ def test_the_table_of_one_experiment() -> None:
     ]
 
 
+PUTS = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0, "response_p50": 0.0123,
+        "response_p95": 0.5, "response_p99": 1.9}  # fmt: skip
+
+
+def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
+    shown = lines(Finding(info(by_operation={"put": PUTS, "get": {"ops": 3, "response_p50": None}})))
+    assert shown[5:10] == [
+        "",
+        "operation    ops  throttled  failed  corrupt  p50 ms  p95 ms  p99 ms",
+        "--------------------------------------------------------------------",
+        "      put  1,600        400       8        0    12.3     500   1,900",
+        "      get      3          -       -        -       -       -       -",
+    ]
+
+
+def test_kinds_of_operations_of_several_mixed_loads_name_their_experiments() -> None:
+    first = Finding(info(by_operation={"put": PUTS}), nodeid=f"{TEST}[9-1s]")
+    shown = lines(first, Finding(info(by_operation={"put": PUTS})), Finding(info(), nodeid=f"{TEST}[7-1s]"))
+    head = next(number for number, line in enumerate(shown) if line.startswith("experiment  operation"))
+    assert [line.split()[:2] for line in shown[head + 2 : head + 5]] == [["9-1s", "put"], ["50-1s", "put"], []]
+
+
+@pytest.mark.parametrize("stored", [None, [], {"put": 1}, "put"])
+def test_unknown_forms_of_operations_have_no_table(stored: object) -> None:
+    assert lines(Finding(info(by_operation=stored))) == lines(Finding(info()))
+
+
 def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
     names = ["files", "lost", "loss_rate", "throttled", "failed", "corrupt", "silently_lost", "sensors"]
     times = ["response_p50", "response_p99", "lateness_p99"]

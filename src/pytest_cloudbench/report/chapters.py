@@ -22,7 +22,13 @@ from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import gate_claims
 from pytest_cloudbench.report.quantities import format_parameter
 from pytest_cloudbench.report.svg import SERIES
-from pytest_cloudbench.report.table import describe_errors, parameter_title, table_cells
+from pytest_cloudbench.report.table import (
+    OPERATION_TITLES,
+    describe_errors,
+    operation_rows,
+    parameter_title,
+    table_cells,
+)
 
 _NO_EXPECTATION = "no expectation"
 
@@ -110,7 +116,7 @@ class Chapter:
         yield "</section>"
 
     def _render_tables(self) -> Iterator[str]:
-        """Yield a table for all experiments with the same columns, then one with published values."""
+        """Yield a table for all experiments with the same columns, then others for mixed loads and published values."""
         kinds: dict[tuple[object, ...], list[Measurement]] = {}
         for measurement in self.one_sided:
             kinds.setdefault((*measurement.columns, measurement.info.get("operation", "")), []).append(measurement)
@@ -122,6 +128,13 @@ class Chapter:
                 for measurement, row in zip(members, rows[1:], strict=True)
             ]
             yield html.table(f"{self.title}: {', '.join(rows[0])}", head, body, style="values")
+        operations = [
+            [self.label(measurement), measurement.subject, *row]
+            for measurement in self.one_sided for row in operation_rows(measurement.info)
+        ]  # fmt: skip
+        if operations:
+            head = ["experiment", "provider", *OPERATION_TITLES]
+            yield html.table(f"{self.title}: by kind of operation", head, operations, style="values")
         compared = [
             [self.label(measurement), measurement.subject, *astuple(comparison)]
             for measurement in self.one_sided for comparison in compare_with_published(measurement.info)

@@ -16,7 +16,7 @@ from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
-from pytest_cloudbench.report.table import column_of
+from pytest_cloudbench.report.table import OPERATION_TITLES, column_of, operation_rows
 
 _OF_RUN = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p95", "response_p99",
@@ -53,6 +53,7 @@ def render_summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remar
         lines += [f"## cloudbench: {_escape_code(run.name)}", "", *_run_header(run, remark), ""]
         ordered = sorted(run.entries, key=lambda entry: [*_VERDICTS].index(_worst_verdict(entry[1])))
         lines += _experiment_tables([entry for entry in ordered if not is_comparison(entry[1])], metrics)
+        lines += _operation_table([entry for entry in ordered if not is_comparison(entry[1])])
         lines += _comparison_table([entry for entry in ordered if is_comparison(entry[1])])
         lines += _render_list("Broken", _unmet_lines(ordered, "broken"))
         lines += _render_list("Inconclusive", _unmet_lines(ordered, "inconclusive"))
@@ -125,6 +126,18 @@ def _experiment_tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Ite
     if len(entries) > len(shown):
         yield f"{len(entries) - len(shown)} more experiments are left out here, and are in the stored run."
         yield ""
+
+
+def _operation_table(entries: Sequence[_Entry]) -> Iterator[str]:
+    """Yield the table of the kinds of operations of mixed loads."""
+    rows = [(fullname, row) for fullname, info in entries[:_MOST_ROWS] for row in operation_rows(info)][:_MOST_ROWS]
+    if not rows:
+        return
+    yield f"| experiment |{''.join(f' {title} |' for title in OPERATION_TITLES)}"
+    yield f"|---|---|{'---:|' * (len(OPERATION_TITLES) - 1)}"
+    for fullname, row in rows:
+        yield f"| {_escape_code(fullname)} |{''.join(f' {_escape_text(cell)} |' for cell in row)}"
+    yield ""
 
 
 def _comparison_table(entries: Sequence[_Entry]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Protocol
 
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
@@ -94,6 +95,9 @@ _COLUMNS: tuple[_Column, ...] = (
 )
 
 
+OPERATION_TITLES = ("operation", "ops", "throttled", "failed", "corrupt", "p50 ms", "p95 ms", "p99 ms")
+
+
 def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
     """Return lines for a terminal of ``width`` columns, with one table for each provider and test.
 
@@ -112,7 +116,8 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
             title = _table_title(provider, test, members[0].info)
             lines += ["", *textwrap.wrap(title, width, subsequent_indent="  ", break_on_hyphens=False)]
         if verbosity > -2:
-            lines += _render_table(members, width)
+            lines += _lay_out(table_cells(members), width)
+            lines += _render_operations(members, width)
         lines += remarks
     return [*lines, ""] if lines else []
 
@@ -157,8 +162,43 @@ def table_cells(members: Sequence[_Finding]) -> list[list[str]]:
     return rows
 
 
-def _render_table(members: Sequence[_Finding], width: int) -> list[str]:
-    rows, omitted = _omit_columns(_drop_long_form(table_cells(members), width), width)
+def operation_rows(info: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row below ``OPERATION_TITLES`` for each kind of operation of a mixed load. Other loads have no rows.
+
+    Entries are not trusted. They have a rate of each outcome, from which the count is restored.
+    """
+    stored = info.get("by_operation")
+    rows = []
+    for name, figures in stored.items() if isinstance(stored, Mapping) else ():
+        if not isinstance(figures, Mapping):
+            continue
+        ops: Any = figures.get("ops")
+        rates: list[Any] = [figures.get(f"{outcome}_rate") for outcome in ("throttled", "failed", "corrupt")]
+        counts = [round(ops * rate) if is_finite(ops) and is_finite(rate) else None for rate in rates]
+        times = [column_of(key)[2](figures.get(key)) for key in ("response_p50", "response_p95", "response_p99")]
+        rows.append([str(name), format_value(ops), *map(format_value, counts), *times])
+    return rows
+
+
+def _render_operations(members: Sequence[_Finding], width: int) -> list[str]:
+    """Return the table of the kinds of operations of mixed loads. It names the experiments if there are several."""
+    mixed = [(finding, rows) for finding in members if (rows := operation_rows(finding.info))]
+    if not mixed:
+        return []
+    if len(mixed) == 1:
+        return ["", *_lay_out([[*OPERATION_TITLES], *mixed[0][1]], width)]
+    labelled = [[_label(finding) or finding.nodeid.rpartition("#")[2], *row] for finding, rows in mixed for row in rows]
+    return ["", *_lay_out([["experiment", *OPERATION_TITLES], *labelled], width)]
+
+
+def _label(finding: _Finding) -> str:
+    """Return the parameters and the label of a finding's experiment."""
+    return finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
+
+
+def _lay_out(cells: list[list[str]], width: int) -> list[str]:
+    """Return the lines of a table. If columns were omitted, the last line tells what they contain."""
+    rows, omitted = _omit_columns(_drop_long_form(cells, width), width)
     reasons = "; ".join(
         f"{', '.join(title for title in omitted if omitted[title] == reason)} ({reason})"
         for reason in dict.fromkeys(omitted.values())
@@ -277,7 +317,7 @@ def _collect_remarks(members: Sequence[_Finding], width: int, *, is_short: bool)
     remarks, errors = dict[str, None](), dict[str, None]()
     met = 0
     for finding in members:
-        info, label = finding.info, finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
+        info, label = finding.info, _label(finding)
         lines = [
             line for line in info["expectations"]
             if line in info["expectations_unmet"] or (line.startswith("gate ") and not is_short)

@@ -27,7 +27,6 @@ from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.messages import LoadShape, Merged, Start, Subject
 from pytest_cloudbench.model import ErrorKind, Outcome, ResultsError, Verb
 from pytest_cloudbench.net.sockets.sums import Carried
-from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.results import oplog
 from pytest_cloudbench.results.machine import CpuTicks
 
@@ -148,7 +147,6 @@ def merge_run(
     if drift := _drift_text(run, measurement):
         (run.notes if run.request.load.may_drift else doubts).append(drift)
     info = _entry_info(run, measurement, entries)
-    run.notes += _operation_notes(info.get("by_operation", {}))
     subject, entry = run.request.subject, run.request.entry
     judgements = entries.judge(subject, entry.expect, measurement.metrics, doubts, info) if entry.store else []
     # The logs are removed below, so all that needs them is computed here.
@@ -203,7 +201,7 @@ def _entry_info(run: OpenRun, measurement: _Measurement, entries: Entries) -> di
 
 _OPERATION_METRICS = (
     "ok_rate", "throttled_rate", "failed_rate", "corrupt_rate", "service_p50", "service_p99", "response_p50",
-    "response_p99",
+    "response_p95", "response_p99",
 )  # fmt: skip
 
 
@@ -217,16 +215,6 @@ def _info_by_operation(run: OpenRun, measurement: _Measurement) -> dict[str, Any
         metrics = {name: summary.metrics[name] for name in _OPERATION_METRICS}
         kinds[VERBS[code].value] = {"ops": summary.ops, **metrics}
     return {"by_operation": kinds}
-
-
-def _operation_notes(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note on each kind of operation of a run that mixes several."""
-    return [
-        f"{name}: {figures['ops']:,} operations, {format_metric(figures['ok_rate'], 'ok_rate')} ok, "
-        f"p50 {format_metric(figures['response_p50'], 'response_p50')}, "
-        f"p99 {format_metric(figures['response_p99'], 'response_p99')}"
-        for name, figures in kinds.items()
-    ]
 
 
 def _ranking_samples(run: OpenRun, measurement: _Measurement) -> Mapping[str, Sequence[float]]:

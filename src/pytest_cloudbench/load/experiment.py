@@ -97,7 +97,7 @@ class Result:
     """The merged result of one ``experiment.run``, or of ``experiment.conclude``, the same on every agent.
 
     Attributes:
-        info: every metric by name (see docs/method.md), and what a reader needs to trust it.
+        info: every metric by name (see docs/method.md), and the values that a reader needs to trust it.
         judgements: (status, line) of each expectation and gate.
         doubts: reasons why the numbers may be wrong, empty if none is known.
         notes: further remarks of the controller.
@@ -351,7 +351,7 @@ class Experiment:
 
     @property
     def folder(self) -> Path:
-        """The folder for files about this test: on the controller, beside its records. It may not exist yet."""
+        """The folder for files about this test, next to its records on the controller. It may not exist yet."""
         return Path(self.facts.results) / slug(self.nodeid)
 
     def close(self) -> None:
@@ -528,7 +528,7 @@ class Experiment:
             return str(error)
         return ""
 
-    # -- what is known before it starts -----------------------------------------------------------
+    # -- its name and its subject -----------------------------------------------------------------
 
     def _run_name(self) -> str:
         """Return the name of this run within the session."""

@@ -69,7 +69,7 @@ class Load:
     Attributes:
         payload: makes the content of each file. Not needed with ``on``.
         arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
-            one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
+            one. A ``Replay`` also specifies the verb and size of each operation. Sensors may have fewer operations.
         sensors: logical sensors, divided evenly among the agents.
         ops_per_sensor: operations of each sensor.
         for_s: in an open loop, the operations that are due in so many seconds, instead of ``ops_per_sensor``. A closed

@@ -202,7 +202,7 @@ class Conductor:
             self._write_recovery_note(run)
 
     def _keep_report(self, agent: str, report: TextReport) -> None:
-        """Keep a text for the end, and its file beside the records."""
+        """Keep a text for the end of the session, and write its file next to the records."""
         path = Path(report.path) if report.path else None
         if path is not None:
             make_results_folder(path.parent)
@@ -330,8 +330,8 @@ class Conductor:
         return merged
 
     def _judge_conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
-        """Judge and store what a test concludes from several runs, as one entry."""
-        from pytest_cloudbench.judge.watched import capabilities  # imports what judges a history
+        """Judge and store a test's conclusion from several runs as one entry."""
+        from pytest_cloudbench.judge.watched import capabilities  # imports the judgement of a history
 
         conclusion = next(iter(payloads.values()))
         subject, entry, metrics = conclusion.subject, conclusion.entry, conclusion.metrics

@@ -104,7 +104,7 @@ def estimate_usd(price: Price, request: Start, requests: Mapping[Verb, int]) -> 
 
 
 def announce_run(request: Start, money: str = "") -> str:
-    """Return the line that announces what is about to be done to a real service."""
+    """Return the line that announces a run on a real service."""
     load = request.load
     more = f" ({load.prepared} uploads before)" if load.prepared else ""
     moved = f", {load.bytes:,} bytes {'down' if request.load.operation is Verb.GET else 'up'}"

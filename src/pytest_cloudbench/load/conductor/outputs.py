@@ -1,7 +1,7 @@
-"""Files that a session writes for people if it is asked to: a summary for a CI job, and observed expectations.
+"""Files that a session writes for people on request: a summary for a CI job, and observed expectations.
 
-What may live here: the two options, checked before anything starts and served at the end. Nothing is written that was
-not asked for: a session does not look for itself whether it runs in CI.
+What may live here: the two options, checked before anything starts and served at the end. A session does not detect CI
+by itself, and writes nothing without its option.
 """
 
 from __future__ import annotations

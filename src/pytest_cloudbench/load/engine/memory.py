@@ -31,7 +31,7 @@ def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
         op_bytes = _STREAMED_BYTES
     else:
         op_bytes = _PLANNED_BYTES
-        if arrival.steps(0, 0) is not None:  # a trace, which is in memory already; sensors may have fewer operations
+        if arrival.steps(0, 0) is not None:  # a trace is in memory already, and sensors may have fewer operations
             ops = 0
     needed = ops * op_bytes + deal.sensors * _SENSOR_BYTES
     if needed <= _SMALL_BYTES:

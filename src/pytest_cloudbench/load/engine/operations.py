@@ -78,7 +78,7 @@ class Deal:
 
     Attributes:
         arrival: when operations are due.
-        sensors: logical sensors; with ``Threads`` the number of files.
+        sensors: logical sensors, or with ``Threads`` the number of files.
         ops_per_sensor: operations of each sensor.
         members: with ``Threads``, the existing files that operations work on. None for new files.
         limits: with sensors, the most operations of each sensor: files of a run that ended early, or operations that

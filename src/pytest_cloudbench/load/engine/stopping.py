@@ -39,7 +39,7 @@ class RunWatch:
         record: called with every finished operation.
 
     Attributes:
-        measured_from_ns: the end of the warm-up on this host's clock; None before the start.
+        measured_from_ns: the end of the warm-up on this host's clock, None before the start.
     """
 
     def __init__(self, agent: Agent, run: str, until: Stable, record: Callable[[Op], None]) -> None:

@@ -81,7 +81,7 @@ class Unmeasured:
             try:
                 with ThreadPoolExecutor(_UPLOADING_THREADS, "prepare") as pool:
                     list(pool.map(upload_file, members))
-                if members:  # a file that is not ready yet must not fail what is measured
+                if members:  # the measured operations must not fail because a file is not ready yet
                     last = files.path(*members[-1])
                     self._retry(lambda: driver.stat(last), _TRANSIENT | {ErrorKind.NOT_FOUND})
             except BudgetError as error:

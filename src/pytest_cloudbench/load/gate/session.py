@@ -153,7 +153,7 @@ class SessionGate:
         self._began_s = time.monotonic()
         self._item_began_s: dict[str, float] = {}
         self._budget_s = self._spent_s = 0.0
-        self._unmeasured: set[str] = set()  # suspects for whose repetitions no time was left
+        self._unmeasured: set[str] = set()  # suspects for whose repetitions there was no time
 
     def open_history(self) -> Sequence[str]:
         """Open the history of stored runs. Return a line for each file that cannot be read."""

@@ -287,9 +287,9 @@ def make_answer(
 
 
 def plan_info(load: LoadShape) -> dict[str, Any]:
-    """Return the planned length of a load for its entry.
+    """Return the planned length of a load for its entry: its time limit, or its number of operations without one.
 
-    With a time limit, the number of operations is left to chance.
+    With a time limit, chance decides how many operations are due.
     """
     return {"planned_ops": None, "for_s": load.for_s} if load.for_s else {"planned_ops": load.ops}
 

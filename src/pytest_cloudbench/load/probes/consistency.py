@@ -1,4 +1,4 @@
-"""Measures what reads see after a write was answered: a new, overwritten or removed file, or one with several writers.
+"""The reads after an answered write: of a new, overwritten or removed file, or of one with several writers.
 
 What may live here: the writes and reads of each check. Two clients in one process share a clock: one writes, and the
 other, with connections of its own, reads again and again. ``judge.staleness`` interprets the reads.
@@ -247,7 +247,7 @@ class _Probe:
             raise _FailedWriteError("no writer succeeded")
         began_ns, ended_ns = min(start for start, _ in answered.values()), max(end for _, end in answered.values())
         last_start_ns = max(start for start, _ in answered.values())
-        # A write answered before another one began is overwritten; a refused one may have arrived all the same.
+        # A write answered before another one began is overwritten. A refused one may have arrived all the same.
         overwritten = {f"version {version}" for version, (_, end_ns) in answered.items() if end_ns < last_start_ns}
         overwritten.add("version 0")
         # A missing file, or one with content that no client wrote, may still become what it should be.

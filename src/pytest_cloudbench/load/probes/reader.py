@@ -191,7 +191,7 @@ class ReaderProcess:
     Args:
         provided: the controller's answer to "provide".
         budget: bound on tries and bytes, for all files together.
-        command: starts the process; the test of a shifted clock puts a command in front of it.
+        command: starts the process. The test of a shifted clock puts a command in front of it.
 
     Raises FleetError when the process does not come up, or ends before its work.
     """
@@ -323,7 +323,7 @@ class _ReaderService:
 
 def main(clock: Callable[[], int] = now_ns) -> int:
     """Run the reading process until the parent closes the pipe or dies. Return the exit status."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not get between the answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # a library's output must not get between the answers
     requests, orphaned = queue.SimpleQueue[str | None](), threading.Event()
     served = _ReaderService(clock, orphaned)
 
@@ -340,7 +340,7 @@ def main(clock: Callable[[], int] = now_ns) -> int:
             answer = {"value": getattr(served, request.pop("verb"))(**request)}
         except Exception as error:  # whatever it is, the parent reports it
             answer = {"error": redact.clean(f"{type(error).__name__}: {error}")}
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the next request
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone, so there is no next request
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
     served.close()

@@ -90,7 +90,7 @@ def compute_readiness(upload_ns: tuple[int, int], result: ReaderResult, clock: S
     """Compute one file's readiness from start and end of its upload on the writer's clock. None if it was never intact.
 
     ``clock`` converts the reader's clock to the writer's. A file cannot be ready before its upload has begun, so that
-    start is a lower bound as well.
+    start is a lower bound, too.
     """
     if result.intact_start_ns is None or result.intact_end_ns is None:
         return None
@@ -200,7 +200,7 @@ class _FileSeries:
     """The measurement of some files of one size. All agents hold the same roles and the same results.
 
     Attributes:
-        writer, reader: indices of agents; equal if the reader is a helper process of the only agent.
+        writer, reader: indices of agents, equal if the reader is a helper process of the only agent.
         uploads, results: for every file so far.
         problems: the number of failed uploads by kind of error.
         span: the offset from the reader's clock to the writer's.

@@ -44,6 +44,7 @@ FACES = ("", "api")  # what others import from: it shows things of every room, a
 # A name of a room that is data where it stands, and no import.
 NAMED_ROOMS = {
     ("load.policy", "suites"): "looks for this name on the command line",
+    ("commands.estimate", "plugin"): "names the plugin that pytest is to load",
     ("results.installed", "suites"): "imports the suites that ship for what they declare, and knows none by name",
 }
 # No clock, no file, no socket, no thread and no unseeded chance.
@@ -131,12 +132,14 @@ PRIVATES = {
     ("commands.cli", "_SubParsersAction"): "argparse has no public name for it",
     ("commands.history", "_SubParsersAction"): "the same",
     ("commands.load", "_SubParsersAction"): "the same",
+    ("commands.estimate", "_SubParsersAction"): "the same",
     ("commands.export", "_SubParsersAction"): "the same",
     ("commands.report", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",
     ("plugin.options", "_groups"): "the names that other plugins' options have",
     ("plugin.options", "_anonymous"): "the same",
     ("load.conductor.serving", "_tw"): "pytest's terminal writer knows the width and the colours",
+    ("plugin.estimate", "_tw"): "the same",
     ("fleet.session", "_tw"): "the same",
     ("fleet.session", "_file"): "what it writes to",
     ("fleet.session", "_summary_report"): "xdist's hook for its last words",

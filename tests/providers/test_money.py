@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, price_of
+from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, load_work, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import UsageError, Verb
@@ -34,11 +34,13 @@ def asked(operation: Verb = Verb.PUT, ops: int = 100, size_bytes: int = 0, prepa
 
 
 def test_an_estimate_is_requests_and_bytes_that_leave() -> None:
-    assert estimate_usd(PRICE, asked(), {}) == pytest.approx(100 * 0.01 + 0.1)
-    assert estimate_usd(PRICE, asked(), {Verb.PUT: 3}) == pytest.approx(300 * 0.01 + 0.1)
+    assert estimate_usd(PRICE, load_work(asked().load), {}) == pytest.approx(100 * 0.01 + 0.1)
+    assert estimate_usd(PRICE, load_work(asked().load), {Verb.PUT: 3}) == pytest.approx(300 * 0.01 + 0.1)
     down = asked(Verb.GET, ops=50, size_bytes=5_000_000_000, prepared=10)
-    assert estimate_usd(PRICE, down, {}) == pytest.approx(50 * 0.001 + 10 * 0.01 + 0.1 + 5 * 2.0)
-    assert estimate_usd(PRICE, asked(Verb.DELETE), {}) == pytest.approx(0.1), "what has no price costs nothing"
+    assert estimate_usd(PRICE, load_work(down.load), {}) == pytest.approx(50 * 0.001 + 10 * 0.01 + 0.1 + 5 * 2.0)
+    assert estimate_usd(PRICE, load_work(asked(Verb.DELETE).load), {}) == pytest.approx(0.1), (
+        "what has no price costs nothing"
+    )
 
 
 def test_shipped_prices_have_a_source_and_a_date() -> None:

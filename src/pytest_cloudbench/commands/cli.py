@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.commands import export, gate, history, load, raid, report, savingbox
+from pytest_cloudbench.commands import estimate, export, gate, history, load, raid, report, savingbox
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pytest-cloudbench {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     load.add_commands(commands)
+    estimate.add_command(commands)
     emulate = commands.add_parser(
         "emulate",
         help="run an emulated provider in the foreground",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
+
+from pytest_cloudbench.commands.become import become_pytest
 
 _SUITE = "suites.load.test_load"
 _LOADS = {
@@ -62,8 +61,4 @@ def run(options: argparse.Namespace) -> int:
     arguments = ["--pyargs", f"pytest_cloudbench.{_SUITE}::test_{options.load}", "--no-header"]
     arguments += [f"--cloudbench-provider={spec}" for spec in options.specs]
     arguments += [f"--cloudbench-load-{name}={value}" for name, value in chosen.items() if value is not None]
-    command = [sys.executable, "-P", "-m", "pytest", *arguments, *options.rest]
-    if os.name == "posix":  # Ctrl-C then reaches pytest alone, which removes what it has written
-        sys.stdout.flush()
-        os.execv(sys.executable, command)
-    return subprocess.call(command)
+    return become_pytest([*arguments, *options.rest])

@@ -78,7 +78,7 @@ class ControllerSession:
     ) -> None:  # fmt: skip
         self.config, self._channel_key, self._facts_key = config, channel_key, facts_key
         self._make_answering = make_answering
-        self.facts = _run_facts(config)
+        self.facts = run_facts(config)
         self._lock = threading.Lock()
         self._serving: Answering | None = None
         self._channels: dict[str, Any] = {}
@@ -256,7 +256,8 @@ def _sender(channel: Any) -> Callable[[ToAgent | None], None]:
     return lambda message: channel.send(None if message is None else encode(message))
 
 
-def _run_facts(config: pytest.Config) -> RunFacts:
+def run_facts(config: pytest.Config) -> RunFacts:
+    """Return the facts of a new run in this process."""
     option = config.option
     unique = os.urandom(2).hex()
     run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}-{unique}"

@@ -373,19 +373,9 @@ class Experiment:
 
     def _prepare_part(self, load: Load, entry: EntryOptions) -> _Part:
         """Prepare this agent's part of a run. Raises UsageError."""
-        name, is_new, provider = self._run_name(), load.on is None, self.provider
-        if load.on is None:
-            assert load.payload is not None  # see Load.check
-            payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
-            files = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=load.names)
-            deal = Deal.from_load(load, None, self.facts.seed)
-        else:
-            files, deal = (
-                load.on.in_turn() if load.in_turn else load.on,
-                Deal.from_load(load, self._sample_files(load.on, load.sample, name), self.facts.seed),
-            )
-        check_memory(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
-        prepares = is_new and load.operation is not Verb.PUT
+        name, provider = self._run_name(), self.provider
+        files, deal = self._plan(load, name)
+        prepares = load.on is None and load.operation is not Verb.PUT
         request = Start(
             self._make_subject(name, entry.label, stores=entry.store), _load_shape(load, deal, files, prepares), entry,
             addresses=provider.addresses,
@@ -395,6 +385,19 @@ class Experiment:
         agent, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
         budget = agent_budget(deal, files.payload, prepares, agent, bounds)
         return _Part(name, load, task, files, deal, request, budget, prepares)
+
+    def _plan(self, load: Load, name: str) -> tuple[Files, Deal]:
+        """Return the files of a run, and how its operations are dealt out. Raises UsageError."""
+        if load.on is None:
+            assert load.payload is not None  # see Load.check
+            payload = fresh(load.payload, self._runs) if self._runs > 1 else load.payload
+            files = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=load.names)
+            deal = Deal.from_load(load, None, self.facts.seed)
+        else:
+            files = load.on.in_turn() if load.in_turn else load.on
+            deal = Deal.from_load(load, self._sample_files(load.on, load.sample, name), self.facts.seed)
+        check_memory(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
+        return files, deal
 
     def _sample_files(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
         """Return a random share of kept files, the same on every agent, and at least one file."""

@@ -6,6 +6,7 @@ What may live here: an experiment's arguments, read from pytest's item. Imported
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,15 +28,17 @@ def item_facts(item: pytest.Item, facts: RunFacts) -> RunFacts:
     return facts if turn is None else facts.replace(seed=f"{facts.seed}/pair-{turn.pair}")
 
 
-def make_experiment(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
-    """Make the experiment of one test item."""
+def make_experiment(
+    item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts, kind: Callable[..., Any] | None = None
+) -> Any:
+    """Make the experiment of one test item. ``kind`` is its class, if that is not ``Experiment``."""
     from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.load.gate.settings import marked_margins
     from pytest_cloudbench.load.gate.verdicts import unmet_gates
 
     params = plain_params(item, "provider")
     test = getattr(item, "originalname", item.name)
-    return Experiment(
+    return (kind or Experiment)(
         agent, provider, item_facts(item, facts), test, item.nodeid, item.name, params, unmet_gates(item),
         item.user_properties, item.stash.get(TURN, None), marked_margins(item) if facts.gated else {},
         declared_suite(item), stored_name(item),

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
+_ESTIMATE = f"{__name__}.estimate"
+"""The plugin that says what tests would do, in place of running them."""
 _RUN_MODE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
 """How agents run a fleet item: all at once, all in blocks of two sides, or only the leader while the others wait."""
 _LAB = pytest.StashKey["LabItem"]()
@@ -117,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         compare_later(config)
     is_needed = _has_plugin_option(config) or config.option.cloudbench_time_scale != 1.0
-    if is_needed and not hasattr(config, "workerinput"):
+    if (is_needed or config.pluginmanager.has_plugin(_ESTIMATE)) and not hasattr(config, "workerinput"):
         _fleet_session(config)  # bad input is reported before anything starts
 
 
@@ -159,8 +161,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # after pytest-benchmark has marked what it takes for other tests than benchmarks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
+    experiments = []
     for item in items:
         if "fleet" in getattr(item, "fixturenames", ()):
             from pytest_cloudbench.fleet.items import used_fixtures
@@ -170,6 +174,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 is_versus = item.config.option.cloudbench_versus and "experiment" in used
                 item.stash[_RUN_MODE] = "leader" if "lab" in used else "in turns" if is_versus else "everywhere"
                 _register_item_hooks(item.config)
+            if not _MEASURING.isdisjoint(used):
+                experiments.append(item)
+    option = config.option
+    if experiments and (getattr(option, "benchmark_only", False) or getattr(option, "benchmark_skip", False)):
+        from pytest_cloudbench.results import benchmarks
+
+        benchmarks.apply_switches(config, experiments)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
@@ -548,7 +559,9 @@ def _make_serving(session: ControllerSession) -> Serving:
 def _fleet_session(config: pytest.Config) -> Any:
     """Return this process's part of the fleet, and create it at the first call."""
     session = config.stash.get(_SESSION, None)
-    if session is None:
+    if session is None and (estimating := config.pluginmanager.get_plugin(_ESTIMATE)) is not None:
+        session = config.stash[_SESSION] = estimating.open_session(config)
+    elif session is None:
         from pytest_cloudbench.fleet.worker import open_session
 
         session = config.stash[_SESSION] = open_session(config, _make_serving, at_once=_has_plugin_option(config))

@@ -27,6 +27,7 @@ from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
 from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.providers.leaves import is_on_this_machine
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
@@ -541,7 +542,7 @@ def _real_accounts(resolved: ResolvedSpec) -> list[tuple[str, Mapping[Verb, int]
     """Return the spec of each real account that a provider uses, with the requests that its driver's verbs send."""
     accounts: list[tuple[str, Mapping[Verb, int]]] = []
     for leaf in resolved.leaves():
-        if leaf.bound.credential_sets and not leaf.has_service:
+        if leaf.bound.credential_sets and not leaf.has_service and not is_on_this_machine(leaf.bound):
             driver: Any = leaf.bound.driver
             accounts.append((leaf.bound.spec.text, dict(getattr(driver.capabilities, "requests", {}))))
     return accounts

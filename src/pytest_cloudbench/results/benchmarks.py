@@ -34,6 +34,9 @@ _STORES_RESULTS: pytest.StashKey[bool] = pytest.StashKey()
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Names of files of runs in pytest-benchmark's folder. Other files, such as published tables, are not runs."""
 
+_NOT_A_BENCHMARK = "Skipping non-benchmark (--benchmark-only active)."
+"""The reason of the mark by which pytest-benchmark skips tests without its own fixture."""
+
 _READ_BYTES = 32 * 1024 * 1024
 """How much of the stored runs is read, latest first. It takes three seconds and fits a controller's memory."""
 
@@ -114,6 +117,16 @@ def _store_results(config: pytest.Config, session: Any) -> Any:
     return session
 
 
+def apply_switches(config: pytest.Config, experiments: Sequence[pytest.Item]) -> None:
+    """Let ``--benchmark-only`` run experiments, and ``--benchmark-skip`` skip them, as it does with benchmarks."""
+    if getattr(config.option, "benchmark_skip", False):
+        for item in experiments:
+            item.add_marker(pytest.mark.skip(reason="Skipping benchmark (--benchmark-skip active)."))
+    if getattr(config.option, "benchmark_only", False):
+        for item in experiments:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NOT_A_BENCHMARK]
+
+
 def add_entry(
     config: pytest.Config, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any],
     data_s: Sequence[float], group: str | None = None, iterations: int = 1,
@@ -157,7 +170,11 @@ def _make_entry(
     name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any], data_s: Sequence[float],
     group: str | None = None, iterations: int = 1, options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:  # fmt: skip
-    """Return an entry in the form that pytest-benchmark's session holds."""
+    """Return an entry in the form that pytest-benchmark's session holds.
+
+    The provider is one of its parameters, so that runs can be grouped by ``param:provider``.
+    """
+    params = {**({"provider": extra_info["provider"]} if "provider" in extra_info else {}), **params}
     fixture = SimpleNamespace(
         name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
         params=dict(params) or None, extra_info=extra_info, cprofile_stats=None, has_error=False,

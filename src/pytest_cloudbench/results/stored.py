@@ -172,10 +172,10 @@ def _read_entry(path: Path, benchmark: Any) -> StoredEntry | None:
         return None
     if not isinstance(schema, int) or not 1 <= schema <= ENTRY_SCHEMA:
         raise ResultsError(f"{path}: has entry schema {schema}; this version reads 1 to {ENTRY_SCHEMA}")
-    params = fields.get("params")
-    return StoredEntry(
-        fullname, name if isinstance(name, str) else fullname, params if isinstance(params, dict) else {}, schema, info
-    )  # fmt: skip
+    params = dict(fields["params"]) if isinstance(fields.get("params"), dict) else {}
+    if params.get("provider") == info.get("provider"):  # it is there for pytest-benchmark's own grouping
+        params.pop("provider", None)
+    return StoredEntry(fullname, name if isinstance(name, str) else fullname, params, schema, info)
 
 
 def read_sides(info: Mapping[str, Any]) -> dict[str, Any]:

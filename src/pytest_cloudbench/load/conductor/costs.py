@@ -13,7 +13,7 @@ from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.load.messages import Start
+from pytest_cloudbench.load.messages import LoadShape, Start
 from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
 
 _MOVES_FILES = frozenset({Verb.PUT, Verb.GET})
@@ -83,24 +83,54 @@ def _account_name(spec: str) -> str:
     return parsed.scheme if host is None else f"{parsed.scheme} at {host}"
 
 
-def estimate_usd(price: Price, request: Start, requests: Mapping[Verb, int]) -> float:
-    """Return the cost of a run in US dollars: its operations and bytes, preparation, and the listing at its end.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run does at a provider: how many operations of each verb, and how many bytes they move."""
+
+    ops: Mapping[Verb, int]
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        """Return the work of both."""
+        verbs = dict.fromkeys([*self.ops, *other.ops])
+        ops = {verb: self.ops.get(verb, 0) + other.ops.get(verb, 0) for verb in verbs}
+        return Work(ops, self.up_bytes + other.up_bytes, self.down_bytes + other.down_bytes)
+
+    def requests(self, requests: Mapping[Verb, int]) -> int:
+        """Return how many requests a driver sends for it, at least, that sends so many for each verb."""
+        return sum(count * requests.get(verb, 1) for verb, count in self.ops.items())
+
+
+def load_work(load: LoadShape) -> Work:
+    """Return the work of a load: its operations, what is uploaded before them, and the listing after them."""
+    ops = dict.fromkeys((load.operation, Verb.PUT, Verb.LIST), 0)
+    for verb, count in ((load.operation, load.ops), (Verb.PUT, load.prepared), (Verb.LIST, 1)):
+        ops[verb] += count
+    return Work(ops, down_bytes=load.bytes if load.operation is Verb.GET else 0)
+
+
+def estimate_usd(price: Price, work: Work, requests: Mapping[Verb, int]) -> float:
+    """Return what work costs, in US dollars: its requests, and the bytes that leave the provider.
 
     Args:
-        price: the provider's prices.
-        request: the run.
-        requests: the least number of requests that each verb sends.
+        price: what the provider charges.
+        work: what is going to be done.
+        requests: how many requests a verb sends, at least.
     """
+    cost = sum(ops * requests.get(verb, 1) * price.requests.get(verb.value, 0.0) for verb, ops in work.ops.items())
+    return cost + work.down_bytes / _GB * price.down_gb
 
-    def cost_of_ops(verb: Verb, ops: int) -> float:
-        return ops * requests.get(verb, 1) * price.requests.get(verb.value, 0.0)
 
-    load = request.load
-    down_bytes = load.bytes if request.load.operation is Verb.GET else 0
-    total = (
-        cost_of_ops(request.load.operation, load.ops) + cost_of_ops(Verb.PUT, load.prepared) + cost_of_ops(Verb.LIST, 1)
-    )
-    return total + down_bytes / _GB * price.down_gb
+Accounts = Sequence[tuple[str, Mapping[Verb, int]]]
+"""Each account that a provider uses: its spec, and the requests that its verbs send. Two of them may be equal."""
+
+
+def describe_cost(accounts: Accounts, work: Work) -> str:
+    """Return what work costs on all accounts together, as a text that says what is not known."""
+    prices = {spec: price_of(spec) for spec, _ in accounts}
+    cost_usd = sum(estimate_usd(price, work, requests) for spec, requests in accounts if (price := prices[spec]))
+    return _price_text(prices, cost_usd, sorted(_account_name(spec) for spec, price in prices.items() if price is None))
 
 
 def announce_run(request: Start, money: str = "") -> str:
@@ -147,19 +177,19 @@ class Spending:
                 "which asks"
             )
 
-    def begin(self, request: Start, accounts: Sequence[tuple[str, Mapping[Verb, int]]]) -> str:
+    def begin(self, request: Start, accounts: Accounts) -> str:
         """Return the line that announces a run on real accounts, after the bound was checked and the user agreed.
 
         Args:
             request: the run.
-            accounts: each account that the provider uses: its spec, and the requests that its verbs send. Two of them
-                may be equal.
+            accounts: those that the provider uses.
 
         Raises UsageError if the run would exceed the bound or has no known price, or the user says no.
         """
         prices = {spec: price_of(spec) for spec, _ in accounts}
         unknown = sorted(_account_name(spec) for spec, price in prices.items() if price is None)
-        run_usd = sum(estimate_usd(price, request, requests) for spec, requests in accounts if (price := prices[spec]))
+        work = load_work(request.load)
+        run_usd = sum(estimate_usd(price, work, requests) for spec, requests in accounts if (price := prices[spec]))
         line = announce_run(request, _price_text(prices, run_usd, unknown))
         if self._most_usd is not None:
             if unknown:

@@ -1,0 +1,17 @@
+"""Turns the ``cloudbench`` process into one of pytest's, for commands that are a session of pytest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+
+def become_pytest(arguments: Sequence[str]) -> int:
+    """Become pytest with these arguments. Returns its exit status where a process cannot become another."""
+    command = [sys.executable, "-P", "-m", "pytest", *arguments]
+    if os.name == "posix":  # Ctrl-C then reaches pytest alone, which removes what it has written
+        sys.stdout.flush()
+        os.execv(sys.executable, command)
+    return subprocess.call(command)

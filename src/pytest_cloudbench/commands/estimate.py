@@ -1,0 +1,36 @@
+"""The command ``cloudbench estimate``: tests against nothing, to see what they would do."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_cloudbench.commands.become import become_pytest
+
+_PLUGIN = "pytest_cloudbench.plugin.estimate"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "estimate",
+        help="say what tests would do to a provider, before anything is touched",
+        description="Say what each test would do to a provider: operations, bytes, requests, duration, cost where the "
+        "provider's prices are known, and space. Nothing is connected, started or written, and no credentials are "
+        "needed. A test whose next step depends on what is measured does at least what is shown.",
+        epilog="example: cloudbench estimate test_sensors.py --provider folder:/mnt/nas",
+        usage="cloudbench estimate TEST [TEST ...] [--provider SPEC] [options of pytest, such as -k TEXT]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("tests", metavar="TEST", nargs="+", help="as for pytest: a file, a folder, or file::test")
+    parser.add_argument(
+        "--provider", dest="providers", metavar="SPEC", action="append", default=[],
+        help="as for pytest's --provider; may repeat (default: the one that the test runs on)",
+    )  # fmt: skip
+    parser.set_defaults(run=_estimate, passes_on=True)
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    arguments = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-qq", "--no-header", "--pyargs", *options.tests]
+    arguments.append("--benchmark-storage=file://.")  # pytest-benchmark makes the folder, so it is one that exists
+    arguments += [f"--cloudbench-provider={spec}" for spec in options.providers]
+    return become_pytest([*arguments, *options.rest, "-n", "0"])  # one process tells what fifty would do

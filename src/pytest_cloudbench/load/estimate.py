@@ -1,0 +1,274 @@
+"""Estimates what tests would do to a provider, without a connection, a service or a file.
+
+What may live here: an experiment that only counts what its test asks for, and the texts about it. A test goes on with
+results as if everything had gone well. Where it needs more than that, the estimate is the least that it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Unpack
+
+from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.records import RECORD_BYTES
+from pytest_cloudbench.load.conductor.costs import Work, describe_cost
+from pytest_cloudbench.load.engine.operations import Deal
+from pytest_cloudbench.load.experiment import Experiment, Result
+from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
+from pytest_cloudbench.model import CloudbenchError, Verb
+from pytest_cloudbench.providers.leaves import Leaf
+from pytest_cloudbench.report.quantities import format_bytes, format_seconds
+from pytest_cloudbench.workload.arrival import Closed, plan
+from pytest_cloudbench.workload.payload import Generator
+
+_SUPPOSED = {"fraction": (0.0, 1.0), "s": (0.1, 0.1)}
+"""A metric of this unit where all goes well: one that should be low, and one that should be high."""
+
+_MOST_OPS = 10_000
+"""A test that looks at each operation's times is shown no more of them."""
+
+_MOST_RUNS = 1000
+"""A test that goes on until something is measured would never end."""
+
+INDENT = 14
+"""Where the texts of an estimate begin."""
+
+_NO_ACCOUNT = "none: no account is used"
+
+
+class NotForeseen(CloudbenchError):
+    """A test needs something that only a run can tell it."""
+
+
+class AgentWithoutFleet(Agent):
+    """The one agent of an estimate: nobody else is asked for anything."""
+
+    def __init__(self) -> None:
+        super().__init__("main", lambda message: None)
+
+    def ask(self, name: str, payload: Any = None) -> Any:
+        """Raise NotForeseen."""
+        raise NotForeseen(f"it asks for {name}")
+
+    def gather(self, name: str, payload: Any = None) -> Any:
+        """Raise NotForeseen."""
+        raise NotForeseen(f"its agents meet for {name.partition(':')[0]}")
+
+    def once(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do the work."""
+        return work()
+
+
+class UnconnectedDriver:
+    """A driver of which only its declared capabilities are known."""
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self._leaves = leaves
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "capabilities" and len(self._leaves) == 1 and self._leaves[0].capabilities is not None:
+            return self._leaves[0].capabilities
+        raise NotForeseen(f"it asks the provider ({name})")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What one test would do.
+
+    Attributes:
+        nodeid, provider: of the test.
+        work: operations and bytes of all its runs.
+        space_bytes: the most that its files take at one time.
+        least_s: how long it takes, as far as it decides that itself.
+        runs: how many runs were counted.
+        is_paced: whether the times of all operations are given; otherwise some begin when others end.
+        reason: why there may be more, or nothing at all; empty if the test came to its end.
+    """
+
+    nodeid: str
+    provider: str
+    work: Work = field(default_factory=lambda: Work({}))
+    space_bytes: int = 0
+    least_s: float = 0.0
+    runs: int = 0
+    is_paced: bool = True
+    reason: str = ""
+
+    def add(self, work: Work, kept_bytes: int, least_s: float, *, is_paced: bool) -> None:
+        """Add a run, while earlier ones keep so many bytes at the provider."""
+        self.runs += 1
+        self.work += work
+        self.space_bytes = max(self.space_bytes, kept_bytes + work.up_bytes)
+        self.least_s += least_s
+        self.is_paced = self.is_paced and is_paced
+
+
+@dataclass(slots=True)
+class CountingExperiment(Experiment):
+    """An experiment whose runs are counted, and not done."""
+
+    estimate: Estimate = field(default_factory=lambda: Estimate("", ""))
+    _space: dict[str, int] = field(default_factory=dict)
+
+    def run(
+        self, load: Load | Generator | None = None, entry: EntryOptions | None = None, **keywords: Unpack[RunKeywords]
+    ) -> Result:
+        """Count what a run would do. Returns what it would tell if all went well."""
+        load, entry = parse_request(load, entry, keywords)
+        self._runs += 1
+        if self._runs > _MOST_RUNS:
+            raise NotForeseen(f"it makes more than {_MOST_RUNS:,} runs")
+        files, deal = self._plan(load, self._run_name())
+        work = _work_of(load, deal, files)
+        least_s = self._least_s(deal)
+        is_paced = not isinstance(load.arrival, Closed) or bool(load.for_s)
+        self.estimate.add(work, sum(self._space.values()), least_s, is_paced=is_paced)
+        ops = deal.ops if deal.traced_work(0, 1) is None else sum(work.ops.values())
+        kept = None
+        if load.keep:
+            kept = files
+            if load.on is None:
+                self._space[files.folder] = work.up_bytes
+                members = deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else ()
+                kept = Files(files.folder, files.payload, members, files.named, deal.limits)
+        result = _supposed(ops, least_s, files.payload.size_bytes, detail=load.detail, kept=kept)
+        return replace(result, info={**result.info, "operation": load.operation.value})
+
+    def _least_s(self, deal: Deal) -> float:
+        if isinstance(deal.arrival, Closed):
+            return deal.planned_s() / self.facts.time_scale
+        scale = self.facts.time_scale
+        schedule = plan(deal.arrival, range(deal.sensors), deal.ops_per_sensor, self.facts.seed, scale)
+        return (schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)).horizon_s
+
+    def conclude(self, metrics: Mapping[str, Any], *args: Any, **keywords: Any) -> Result:
+        """Return the metrics as they are."""
+        return Result({**_supposed(0, 0.0, 0).info, **metrics, **(keywords.get("extra") or {})})
+
+    def scratch(self, payload: Generator) -> NoReturn:
+        """Raise NotForeseen: what follows is up to the test."""
+        raise NotForeseen("its operations follow from one another")
+
+    def elsewhere(self, provider: Any) -> NoReturn:
+        """Raise NotForeseen."""
+        raise NotForeseen("it goes on at another provider")
+
+    def remove(self, files: Files) -> bool:
+        """Count the files no longer."""
+        return self._space.pop(files.folder, None) is not None
+
+    def report(self, text: str, file: str = "", content: str = "") -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Count no file any more."""
+        self._space.clear()
+
+
+def _work_of(load: Load, deal: Deal, files: Files) -> Work:
+    """Return what a run sends: unmeasured uploads, its operations, and the listing after them."""
+    size_bytes = files.payload.size_bytes
+    traced = deal.traced_work(0, 1)
+    if traced is None:
+        ops, moved = deal.ops, deal.ops * size_bytes
+        prepares = load.on is None and load.operation is not Verb.PUT
+        up_bytes = moved if prepares or load.operation is Verb.PUT else 0
+        work = Work({load.operation: ops}, up_bytes, moved if load.operation is Verb.GET else 0)
+        work += Work({Verb.PUT: ops} if prepares else {})
+    else:
+        counts, up_bytes, down_bytes = Counter[Verb](), 0, 0
+        for sensor in range(deal.sensors):
+            steps = None if isinstance(deal.arrival, Closed) else deal.arrival.steps(sensor, deal.ops_of_sensor(sensor))
+            for seq, (verb, size_bytes) in enumerate(steps or ()):
+                counts[verb] += 1
+                up_bytes += size_bytes if verb is Verb.PUT else 0
+                down_bytes += traced.targets[sensor, seq][1] if verb is Verb.GET else 0
+        work = Work(counts, up_bytes, down_bytes)
+    lists = load.verify and load.operation in (Verb.PUT, Verb.DELETE)
+    return work + Work({Verb.LIST: 1} if lists else {})
+
+
+def _supposed(ops: int, least_s: float, size_bytes: int, *, detail: bool = False, kept: Files | None = None) -> Result:
+    """Return the result of a run in which every operation succeeds at once."""
+    info: dict[str, Any] = {
+        name: _SUPPOSED.get(metric.unit, (1.0, 1.0))[metric.better == "higher"] for name, metric in METRICS.items()
+    }
+    elapsed_s = least_s or 0.1
+    info |= {
+        "ops": ops, "ok": ops, "elapsed": elapsed_s, "ops_per_s": ops / elapsed_s,
+        "throughput": ops * size_bytes / elapsed_s, "size_bytes": size_bytes, "ops_file": "",
+        **dict.fromkeys(("cpu_share", "client_cpu_s", "wire_by")),
+        **dict.fromkeys(("failed", "throttled", "corrupt", "lost", "silent_loss"), 0),
+    }  # fmt: skip
+    shown = min(ops, _MOST_OPS) if detail else 0
+    columns: dict[str, list[Any]] = {
+        "sensor": [0] * shown, "seq": list(range(shown)), "outcome": ["ok"] * shown, "kind": [""] * shown,
+        "start_s": [0.1 * number for number in range(shown)],
+        **{name: [0.1] * shown for name in ("service_s", "response_s", "first_byte_s")},
+    }  # fmt: skip
+    return Result(info, ops=columns if detail else {}, files=kept)
+
+
+# --- texts ---
+
+
+def describe(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[str]:
+    """Return lines about one test, whose continuation is indented by ``INDENT``; ``results`` is where records go."""
+    is_in_name = f"[{estimate.provider}" in estimate.nodeid or not estimate.provider
+    lines = [f"{estimate.nodeid}:" if is_in_name else f"{estimate.nodeid}, {estimate.provider}:"]
+    if not estimate.runs:
+        return [*lines, f"  not estimated: {estimate.reason or 'it runs no operation'}"]
+    rows = _rows(estimate, leaves, results)
+    if estimate.reason:
+        rows.append(("more", f"at least this: {estimate.reason}"))
+    return [*lines, *(f"  {name:<12}{text}" for name, text in rows)]
+
+
+def describe_all(estimates: Sequence[Estimate], leaves: Mapping[str, Sequence[Leaf]], results: str) -> list[str]:
+    """Return lines about each test, and about all tests of a provider if there are several."""
+    lines = [line for each in estimates for line in [*describe(each, leaves[each.provider], results), ""]]
+    for provider in dict.fromkeys(each.provider for each in estimates):
+        counted = [each for each in estimates if each.provider == provider and each.runs]
+        if len(counted) > 1:
+            whole = Estimate(f"all {len(counted)} tests", provider, reason=next(filter(None, _reasons(counted)), ""))
+            for each in counted:
+                whole.add(each.work, 0, each.least_s, is_paced=each.is_paced)
+            whole.space_bytes = max(each.space_bytes for each in counted)  # each removes its files at its end
+            lines += [*describe(whole, leaves[provider], results), ""]
+    return lines
+
+
+def _reasons(estimates: Sequence[Estimate]) -> list[str]:
+    return [f"{each.nodeid.rpartition('::')[2]}: {each.reason}" for each in estimates if each.reason]
+
+
+def _rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tuple[str, str]]:
+    work = estimate.work
+    counts = ", ".join(f"{count:,} {verb.value}" for verb, count in work.ops.items() if count)
+    duration = f"about {format_seconds(estimate.least_s)}" if estimate.least_s else "at once"
+    if not estimate.is_paced:
+        least = f", at least {format_seconds(estimate.least_s)}" if estimate.least_s else ""
+        duration = f"as long as the provider takes{least}"
+    counted = [leaf for leaf in leaves if leaf.requests]
+    count = sum(work.requests(leaf.requests) for leaf in counted)
+    requests = "not known" if not counted else f"at least {count:,}" if count else "none"
+    accounts = [(leaf.spec, leaf.requests) for leaf in leaves if leaf.is_account]
+    wheres = {leaf.where for leaf in leaves}
+    where = {"memory": "in this machine's memory", "machine": "on this machine"}.get(
+        wheres.pop() if len(wheres) == 1 else "", "at the provider"
+    )
+    records = format_bytes(sum(work.ops.values()) * RECORD_BYTES)
+    return [
+        ("operations", f"{sum(work.ops.values()):,} ({counts})"),
+        ("bytes", f"{work.up_bytes:,} up, {work.down_bytes:,} down"),
+        ("requests", requests),
+        ("duration", duration),
+        ("cost", describe_cost(accounts, work) if accounts else _NO_ACCOUNT),
+        ("space", f"at most {format_bytes(estimate.space_bytes)} {where}, {records} of records in {results}"),
+    ]  # fmt: skip

@@ -1,0 +1,159 @@
+"""The plugin of ``cloudbench estimate``: runs tests against nothing, and says what they would do.
+
+What may live here: its hooks, its session in place of a controller's, and the ``experiment`` fixture in place of ours.
+It is loaded with ``-p`` before anything else, and no run that measures loads it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_cloudbench import providers
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.fleet.session import run_facts
+from pytest_cloudbench.load.estimate import (
+    INDENT,
+    AgentWithoutFleet,
+    CountingExperiment,
+    Estimate,
+    NotForeseen,
+    UnconnectedDriver,
+    describe_all,
+)
+from pytest_cloudbench.load.item import make_experiment
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.providers.leaves import Leaf
+
+_ESTIMATE: pytest.StashKey[Estimate] = pytest.StashKey()
+
+
+class EstimateSession:
+    """What the plugin's hooks find in place of a session that measures: it serves nobody and writes nothing."""
+
+    is_worker = serves = fleet_run = False
+
+    def __init__(self, facts: RunFacts, results: str) -> None:
+        self.facts, self.results, self.agent = facts, results, AgentWithoutFleet()
+        self.estimates: list[Estimate] = []
+        self.remark = ""
+        self._leaves: dict[str, list[Leaf]] = {}
+
+    def leaves_of(self, spec: str) -> list[Leaf]:
+        """Return what is known of a provider's parts. Raises UsageError."""
+        if spec not in self._leaves:
+            parts = providers.resolve(spec).leaves() if spec else ()
+            self._leaves[spec] = [Leaf.of(each.bound, each.has_service, each.profile is not None) for each in parts]
+        return self._leaves[spec]
+
+    def header(self) -> list[str]:
+        """Return no line."""
+        return []
+
+    def check_baseline(self) -> None:
+        """Do nothing: no gate is judged."""
+
+    def repeat(self, session: pytest.Session) -> None:
+        """Do nothing: no test is suspect."""
+
+    def summarize(self, reporter: Any) -> None:
+        """Write what was estimated."""
+        reporter.ensure_newline()
+        leaves = {each.provider: self.leaves_of(each.provider) for each in self.estimates}
+        lines = [*describe_all(self.estimates, leaves, self.results), *filter(None, [self.remark])]
+        for line in lines if lines[-1:] != [""] else lines[:-1]:
+            for part in textwrap.wrap(line, reporter._tw.fullwidth, subsequent_indent=" " * INDENT) or [""]:
+                reporter.write_line(part)
+
+    def finish(self, session: pytest.Session) -> None:
+        """Do nothing: there is nothing to keep."""
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+
+_SESSION: pytest.StashKey[EstimateSession] = pytest.StashKey()
+
+
+def open_session(config: pytest.Config) -> EstimateSession:
+    """Return the session of an estimate. Raises pytest.UsageError for a provider that does not exist."""
+    option = config.option
+    if option.cloudbench_versus:
+        raise pytest.UsageError("estimate: expected --provider for each side, in place of --cloudbench-versus")
+    facts = run_facts(config)
+    session = config.stash[_SESSION] = EstimateSession(facts, Path(facts.results).parents[1].name)
+    try:
+        for spec in option.cloudbench_provider:
+            providers.resolve(spec)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    return session
+
+
+@pytest.hookimpl(trylast=True)  # after the plugin's own fixtures, so that these take their place
+def pytest_configure(config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
+    config.pluginmanager.register(_Fixtures(), "cloudbench-estimate-fixtures")
+
+
+class _Fixtures:
+    @pytest.fixture
+    def experiment(self, request: pytest.FixtureRequest, provider: Any, fleet: Any) -> Generator[CountingExperiment]:
+        """Counts operations in place of running them."""
+        session = request.config.stash[_SESSION]
+        estimate = request.node.stash[_ESTIMATE] = Estimate(request.node.nodeid, provider.spec)
+        session.estimates.append(estimate)
+        leaves = session.leaves_of(provider.spec)
+        emulated = "all" if all(leaf.where == "memory" for leaf in leaves) else "none"
+        driver: Any = UnconnectedDriver(leaves)
+        unconnected = (driver, Provided(provider.spec, emulated=emulated))
+        provider = providers.Provider(provider.spec, open=lambda: unconnected)
+        counting: CountingExperiment = make_experiment(request.node, fleet, provider, session.facts, CountingExperiment)
+        counting.estimate = estimate
+        yield counting
+        counting.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
+    error = None if call.excinfo is None else call.excinfo.value
+    if error is not None:
+        estimate = item.stash.get(_ESTIMATE, None)
+        if estimate is None:
+            estimate = Estimate(item.nodeid, getattr(getattr(item, "callspec", None), "params", {}).get("provider", ""))
+            item.config.stash[_SESSION].estimates.append(estimate)
+        estimate.reason = estimate.reason or _reason_of(error)
+    return (yield)
+
+
+def _reason_of(error: BaseException) -> str:
+    if isinstance(error, NotForeseen):
+        return str(error)
+    message = str(getattr(error, "msg", None) or error).partition("\n")[0] or type(error).__name__
+    told = (
+        "without a connection it is skipped: "
+        if isinstance(error, pytest.skip.Exception)
+        else "it depends on what is measured: "
+    )
+    return told + message
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
+    if session.testsfailed:  # a file could not be collected
+        return None
+    ours = [item for item in session.items if "experiment" in getattr(item, "fixturenames", ())]
+    for item, nextitem in zip(ours, [*ours[1:], None], strict=True):
+        runtestprotocol(item, log=False, nextitem=nextitem)
+    if others := len(session.items) - len(ours):
+        what = "1 test that runs" if others == 1 else f"{others} tests that run"
+        session.config.stash[_SESSION].remark = f"{what} no experiment: not estimated"
+    return True

@@ -1,0 +1,68 @@
+"""What a session may know about each part of a provider before it connects.
+
+What may live here: the value, and which addresses are this machine's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench.drivers import BoundSpec
+from pytest_cloudbench.model import Capabilities, Verb
+
+_ADDRESSES = ("endpoint", "auth_url")
+"""Parameters of a spec that lead to a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One provider that is not made of others.
+
+    Attributes:
+        spec: what its driver reads.
+        capabilities: what its driver declares; None if that depends on the connection.
+        is_account: whether it is somebody's account at a real service.
+        where: where its files are: ``memory`` and ``machine`` for services that the run starts, or ``provider``.
+    """
+
+    spec: str
+    capabilities: Capabilities | None
+    is_account: bool
+    where: str
+
+    @classmethod
+    def of(cls, bound: BoundSpec, has_service: bool, is_emulated: bool) -> Leaf:
+        """Return what is known of a part with this driver; ``has_service``: the run starts its server."""
+        declared = getattr(bound.driver, "capabilities", None)
+        is_own = has_service or is_on_this_machine(bound)
+        return cls(
+            bound.spec.text, declared if isinstance(declared, Capabilities) else None,
+            is_account=bool(bound.credential_sets) and not is_own,
+            where="memory" if is_emulated else "machine" if has_service else "provider",
+        )  # fmt: skip
+
+    @property
+    def requests(self) -> Mapping[Verb, int]:
+        """How many requests each verb sends, at least; empty if that is not known."""
+        return {} if self.capabilities is None else self.capabilities.requests
+
+
+def is_on_this_machine(bound: BoundSpec) -> bool:
+    """Return whether a spec leads to a server at a loopback address: the user's own, and nobody's account.
+
+    A driver whose target names a server says so by ``address_of(spec)``.
+    """
+    driver: Any = bound.driver
+    spec = bound.spec
+    address = next((spec.params[name] for name in _ADDRESSES if name in spec.params), "")
+    if not address and hasattr(driver, "address_of"):
+        address = driver.address_of(spec)
+    try:
+        host = urlsplit(address).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,114 @@
+"""``cloudbench estimate``: what a test would do, from its own code, with nothing touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.load.conductor.costs import price_of
+from tests.limits import HANG_S
+
+TESTS = """
+import pytest
+from pytest_cloudbench import FixedInterval, ThinkTime, Threads, Verb
+
+@pytest.fixture
+def connected(provider):
+    provider.driver.mkdir("/x")
+
+def test_open(experiment, payloads):
+    result = experiment.run(
+        payloads.random(size_bytes=5000), arrival=FixedInterval(2.0), sensors=10, ops_per_sensor=6,
+    )
+    assert result["loss_rate"] == 0
+    assert result["response_p99"] < 1
+    result.check()
+
+def test_closed(experiment, payloads):
+    up = experiment.run(payloads.random(1000), arrival=ThinkTime(0), sensors=2, ops_per_sensor=5, keep=True)
+    experiment.run(on=up.files, operation=Verb.GET, arrival=Threads(2))
+    experiment.run(on=up.files, operation=Verb.GET, arrival=Threads(2), for_s=7, files=1000)
+
+def test_search(experiment, payloads):
+    level = experiment.run(payloads.random(10), arrival=Threads(4), files=8, store=False)
+    assert level["no_such_metric"] > 1
+
+def test_by_hand(experiment, payloads, connected):
+    experiment.run(payloads.random(10), arrival=Threads(4), files=8)
+
+def test_plain():
+    raise AssertionError("not run")
+"""
+
+
+def estimate(tmp_path: Path, *words: str, **environment: str) -> dict[str, dict[str, str]]:
+    """Return what the command says of each test: rows by their names."""
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", *words]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, dict[str, str]] = {"": {"text": done.stdout}}
+    for block in done.stdout.strip().split("\n\n"):
+        title, *rows = block.splitlines()
+        name = re.sub(r".*::|[\[,:].*", "", title)
+        found[name] = dict(re.split(r"(?<!:) {2,}|: ", row.strip(), maxsplit=1) for row in rows if row[:2] == "  ")
+    return found
+
+
+def test_it_says_what_a_run_would_do_without_credentials(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    before = sorted(tmp_path.rglob("*"))
+    found = estimate(tmp_path, "test_it.py", "--provider", "s3://my-bucket")
+    assert found["test_open"]["operations"] == "61 (60 put, 1 list)"
+    assert found["test_open"]["bytes"] == "300,000 up, 0 down"
+    assert found["test_open"]["requests"] == "at least 61"
+    assert found["test_open"]["duration"] == "about 10 s"
+    price = price_of("s3://my-bucket")
+    assert price is not None
+    usd = 60 * price.requests["put"] + price.requests["list"]
+    assert found["test_open"]["cost"].startswith(f"about ${usd:.5f}"[:11])
+    assert "at most 300 kB at the provider" in found["test_open"]["space"]
+    assert [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+def test_it_knows_what_depends_on_a_measurement(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    found = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-n", "4")
+    assert found["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"
+    assert found["test_closed"]["bytes"] == "10,000 up, 20,000 down"
+    assert found["test_closed"]["duration"] == "as long as the provider takes, at least 7 s"
+    assert found["test_closed"]["cost"] == "none: no account is used"
+    assert found["test_search"]["more"].startswith("at least this: it depends on what is measured: no_such_metric")
+    assert found["test_by_hand"] == {"not estimated": "it asks for provide"}
+    assert found["all 3 tests"]["operations"] == "101 (78 put, 3 list, 20 get)"
+    assert found[""]["text"].endswith("1 test that runs no experiment: not estimated\n")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("words", [["iot"], ["segmentation"]])
+def test_a_suite_is_estimated_to_its_end(tmp_path: Path, words: list[str]) -> None:
+    text = estimate(tmp_path, f"pytest_cloudbench.suites.{words[0]}")[""]["text"]
+    assert "operations" in text
+    assert "at least this" not in text
+    assert "not estimated" not in text
+
+
+def test_a_bench_file_is_estimated(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "pytest_cloudbench.commands.cli", "new"], cwd=tmp_path, check=True)
+    text = estimate(tmp_path, "experiment.bench.toml", "--provider", "emulated:ideal")[""]["text"]
+    assert "in this machine's memory" in text
+
+
+def test_an_unknown_provider_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", "test_it.py", "--provider", "no:x"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 4
+    assert "no driver has this name" in done.stdout + done.stderr

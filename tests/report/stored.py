@@ -27,7 +27,7 @@ def operations(
     frozen_at: int = -1,
     frozen_ms: float = 2000,
 ) -> Iterator[Op]:
-    """Operations due at an even pace; from ``frozen_at`` on nothing ends for a while, and then everything at once."""
+    """Yield operations that are due at a constant rate. From ``frozen_at`` on, none ends for ``frozen_ms``."""
     thaw_ms = frozen_at * every_ms + frozen_ms
     for number in range(count):
         due_ms = number * every_ms
@@ -35,7 +35,7 @@ def operations(
         if frozen_at >= 0 and frozen_at * every_ms <= end_ms < thaw_ms:
             end_ms = thaw_ms + number % 5
         outcome = Outcome.THROTTLED if throttled and number % throttled == 0 else Outcome.OK
-        times = [10**12 + round(each * MS) for each in (due_ms, due_ms, end_ms)]
+        times = [10**12 + round(time_ms * MS) for time_ms in (due_ms, due_ms, end_ms)]
         yield Op(Verb.PUT, number % 4, number // 4, 0, times[0], times[1], 0, times[2], 5120, outcome)
 
 

@@ -41,19 +41,19 @@ class Browser:
     def __init__(self, port: int, profile: Path) -> None:
         self._port, self._session = port, ""
         options = {"args": [*QUIET.split(), f"--user-data-dir={profile}"]}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"},
+        capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"},
                   "timeouts": {"script": 300_000}}  # fmt: skip
         self._session = (
-            "/session/" + self.do("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+            "/session/" + self.do("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})["sessionId"]
         )
 
     def do(self, verb: str, path: str, body: Any = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=400)
         connection.request(verb, self._session + path, json.dumps(body) if body is not None else None)
-        found = json.loads(connection.getresponse().read())["value"]
+        response = json.loads(connection.getresponse().read())["value"]
         connection.close()
-        assert not (isinstance(found, dict) and "error" in found), found
-        return found
+        assert not (isinstance(response, dict) and "error" in response), response
+        return response
 
     def run(self, script: str, *values: Any) -> Any:
         return self.do("POST", "/execute/sync", {"script": script, "args": list(values)})
@@ -68,7 +68,7 @@ class Browser:
         return self.do("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     def console(self) -> list[str]:
-        return [each["message"] for each in self.do("POST", "/se/log", {"type": "browser"})]
+        return [record["message"] for record in self.do("POST", "/se/log", {"type": "browser"})]
 
 
 @pytest.fixture(scope="module")
@@ -141,26 +141,26 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing_serious(page: Browser, axe: str, scheme: str, width: int) -> None:
+def test_page_has_no_serious_accessibility_violation(page: Browser, axe: str, scheme: str, width: int) -> None:
     page.look(scheme, width)
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
     page.run(f"{axe}; window.axe = axe")
-    found = page.do("POST", "/execute/async", {"args": [], "script": (
+    violations = page.do("POST", "/execute/async", {"args": [], "script": (
         "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then("
         "found => done(found.violations.map(each => [each.impact, each.id, each.nodes[0].html.slice(0, 200)])))"
     )})  # fmt: skip
-    assert [each for each in found if each[0] in ("serious", "critical")] == []
+    assert [violation for violation in violations if violation[0] in ("serious", "critical")] == []
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_window(page: Browser, width: int) -> None:
+def test_page_fits_window_width(page: Browser, width: int) -> None:
     page.look("light", width)
     assert page.run("return document.documentElement.scrollWidth") <= width
     shown = page.run("return [...document.querySelectorAll('.wide, .narrow')].filter(each => each.offsetWidth).length")
     assert shown == page.run("return document.querySelectorAll('figure').length")  # one drawing of each
 
 
-def test_a_telephone_shows_every_table_of_numbers_as_cards(page: Browser) -> None:
+def test_tables_are_cards_on_a_telephone(page: Browser) -> None:
     page.look("light", 360)
     wider = """return [...document.querySelectorAll('.scroll')].filter(
         each => each.clientWidth && each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"""
@@ -173,7 +173,7 @@ def test_a_telephone_shows_every_table_of_numbers_as_cards(page: Browser) -> Non
     assert good_and_bad < measured  # the numbers before what they were measured on
 
 
-def test_links_lead_to_what_is_then_open(page: Browser) -> None:
+def test_links_open_their_folded_target(page: Browser) -> None:
     page.look("light", 1280)
     names = page.run("return [...document.querySelectorAll('main a[href^=\"#\"]')].map(each => each.hash.slice(1))")
     assert names
@@ -190,11 +190,11 @@ def test_links_lead_to_what_is_then_open(page: Browser) -> None:
     )})  # fmt: skip
 
 
-def test_it_prints_what_is_folded(page: Browser) -> None:
+def test_folded_parts_are_printed(page: Browser) -> None:
     printed = base64.b64decode(page.cdp("Page.printToPDF", {"printBackground": True})["data"])
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
 
 
-def test_its_console_is_empty(page: Browser) -> None:
+def test_page_logs_nothing_to_the_console(page: Browser) -> None:
     assert page.console() == []

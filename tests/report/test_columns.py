@@ -21,7 +21,7 @@ PATHS = [["client", "file"], ["/" + "a" * 300, "12 %"], ["b", "/" + "/".join("cd
 
 @pytest.mark.parametrize("width", [60, 79, 80, 100, 120, 137, 200])
 @pytest.mark.parametrize("rows", [VERDICTS, NUMBERS, PATHS], ids=["verdicts", "numbers", "paths"])
-def test_every_line_fits_and_every_character_is_there(rows: list[list[str]], width: int) -> None:
+def test_lines_fit_and_keep_all_content(rows: list[list[str]], width: int) -> None:
     lines = fit_to_width(rows, width)
     assert max(map(len, lines)) <= width
     shown = "".join(lines)
@@ -32,7 +32,7 @@ def test_every_line_fits_and_every_character_is_there(rows: list[list[str]], wid
                 assert len(word) > 24 or word in shown, word
 
 
-def test_a_table_that_fits_is_one_line_for_each_row() -> None:
+def test_fitting_table_has_one_line_per_row() -> None:
     assert fit_to_width([["size", "mean ms"], ["7", "12.3"], ["1,000", "1.5"]], 80) == [
         " size  mean ms",
         "--------------",
@@ -41,7 +41,7 @@ def test_a_table_that_fits_is_one_line_for_each_row() -> None:
     ]
 
 
-def test_a_wide_text_is_folded_beside_the_others() -> None:
+def test_wide_text_is_folded() -> None:
     assert fit_to_width([["name", "how", "n"], ["one", "a text that is longer than there is room", "1"]], 30) == [
         "name  how                    n",
         "------------------------------",
@@ -50,7 +50,7 @@ def test_a_wide_text_is_folded_beside_the_others() -> None:
     ]
 
 
-def test_rows_keep_their_name_where_a_table_is_continued() -> None:
+def test_continued_table_repeats_identifying_columns() -> None:
     rows = [["a", "b", "cccccccccccc", "dddddddddddd"], ["1", "1", "5", "6"], ["1", "2", "7", "8"]]
     assert fit_to_width(rows, 20) == [
         "a  b  cccccccccccc",
@@ -64,7 +64,7 @@ def test_rows_keep_their_name_where_a_table_is_continued() -> None:
     ]
 
 
-def test_columns_that_do_not_fit_follow_below_with_the_first_one_again() -> None:
+def test_further_columns_follow_below_with_first_column() -> None:
     assert fit_to_width([["key", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"], ["x", "1", "2", "3"]], 30) == [
         "key  aaaaaaaaaa  bbbbbbbbbb",
         "---------------------------",

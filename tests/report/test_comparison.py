@@ -41,7 +41,7 @@ def rows(lines: Sequence[str]) -> dict[str, list[str]]:
     return {line.split()[0]: line.replace(" %", "%").split()[1:] for line in lines if line.startswith("  ")}
 
 
-def test_the_best_is_marked() -> None:
+def test_best_value_is_marked() -> None:
     assert render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1)], 80) == [
         "",
         "provider     loss rate   p50 ms",
@@ -57,33 +57,33 @@ def test_the_best_is_marked() -> None:
     ]
 
 
-def test_equals_are_not_marked_and_that_is_said() -> None:
+def test_close_values_are_not_marked() -> None:
     lines = render_comparison([found("folder:/x", 0.1), found("dropbox", 0.11)], 80)
     assert "  no difference found: loss rate" in lines
     assert "  differs by less than 25 %: p50 ms" in lines
     assert not [line for line in lines if "*" in line or "~" in line]
 
 
-def test_who_has_doubts_takes_no_part() -> None:
-    given = [found("a", 0.01, doubts=["gw1 was lost"]), found("b", 0.1), found("c", 0.4)]
-    shown = rows(render_comparison(given, 80))
+def test_doubted_provider_is_not_compared() -> None:
+    findings = [found("a", 0.01, doubts=["gw1 was lost"]), found("b", 0.1), found("c", 0.4)]
+    shown = rows(render_comparison(findings, 80))
     assert [shown[name][1] for name in ("a?", "b", "c")] == ["10", "100*", "400"]
-    alone = render_comparison(given[:2], 80)
+    alone = render_comparison(findings[:2], 80)
     assert not [line for line in alone if line.endswith("*")], "a single value is not a comparison"
     assert "  not judged: loss rate, p50 ms (all others have doubts)" in alone
 
 
-def test_who_refuses_more_is_not_called_quicker() -> None:
+def test_provider_with_fewer_successes_is_not_quicker() -> None:
     lines = render_comparison([found("a", 0.01, ok_rate=0.5, lost=250, ok=250, loss_rate=0.5), found("b", 0.1)], 80)
     assert "  not judged: p50 ms (the others completed fewer operations)" in lines
 
 
-def test_scaled_times_are_not_judged() -> None:
+def test_scaled_times_are_not_compared() -> None:
     lines = render_comparison([found("a", 0.01, time_scale=10.0), found("b", 0.1, time_scale=10.0)], 80)
     assert "  not judged: p50 ms (the time scale distorts times)" in lines
 
 
-def test_emulated_and_real_is_said() -> None:
+def test_mix_of_emulated_and_real_has_a_note() -> None:
     mixed = render_comparison([found("emulated:ideal", 0.1, emulated=True), found("dropbox", 0.4)], 200)
     assert mixed[-2] == (
         "note: emulated (client and loopback): emulated:ideal; not emulated: dropbox. "
@@ -93,7 +93,7 @@ def test_emulated_and_real_is_said() -> None:
     assert emulated[-2] == "note: all are emulated: this compares profiles, clients and loopback, not services"
 
 
-def test_one_provider_is_not_compared() -> None:
+def test_single_provider_has_no_comparison() -> None:
     assert render_comparison([found("dropbox", 0.1)], 80) == []
     assert render_comparison([], 80) == []
     other = Finding("folder:/x", found("x", 0.1).info, experiment="other")
@@ -101,27 +101,27 @@ def test_one_provider_is_not_compared() -> None:
     assert compared_experiments([found("a", 0.1), found("b", 0.1), other]) == {f"{TEST}[50-1s]"}
 
 
-def test_several_runs_of_one_provider_count_as_runs() -> None:
+def test_repeated_runs_give_the_spread() -> None:
     """Their medians are shown, and a tenth tells them apart."""
-    given = [found(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))]
-    assert rows(render_comparison(given, 80))["a"] == ["0.00%", "102*"]
-    assert rows(render_comparison(given[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
+    findings = [found(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))]
+    assert rows(render_comparison(findings, 80))["a"] == ["0.00%", "102*"]
+    assert rows(render_comparison(findings[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
 
 
-def test_what_a_bench_file_repeats_counts_as_runs() -> None:
+def test_repeats_of_a_bench_file_give_the_spread() -> None:
     labels = ["upload", *(f"upload-{number}" for number in range(2, 6))]
-    given = [
+    findings = [
         replace(found(name, p50_s), experiment=f"{TEST}#{label}")
         for label in labels
         for name, p50_s in (("a", 0.1), ("b", 0.12))
     ]
-    lines = render_comparison(given, 80)
+    lines = render_comparison(findings, 80)
     assert rows(lines)["a"] == ["0.00%", "100*"]
     assert lines.count("test_worst_case upload") == 1
-    assert compared_experiments(given) == {f"{TEST}#{label}" for label in labels}
+    assert compared_experiments(findings) == {f"{TEST}#{label}" for label in labels}
 
 
-def test_a_conclusion_shows_its_metrics() -> None:
+def test_conclusion_shows_its_metrics() -> None:
     def concluded(provider: str, ready_s: float) -> Finding:
         info = {**found(provider, 0.1).info, "readiness_p50": ready_s, "files": 5, "knee_threads": 5}
         columns = ("files", "readiness_p50", "knee_threads")
@@ -141,7 +141,7 @@ def test_a_conclusion_shows_its_metrics() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_six_providers_fit(width: int) -> None:
+def test_six_providers_fit_the_terminal(width: int) -> None:
     specs = [f"folder:/mnt/{'long/' * number}storage" for number in range(7)] + ["emulated:dropbox?profile=ideal"]
     wide = {"response_p99": 123.456, "throughput": 1e9, "threads": 4, "requests_per_op": 1.0, "throttled": 100_000}
     lines = render_comparison([found(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
@@ -163,12 +163,12 @@ def test_six_providers_fit(width: int) -> None:
         ),
     ],
 )
-def test_a_long_name_is_cut_where_it_is_like_the_others(specs: list[str], shown: list[str]) -> None:
+def test_long_names_are_cut_where_they_are_equal(specs: list[str], shown: list[str]) -> None:
     lines = render_comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
     assert [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]] == shown
 
 
-def test_what_is_best_is_emphasized_and_nothing_else() -> None:
+def test_only_best_values_are_emphasized() -> None:
     def tone(text: str) -> str:
         return f"<{text}>"
 
@@ -176,17 +176,19 @@ def test_what_is_best_is_emphasized_and_nothing_else() -> None:
     assert emphasize_best("* best, by more than noise", tone) == "* best, by more than noise"
 
 
-def test_what_has_nothing_to_compare_has_no_table() -> None:
+def test_experiments_without_values_have_no_table() -> None:
     bare = {"emulated": False, "doubts": [], "notes": [], "operation": None}
     assert render_comparison([Finding("one", bare), Finding("other", bare)], 80) == []
 
 
-def test_what_a_paper_says_of_others_is_not_compared() -> None:
-    said = "SkyDrive about 150 kB"
-    given = [
-        replace(found(name, None, login_kb=kb, imc_2013=said, published={"login_traffic": said}),
+def test_quoted_texts_are_not_compared() -> None:
+    extra = "SkyDrive about 150 kB"
+    findings = [
+        replace(found(name, None, login_kb=kb, imc_2013=extra, published={"login_traffic": extra}),
                 columns=("login_kb", "imc_2013"))
         for name, kb in (("a", 2.9), ("b", 3.1))
     ]  # fmt: skip
     table = ["provider  login kb", "-" * 18, "test_worst_case[50-1s]", "  a            2.9", "  b            3.1"]
-    assert [line.rstrip() for line in render_comparison(given, 80)[1:6]] == table, "short names leave room for the head"
+    assert [line.rstrip() for line in render_comparison(findings, 80)[1:6]] == table, (
+        "short names leave room for the head"
+    )

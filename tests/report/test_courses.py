@@ -11,7 +11,7 @@ import pytest
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from tests.report.stored import HOSTILE, entry, store
-from tests.report.test_figures import drawn, measured, texts
+from tests.report.test_figures import gather_entries, only_figure, texts
 
 BATCHING = "suites/batching/test_batching.py"
 DOWNLOAD = {"source": "UDS", "uds_tue": 15.0, "uds_tue_batched": 1.24}
@@ -27,19 +27,19 @@ def place_of(drawing: str, style: str) -> list[list[tuple[float, float]]]:
 
 def rules_of(figure: Figure) -> dict[str, float]:
     """Returns where the lines across the plane are, by their labels."""
-    found = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDE).to_svg())
-    return {label: float(y) for y, label in found}
+    rules = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDE).to_svg())
+    return {label: float(y) for y, label in rules}
 
 
-def test_traffic_of_a_download_adds_up_beside_the_published(tmp_path: Path) -> None:
-    found = measured(
+def test_download_traffic_is_cumulated_with_published_rule(tmp_path: Path) -> None:
+    measurements = gather_entries(
         tmp_path,
         entry(tmp_path, f"{BATCHING}::test_download", "reference", each_second_bytes=[500, 0, 500], file_bytes=100,
               published=DOWNLOAD),
         entry(tmp_path, f"{BATCHING}::test_download", BOX, each_second_bytes=[0, 0, 0, 120], file_bytes=100,
               published=DOWNLOAD),
     )  # fmt: skip
-    figure = drawn(families.draw_figures(found), "each-second-bytes-over-time")
+    figure = only_figure(families.draw_figures(measurements), "each-second-bytes-over-time")
     assert [list(row) for row in figure.rows] == [
         ["reference", 0.0, 0.0], ["reference", 1.0, 5.0], ["reference", 2.0, 5.0], ["reference", 3.0, 10.0],
         [BOX, 0.0, 0.0], [BOX, 1.0, 0.0], [BOX, 2.0, 0.0], [BOX, 3.0, 0.0], [BOX, 4.0, pytest.approx(1.2)],
@@ -56,12 +56,12 @@ def test_traffic_of_a_download_adds_up_beside_the_published(tmp_path: Path) -> N
     for label, value in (("client alone: 15", 15), ("with UDS: 1.24", 1.24)):
         assert rules[label] == pytest.approx(bottom + (top - bottom) * value / 10, abs=0.2)
     assert "traffic per byte of the file" in texts(figure, NARROW)
-    assert families.explain_undrawn(found) == []
+    assert families.explain_undrawn(measurements) == []
 
 
 def test_cpu_time_of_client_uds_and_uds_plus(tmp_path: Path) -> None:
     test = f"{BATCHING}::test_cpu"
-    figure = drawn(families.draw_figures(measured(
+    figure = only_figure(families.draw_figures(gather_entries(
         tmp_path,
         entry(tmp_path, test, "reference", cpu_shares=[0.5, 0.6], cpu_shares_at_s=[1.0, 2.2], published=CPU),
         entry(tmp_path, test, f"{BOX}&ranges=compare", cpu_shares=[0.1, 0.2], cpu_shares_at_s=[1, 2], published=CPU),
@@ -74,17 +74,17 @@ def test_cpu_time_of_client_uds_and_uds_plus(tmp_path: Path) -> None:
     assert len(place_of(figure.draw(WIDE).to_svg(), "s2")) == 1
 
 
-def test_hours_are_drawn_from_parts(tmp_path: Path) -> None:
-    found = entry(tmp_path, f"{BATCHING}::test_log", "reference", each_second_bytes=[1] * 14_400, file_bytes=14_400,
+def test_long_log_is_drawn_from_means_of_parts(tmp_path: Path) -> None:
+    entries = entry(tmp_path, f"{BATCHING}::test_log", "reference", each_second_bytes=[1] * 14_400, file_bytes=14_400,
                   published={})  # fmt: skip
-    figure = drawn(families.draw_figures(measured(tmp_path, found)), "each-second-bytes-over-time")
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, entries)), "each-second-bytes-over-time")
     assert len(figure.rows) <= 202
     assert list(figure.rows[-1]) == ["reference", 14_400.0, 1.0]
     assert list(figure.rows[100]) == ["reference", 7200.0, 0.5]
     assert figure.notes == []
 
 
-@pytest.mark.parametrize(("test", "told", "why"), [
+@pytest.mark.parametrize(("test", "changes", "why"), [
     ("test_cpu", {}, "the entry's cpu_shares is not a list of numbers"),
     ("test_cpu", {"cpu_shares": [0.1, 0.2]}, "the entry does not say when its cpu_shares were seen (cpu_shares_at_s)"),
     ("test_cpu", {"cpu_shares": [0.1, 0.2], "cpu_shares_at_s": [1.0]}, "the entry does not say when"),
@@ -93,18 +93,18 @@ def test_hours_are_drawn_from_parts(tmp_path: Path) -> None:
     ("test_log", {"each_second_bytes": [1]}, "the entry does not say its file_bytes"),
     ("test_log", {"each_second_bytes": [1], "file_bytes": 0}, "the entry does not say its file_bytes"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_said(tmp_path: Path, test: str, told: dict[str, Any], why: str) -> None:
-    found = measured(tmp_path, entry(tmp_path, f"{BATCHING}::{test}", "reference", **told))
-    assert families.draw_figures(found) == []
-    (line,) = families.explain_undrawn(found)
+def test_undrawable_course_is_explained(tmp_path: Path, test: str, changes: dict[str, Any], why: str) -> None:
+    measurements = gather_entries(tmp_path, entry(tmp_path, f"{BATCHING}::{test}", "reference", **changes))
+    assert families.draw_figures(measurements) == []
+    (line,) = families.explain_undrawn(measurements)
     assert line.startswith("reference: not drawn, ")
     assert why in line
 
 
-def test_a_start_and_what_follows_beside_the_published_start(tmp_path: Path) -> None:
+def test_start_traffic_has_published_ring(tmp_path: Path) -> None:
     mobile = "suites/mobile/test_mobile.py::test_figure_2"
     published = {"source": "mobile", "published_start_bytes": 421_470, "published_start_s": 91.8}
-    figure = drawn(families.draw_figures(measured(
+    figure = only_figure(families.draw_figures(gather_entries(
         tmp_path, entry(tmp_path, mobile, HOSTILE, interval_s=5.0, interval_bytes=[40_000] + [0] * 22 + [2000],
                         published=published),
     )), "interval-bytes-over-time")  # fmt: skip
@@ -117,33 +117,33 @@ def test_a_start_and_what_follows_beside_the_published_start(tmp_path: Path) -> 
     assert float(ring[1]) == pytest.approx(left + (end - left) * 91.8 / 120, abs=0.2)
     assert float(ring[2]) == pytest.approx(bottom - (bottom - up) * 421_470 / 40_000, abs=1.5)
     assert first == pytest.approx(left + (end - left) * 5 / 120, abs=0.2)
-    assert [figure.rows[place][1:] for place in (0, 1, -2, -1)] == [
+    assert [figure.rows[index][1:] for index in (0, 1, -2, -1)] == [
         [0.0, 0.0], [5.0, 40_000.0], [120.0, 42_000.0], [91.8, 421_470.0]
     ]  # fmt: skip
     assert "<script>alert" not in drawing
 
 
-def test_an_idle_client_without_a_published_value_has_its_steps(tmp_path: Path) -> None:
+def test_idle_client_without_published_value_is_drawn(tmp_path: Path) -> None:
     found = entry(tmp_path, "suites/idle/test_idle.py::test_idle", "reference", interval_s=2.0, interval_bytes=[0, 300],
                   published={"idle_traffic": "in words"})  # fmt: skip
-    figure = drawn(families.draw_figures(measured(tmp_path, found)), "interval-bytes-over-time")
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, found)), "interval-bytes-over-time")
     assert [list(row) for row in figure.rows] == [["reference", 0, 0], ["reference", 2, 0], ["reference", 4, 300]]
     assert "published" not in texts(figure)
     assert figure.notes == []
 
 
 def thresholds(tmp_path: Path, published: dict[str, Any]) -> list[Measurement]:
-    return measured(tmp_path, *(
+    return gather_entries(tmp_path, *(
         entry(tmp_path, f"{BATCHING}::test_threshold", BOX, params={"threshold_kb": size}, tue=tue, pushes=pushes,
               sync_delay_s=delay_s, published=published)
         for size, tue, pushes, delay_s in ((20, 9.0, 20, 1.0), (100, 2.0, 4, 5.0))
     ))  # fmt: skip
 
 
-def test_the_byte_counter_decides_beside_the_published_best(tmp_path: Path) -> None:
-    found = thresholds(tmp_path, {"source": "UDS", "published_best_kb": 250})
+def test_byte_counter_threshold_has_published_mark(tmp_path: Path) -> None:
+    measurements = thresholds(tmp_path, {"source": "UDS", "published_best_kb": 250})
     for name, values in (("tue", [9.0, 2.0]), ("pushes", [20, 4]), ("sync-delay-s", [1.0, 5.0])):
-        figure = drawn(families.draw_figures(found), f"{name}-by-threshold-kb")
+        figure = only_figure(families.draw_figures(measurements), f"{name}-by-threshold-kb")
         assert [(row[1], row[2]) for row in figure.rows] == [(20, values[0]), (100, values[1])]
         drawing = figure.draw(WIDE).to_svg()
         (rule,) = re.findall(r'<path d="M(\S+) \S+" class="rule"/>', drawing)
@@ -154,17 +154,17 @@ def test_the_byte_counter_decides_beside_the_published_best(tmp_path: Path) -> N
         assert figure.notes == ["Published: UDS"]
 
 
-def test_a_byte_counter_without_a_published_one_has_no_mark(tmp_path: Path) -> None:
-    figure = drawn(families.draw_figures(thresholds(tmp_path, {})), "tue-by-threshold-kb")
+def test_byte_counter_without_published_threshold_has_no_mark(tmp_path: Path) -> None:
+    figure = only_figure(families.draw_figures(thresholds(tmp_path, {})), "tue-by-threshold-kb")
     assert 'class="rule"' not in figure.draw(WIDE).to_svg()
     assert figure.notes == []
 
 
-def test_one_client_in_two_runs_has_two_lines(tmp_path: Path) -> None:
+def test_client_in_two_runs_has_two_lines(tmp_path: Path) -> None:
     runs = [
         store(tmp_path / f"000{number}_r.json", [entry(tmp_path, f"{BATCHING}::test_log", "reference",
                                                        each_second_bytes=[number], file_bytes=1)])
         for number in (1, 2)
     ]  # fmt: skip
-    figure = drawn(families.draw_figures(gather_runs(runs).measurements), "each-second-bytes-over-time")
+    figure = only_figure(families.draw_figures(gather_runs(runs).measurements), "each-second-bytes-over-time")
     assert {row[0] for row in figure.rows} == {"reference, 0001_r.json (1)", "reference, 0002_r.json (2)"}

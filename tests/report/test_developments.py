@@ -33,7 +33,7 @@ def stored(storage: Path, number: int, quiet_p50: float | None, fullname: str = 
 
 
 def slower_from(storage: Path, change: float) -> list[Path]:
-    """Thirty runs, the last ten of them slower; two were in doubt, and far off."""
+    """Thirty runs of which the last ten are slower. Two have doubts and are outliers."""
     rng = random.Random(1)
     paths = []
     for number in range(1, RUNS + 1):
@@ -47,12 +47,12 @@ def history_of(storage: Path, *runs: Path, last: int = 100) -> Figure | str | No
     return over_runs(gather_runs(runs).measurements, EarlierRuns(Index.open(storage), {}, last))
 
 
-def drawn(found: Figure | str | None) -> Figure:
-    assert isinstance(found, Figure)
-    return found
+def drawn(figure: Figure | str | None) -> Figure:
+    assert isinstance(figure, Figure)
+    return figure
 
 
-def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_change_is_drawn_where_the_command_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))
     assert main(["history", TEST, "--metric", "quiet_p50", "--storage", str(tmp_path)]) == 0
@@ -72,19 +72,19 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
     assert "The same in each of 30 runs: failed rate 2 %." in figure.description
 
 
-def test_what_only_the_gate_failed_is_drawn_with_its_change(tmp_path: Path) -> None:
+def test_run_that_only_the_gate_failed_is_drawn(tmp_path: Path) -> None:
     """The runs after the change are those that the gate called broken."""
     rng = random.Random(1)
     for number in range(1, RUNS + 1):
         is_broken = number > CHANGED_AT
-        told: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}} if is_broken else {}
-        path = stored(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **told)
+        lines: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}} if is_broken else {}
+        path = stored(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **lines)
     figure = drawn(history_of(tmp_path, path))
     assert "since 0021_run" in figure.description
     assert "not count" not in figure.description
 
 
-def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
+def test_runs_changes_and_page_band_have_their_positions(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))
     values = [float(row[3]) for row in figure.rows]
@@ -121,7 +121,7 @@ def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
     assert "c021, 2026-" in figure.draw(NARROW).to_svg()
 
 
-def test_steady_runs_have_a_history_without_a_change(tmp_path: Path) -> None:
+def test_steady_runs_have_no_change(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.0)
     figure = drawn(history_of(tmp_path, *paths))
     assert "No change found." in figure.description
@@ -130,7 +130,7 @@ def test_steady_runs_have_a_history_without_a_change(tmp_path: Path) -> None:
     assert 'class="band"' not in drawing  # all are of this page
 
 
-def test_as_many_runs_as_asked(tmp_path: Path) -> None:
+def test_history_has_at_most_the_last_runs(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[-1], last=7))
     assert [row[0] for row in figure.rows] == [f"{number:04}_run" for number in range(24, 31)]
@@ -138,15 +138,15 @@ def test_as_many_runs_as_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_few_runs_are_said_and_not_drawn(tmp_path: Path, count: int) -> None:
+def test_too_few_runs_are_explained(tmp_path: Path, count: int) -> None:
     paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, count + 1)]
     for number in range(4, 12):
         stored(tmp_path, number, 0.1 + number / 100, provider="emulated:ideal")  # other conditions
-    found = history_of(tmp_path, paths[0])
-    assert found == f"emulated:dropbox: no history is drawn: 4 runs under these conditions are needed, found {count}"
+    reason = history_of(tmp_path, paths[0])
+    assert reason == f"emulated:dropbox: no history is drawn: 4 runs under these conditions are needed, found {count}"
 
 
-def test_four_runs_are_drawn_and_those_under_other_conditions_left_out(tmp_path: Path) -> None:
+def test_runs_under_other_conditions_are_left_out(tmp_path: Path) -> None:
     paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, 5)]
     stored(tmp_path, 5, 0.9, agents=50)
     figure = drawn(history_of(tmp_path, paths[1]))
@@ -154,15 +154,15 @@ def test_four_runs_are_drawn_and_those_under_other_conditions_left_out(tmp_path:
     assert "1 run under other conditions is left out" in figure.description
 
 
-def test_what_never_changes_is_a_line(tmp_path: Path) -> None:
+def test_constant_metric_is_described_in_one_line(tmp_path: Path) -> None:
     paths = [stored(tmp_path, number, None, requests_per_op=1.0) for number in range(1, 6)]
-    found = history_of(tmp_path, paths[4])
-    assert isinstance(found, str)
-    assert found.startswith("test_put, emulated:dropbox: no history is drawn. ")
-    assert found.endswith(" The same in each of 5 runs: failed rate 2 %; requests per op 1.")
+    description = history_of(tmp_path, paths[4])
+    assert isinstance(description, str)
+    assert description.startswith("test_put, emulated:dropbox: no history is drawn. ")
+    assert description.endswith(" The same in each of 5 runs: failed rate 2 %; requests per op 1.")
 
 
-def test_what_is_not_known_is_a_gap_and_a_dash(tmp_path: Path) -> None:
+def test_unknown_value_is_a_gap_and_a_dash(tmp_path: Path) -> None:
     levels = [0.1, 0.2, None, 0.1, 0.2, 0.1]
     paths = [stored(tmp_path, number, level) for number, level in enumerate(levels, 1)]
     figure = drawn(history_of(tmp_path, paths[5]))
@@ -172,7 +172,7 @@ def test_what_is_not_known_is_a_gap_and_a_dash(tmp_path: Path) -> None:
     assert path.count("h0") == 5
 
 
-def test_a_run_that_is_not_stored_there_stands_at_its_time(tmp_path: Path) -> None:
+def test_unstored_run_is_placed_by_its_time(tmp_path: Path) -> None:
     for number in (1, 2, 3, 5, 6):
         stored(tmp_path / "results", number, 0.1 + number / 100)
     elsewhere = stored(tmp_path / "elsewhere", 4, 0.5, doubts=["late"])
@@ -181,13 +181,13 @@ def test_a_run_that_is_not_stored_there_stands_at_its_time(tmp_path: Path) -> No
     assert figure.rows[3][-1] == "this page; had doubts"
 
 
-def test_a_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in range(1, 7):
         name = f"test_{HOSTILE}.py::test_it[emulated:dropbox]"
-        told: Any = info(quiet_p50=0.1 * number, quiet_ops=300, run_id=str(number), doubts=[HOSTILE][: number % 2],
+        output: Any = info(quiet_p50=0.1 * number, quiet_ops=300, run_id=str(number), doubts=[HOSTILE][: number % 2],
                          start_wall_ms=START_MS + number * DAY_MS)  # fmt: skip
-        store(tmp_path / "results", number, {name: told}, name=f"r{number}", commit=HOSTILE, branch=HOSTILE)
+        store(tmp_path / "results", number, {name: output}, name=f"r{number}", commit=HOSTILE, branch=HOSTILE)
     assert main(["report", "last", "-o", "page.html"]) == 0
     page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "<script>alert" not in page.text
@@ -202,7 +202,7 @@ def test_a_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.M
     assert main(["report", "last", "--last", "0"]) == 4
 
 
-def test_what_the_gate_called_broken_is_marked_and_its_margin_is_a_band(tmp_path: Path) -> None:
+def test_broken_run_is_marked_and_margin_is_a_band(tmp_path: Path) -> None:
     paths = [stored(tmp_path, number, 0.1 + number * 1e-4) for number in range(1, 13)]
     gate = {"answer": "broken", "lines": ["gate broken: quiet_p50: +90 %"]}
     paths.append(stored(tmp_path, 13, 0.19, outcome="failed", gate=gate))
@@ -217,7 +217,7 @@ def test_what_the_gate_called_broken_is_marked_and_its_margin_is_a_band(tmp_path
     assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(NARROW).to_svg())
 
 
-def test_a_run_that_is_gone_has_no_answer(tmp_path: Path) -> None:
+def test_deleted_run_has_no_gate_answer(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     earlier = EarlierRuns(Index.open(tmp_path), {})
     (place,) = [place for place in earlier.runs if "0025" in place]

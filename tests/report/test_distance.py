@@ -1,4 +1,4 @@
-"""How far a measured value is from the published one: the same words in the terminal, the command and the report."""
+"""Distances of measured from published values have the same words in the terminal, the command and the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_cloudbench.report.published import render_table as render_published
 from pytest_cloudbench.report.table import render
 from pytest_cloudbench.results.published import add_measured, load_table
 from tests.report.stored import entry, store
-from tests.report.test_page import made
+from tests.report.test_page import make_page
 from tests.report.test_table import Finding, info
 
 CLAIM = "loss_rate <= 0.16 (thesis 2014, Table 4.2: 0 %, 2014-06-01): met, measured 0.06"
@@ -23,7 +23,7 @@ TEST = "suites/iot/test_iot.py::test_table_4_2"
 
 
 @pytest.mark.parametrize(("at_least", "at_most"), [(None, 0.16), (0.1, None), (0.1, 0.45), (0, 1e6)])
-def test_bounds_are_read_from_the_line_of_a_claim(at_least: float | None, at_most: float | None) -> None:
+def test_bounds_are_parsed_from_a_claim(at_least: float | None, at_most: float | None) -> None:
     claim = Expectation("p", "loss_rate", at_least, at_most, "a source (2014)", datetime.date(2014, 6, 1))
     line = judge_expectation(claim, {"loss_rate": 0.2}, []).line
     assert find_bounds(["gate loss_rate:0.1: met", line], "loss_rate") == ClaimBounds(at_least, at_most)
@@ -31,7 +31,7 @@ def test_bounds_are_read_from_the_line_of_a_claim(at_least: float | None, at_mos
 
 
 @pytest.mark.parametrize("lines", [None, "loss_rate <= 1 (", ["loss_rate <= much (", 3], ["no expectation"]])
-def test_what_somebody_else_wrote_has_no_bound(lines: Any) -> None:
+def test_foreign_claim_has_no_bound(lines: Any) -> None:
     assert find_bounds(lines, "loss_rate") is None
 
 
@@ -41,21 +41,21 @@ def test_what_somebody_else_wrote_has_no_bound(lines: Any) -> None:
      (ClaimBounds(2, None), "s", "at least 2 s"), (ClaimBounds(1, None), "1 is yes", "at least yes"),
      (None, "s", "no bound")],
 )  # fmt: skip
-def test_bounds_are_said_in_the_unit_of_the_value(bounds: ClaimBounds | None, unit: str, text: str) -> None:
+def test_bounds_have_the_unit_of_the_value(bounds: ClaimBounds | None, unit: str, text: str) -> None:
     assert format_bounds(bounds, unit) == text
 
 
-def test_the_terminal_says_how_far_apart_and_what_is_allowed() -> None:
+def test_terminal_shows_distance_and_allowed_range() -> None:
     finding = Finding(info(loss_rate=0.06, published={"loss_rate": 0.0, "source": "thesis"}, expectations=[CLAIM]))
     assert any(line.strip().endswith(LINE) for line in render([finding], 200))
 
 
-def test_a_value_that_was_not_measured_is_a_dash() -> None:
-    (found,) = compare_with_published({"loss_rate": None, "published": {"loss_rate": 0.5, "source": "s"}})
-    assert (found.measured, found.distance, found.allowed) == ("-", "-", "no bound")
+def test_unmeasured_value_is_a_dash() -> None:
+    (lines,) = compare_with_published({"loss_rate": None, "published": {"loss_rate": 0.5, "source": "s"}})
+    assert (lines.measured, lines.distance, lines.allowed) == ("-", "-", "no bound")
 
 
-def test_the_command_says_what_is_allowed() -> None:
+def test_command_shows_allowed_range() -> None:
     run = {"fullname": f"{TEST}[30-1s-x]", "params": {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0},
            "extra_info": {"provider": "x", "loss_rate": 0.58, "expectations": [CLAIM]}}  # fmt: skip
     table = load_table("thesis-2014-table-4.2")
@@ -64,9 +64,9 @@ def test_the_command_says_what_is_allowed() -> None:
     assert any(line.split()[-6:] == ["+2.67", "points", "at", "most", "16", "%"] for line in lines)
 
 
-def test_the_report_says_how_far_apart_and_what_is_allowed(tmp_path: Path) -> None:
+def test_report_shows_distance_and_allowed_range(tmp_path: Path) -> None:
     one = entry(tmp_path, TEST, "emulated:a", params={"sensors": 10, "interval_s": 1}, loss_rate=0.06,
                 published={"loss_rate": 0.0, "source": "thesis"}, expectations=[CLAIM], statuses=["met"])  # fmt: skip
-    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
     assert "what measured published apart allowed" in page.said
     assert "loss rate 6.00 % 0.00 % +6.00 points at most 16 %" in page.said

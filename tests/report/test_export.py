@@ -29,21 +29,21 @@ def a_run(*entries: tuple[str, dict[str, Any]], name: str = "0001_x", time_ms: i
     return StoredRun(name, time_ms, "0123abc", "main", entries or (("t.py::t[x]", info()),))
 
 
-def written(form: str, *runs: StoredRun, metrics: tuple[str, ...] = (), doubted: bool = True) -> str:
+def export_text(form: str, *runs: StoredRun, metrics: tuple[str, ...] = (), doubted: bool = True) -> str:
     return FORMATS[form](choose_numbers(runs, metrics, doubted=doubted))
 
 
 # --- what is chosen ---
 
 
-def test_what_is_unknown_is_left_out_and_counted() -> None:
+def test_unknown_numbers_are_counted_and_left_out() -> None:
     chosen = choose_numbers([a_run(("a", info(loss_rate=float("nan"))), ("b", info(response_p50="fast")))], ())
     assert {number.metric for number in chosen.numbers} == {"response_p50", "response_p99", "loss_rate", "throughput"}
     assert chosen.left_out == {"unknown": 4}
     assert chosen.describe() == "6 numbers of 2 experiments; left out: 4 unknown"
 
 
-def test_two_sides_are_no_number_and_counted() -> None:
+def test_comparisons_are_counted_and_left_out() -> None:
     chosen = choose_numbers(
         [a_run(("a", info()), ("b", {"provider": "x versus y", "ops": 5, "versus": {}}))], ["loss_rate"]
     )
@@ -51,16 +51,16 @@ def test_two_sides_are_no_number_and_counted() -> None:
     assert chosen.left_out == {"of two sides (only Markdown has them)": 1}
 
 
-def test_zero_is_a_number() -> None:
+def test_zero_is_exported() -> None:
     (number,) = choose_numbers([a_run()], ["loss_rate"]).numbers
     assert number.value == 0.0
 
 
-def test_an_entry_without_the_metric_is_counted_apart() -> None:
+def test_entries_without_the_metric_are_counted() -> None:
     assert choose_numbers([a_run()], ["tue"]).describe() == "0 numbers of 0 experiments; left out: 1 without tue"
 
 
-def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
+def test_doubted_numbers_can_be_left_out() -> None:
     entries = (
         ("good", info()), ("doubted", info(doubts=["engine saturated"])), ("scaled", info(time_scale=9.0)),
         ("stopped", info(outcome="interrupted")),
@@ -72,7 +72,7 @@ def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
     assert chosen.left_out == {"with doubts": 5}
 
 
-def test_of_a_test_that_ran_again_the_last_entry_counts() -> None:
+def test_last_entry_of_a_repeated_test_counts() -> None:
     chosen = choose_numbers([a_run(("a", info(loss_rate=1.0)), ("a", info(loss_rate=0.5)))], ["loss_rate"])
     assert [number.value for number in chosen.numbers] == [0.5]
     assert chosen.left_out == {"measured again later in the run": 1}
@@ -82,55 +82,58 @@ def test_of_a_test_that_ran_again_the_last_entry_counts() -> None:
 
 
 def families(text: str) -> dict[str, Any]:
-    found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # it has no types
-    return {family.name: family for family in found}
+    samples = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # it has no types
+    return {family.name: family for family in samples}
 
 
 def test_prometheus_reads_every_metric_with_its_unit() -> None:
     everything = info(**{name: 0.5 + at for at, name in enumerate(METRICS)})
-    found = families(written("openmetrics", a_run((HOSTILE, everything))))
-    measured = [family for family in found.values() if family.type == "gauge" and "better" in family.documentation]
+    families_by_name = families(export_text("openmetrics", a_run((HOSTILE, everything))))
+    measured = [
+        family for family in families_by_name.values() if family.type == "gauge" and "better" in family.documentation
+    ]
     assert len(measured) == len(METRICS)
     assert {family.samples[0].value for family in measured} == {0.5 + at for at in range(len(METRICS))}
-    assert found["cloudbench_response_p99_seconds"].unit == "seconds"
-    assert found["cloudbench_loss_rate_ratio"].unit == "ratio"
-    assert "cloudbench_ops_per_second" in found  # Prometheus wants no abbreviated units
-    assert found["cloudbench_loss_rate_ratio"].samples[0].labels == {
+    assert families_by_name["cloudbench_response_p99_seconds"].unit == "seconds"
+    assert families_by_name["cloudbench_loss_rate_ratio"].unit == "ratio"
+    assert "cloudbench_ops_per_second" in families_by_name  # Prometheus wants no abbreviated units
+    assert families_by_name["cloudbench_loss_rate_ratio"].samples[0].labels == {
         "test": HOSTILE, "provider": "emulated:ideal", "emulated": "yes", "doubted": "no",
     }  # fmt: skip
 
 
-def test_doubts_and_the_unknown_are_in_openmetrics() -> None:
-    text = written("openmetrics", a_run(("a", info(doubts=["late", 'by "2 s"'])), ("b", info(emulated="some"))))
-    found = families(text)
-    assert [s.labels["doubted"] for s in found["cloudbench_response_p99_seconds"].samples] == ["yes", "no"]
-    assert [s.value for s in found["cloudbench_unknown_numbers"].samples] == [1.0, 1.0]
-    told = {
-        s.labels["test"]: (s.labels["doubts"], s.labels["emulated"]) for s in found["cloudbench_experiment"].samples
+def test_openmetrics_has_doubts_and_unknown_counts() -> None:
+    text = export_text("openmetrics", a_run(("a", info(doubts=["late", 'by "2 s"'])), ("b", info(emulated="some"))))
+    families_by_name = families(text)
+    assert [s.labels["doubted"] for s in families_by_name["cloudbench_response_p99_seconds"].samples] == ["yes", "no"]
+    assert [s.value for s in families_by_name["cloudbench_unknown_numbers"].samples] == [1.0, 1.0]
+    experiments = {
+        s.labels["test"]: (s.labels["doubts"], s.labels["emulated"])
+        for s in families_by_name["cloudbench_experiment"].samples
     }
-    assert told == {"a": ('late; by "2 s"', "yes"), "b": ("none", "partly emulated")}
+    assert experiments == {"a": ('late; by "2 s"', "yes"), "b": ("none", "partly emulated")}
     assert "first_byte" not in text
 
 
-def test_several_runs_have_times_and_one_has_none() -> None:
+def test_only_several_runs_have_times() -> None:
     runs = [a_run(name="0002_y", time_ms=2500), a_run(name="0001_x", time_ms=1000)]
-    (family,) = [f for name, f in families(written("openmetrics", *runs)).items() if name.endswith("p99_seconds")]
+    (family,) = [f for name, f in families(export_text("openmetrics", *runs)).items() if name.endswith("p99_seconds")]
     assert [float(sample.timestamp) for sample in family.samples] == [1.0, 2.5]
-    (family,) = [f for name, f in families(written("openmetrics", runs[0])).items() if name.endswith("p99_seconds")]
+    (family,) = [f for name, f in families(export_text("openmetrics", runs[0])).items() if name.endswith("p99_seconds")]
     assert family.samples[0].timestamp is None
 
 
 @pytest.mark.parametrize(("time_ms", "why"), [(None, "when it was stored"), (1000, "at the same time")])
-def test_runs_that_cannot_be_told_apart_by_time_are_refused(time_ms: int | None, why: str) -> None:
+def test_runs_with_equal_times_are_rejected(time_ms: int | None, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        written("openmetrics", a_run(), a_run(name="other", time_ms=time_ms))
+        export_text("openmetrics", a_run(), a_run(name="other", time_ms=time_ms))
 
 
 # --- CSV ---
 
 
 def test_csv_has_a_row_for_each_number() -> None:
-    text = written("csv", a_run((HOSTILE, info(doubts=["late"]))), metrics=("response_p99", "throughput"))
+    text = export_text("csv", a_run((HOSTILE, info(doubts=["late"]))), metrics=("response_p99", "throughput"))
     first, second = csv.DictReader(io.StringIO(text, newline=""))
     assert (first["metric"], first["value"], first["unit"], first["better"]) == ("response_p99", "1.5", "s", "lower")
     assert (second["unit"], second["better"]) == ("bytes/s", "higher")
@@ -139,8 +142,8 @@ def test_csv_has_a_row_for_each_number() -> None:
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
-def test_a_name_is_no_formula(name: str) -> None:
-    (row,) = csv.DictReader(io.StringIO(written("csv", a_run((name, info())), metrics=("loss_rate",)), newline=""))
+def test_name_is_escaped_against_formulas(name: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(export_text("csv", a_run((name, info())), metrics=("loss_rate",)), newline=""))
     assert row["test"] == f"'{name}"
 
 
@@ -149,25 +152,25 @@ def test_a_name_is_no_formula(name: str) -> None:
 
 def test_github_action_benchmark_gets_the_chosen_metric() -> None:
     entries = (("a", info()), ("b", info(response_p99=None)), ("c", info(doubts=["late"], outcome="failed")))
-    found = json.loads(written("github-action-benchmark", a_run(*entries), metrics=("response_p99",)))
-    assert [(each["name"], each["value"], each["unit"]) for each in found] == [
+    benchmarks = json.loads(export_text("github-action-benchmark", a_run(*entries), metrics=("response_p99",)))
+    assert [(benchmark["name"], benchmark["value"], benchmark["unit"]) for benchmark in benchmarks] == [
         ("a response_p99", 1.5, "s"), ("c response_p99", 1.5, "s"),
     ]  # fmt: skip
-    assert found[0]["extra"].splitlines() == [
+    assert benchmarks[0]["extra"].splitlines() == [
         "lower is better", "provider: emulated:ideal",
         "emulated: measures the client and the loopback, not the service",
     ]  # fmt: skip
-    assert found[1]["extra"].splitlines()[-2:] == ["test failed", "doubt: late"]
+    assert benchmarks[1]["extra"].splitlines()[-2:] == ["test failed", "doubt: late"]
 
 
-def test_a_file_of_github_action_benchmark_has_one_direction() -> None:
+def test_github_action_benchmark_rejects_two_directions() -> None:
     with pytest.raises(UsageError, match="customBiggerIsBetter"):
-        written("github-action-benchmark", a_run(), metrics=("response_p99", "throughput"))
+        export_text("github-action-benchmark", a_run(), metrics=("response_p99", "throughput"))
 
 
 def test_bencher_gets_the_chosen_metric_with_unit_and_direction() -> None:
-    found = json.loads(written("bencher", a_run(), metrics=("response_p99", "throughput")))
-    assert found == {
+    benchmarks = json.loads(export_text("bencher", a_run(), metrics=("response_p99", "throughput")))
+    assert benchmarks == {
         "t.py::t[x] (emulated)": {
             "response_p99 (s, lower is better)": {"value": 1.5},
             "throughput (bytes/s, higher is better)": {"value": 2e6},
@@ -175,17 +178,19 @@ def test_bencher_gets_the_chosen_metric_with_unit_and_direction() -> None:
     }
 
 
-def test_bencher_raises_no_alert_for_what_has_doubts() -> None:
+def test_bencher_ignores_doubted_numbers() -> None:
     """Bencher's suffix says so and is cut off; its names have at most 1,024 bytes, or 64 for what is measured."""
-    found = json.loads(written("bencher", a_run(("a", info(doubts=["late"], emulated=False))), metrics=("loss_rate",)))
-    assert list(found) == ["a-bencher-ignore"]
+    names = json.loads(
+        export_text("bencher", a_run(("a", info(doubts=["late"], emulated=False))), metrics=("loss_rate",))
+    )
+    assert list(names) == ["a-bencher-ignore"]
     everything = info(**dict.fromkeys(METRICS, 1.0))
-    assert max(map(len, json.loads(written("bencher", a_run(("a", everything))))["a (emulated)"])) <= 64
+    assert max(map(len, json.loads(export_text("bencher", a_run(("a", everything))))["a (emulated)"])) <= 64
     with pytest.raises(UsageError, match="1024 bytes"):
-        written("bencher", a_run(("a" * 1020, info())), metrics=("loss_rate",))
+        export_text("bencher", a_run(("a" * 1020, info())), metrics=("loss_rate",))
 
 
 @pytest.mark.parametrize("form", ["bencher", "github-action-benchmark"])
-def test_a_point_on_a_chart_is_one_run(form: str) -> None:
+def test_chart_formats_reject_several_runs(form: str) -> None:
     with pytest.raises(UsageError, match="one run"):
-        written(form, a_run(), a_run(name="0002"), metrics=("loss_rate",))
+        export_text(form, a_run(), a_run(name="0002"), metrics=("loss_rate",))

@@ -1,4 +1,4 @@
-"""What people see of a run while it lasts: what the numbers mean, and that they never disturb other output."""
+"""Progress of a run on a terminal: its numbers are right, and it never disturbs other output."""
 
 from __future__ import annotations
 
@@ -48,66 +48,70 @@ def clock() -> Clock:
 
 @pytest.fixture
 def meter(clock: Clock) -> Meter:
-    made = Meter(clock)
-    made.begin_run("test_it.py::test_it", 1000, clock.now)
-    return made
+    meter = Meter(clock)
+    meter.begin_run("test_it.py::test_it", 1000, clock.now)
+    return meter
 
 
-def seen(meter: Meter) -> Progress:
-    found = meter.progress()
-    assert found is not None
-    return found
+def read_progress(meter: Meter) -> Progress:
+    progress = meter.progress()
+    assert progress is not None
+    return progress
 
 
-def test_a_bracket_before_the_first_probe_is_empty(meter: Meter, clock: Clock) -> None:
-    assert seen(meter) == Progress("test_it.py::test_it", 0, 0, 0, 1000, 0, 0.0)
+def test_progress_before_the_first_report_is_empty(meter: Meter, clock: Clock) -> None:
+    assert read_progress(meter) == Progress("test_it.py::test_it", 0, 0, 0, 1000, 0, 0.0)
     meter.end_run()
     assert meter.progress() is None
 
 
-def test_counts_are_those_of_all_agents_and_the_rate_is_that_of_the_last_ten_seconds(
-    meter: Meter, clock: Clock
-) -> None:
+def test_counts_of_all_agents_and_rate_of_last_ten_seconds(meter: Meter, clock: Clock) -> None:
     for second in range(1, 31):  # the first 20 s with 10/s, then with 2/s
         clock.now += SECOND
         done = min(second, 20) * 10 + max(0, second - 20) * 2
         meter.add_totals("gw0", done, 0, 0, [])
     meter.add_totals("gw1", 5, 3, 2, [])
-    found = seen(meter)
-    assert (found.done, found.throttled, found.failed, found.agents, found.elapsed_s) == (225, 3, 2, 2, 30.0)
-    assert found.rate_per_s == pytest.approx(3.5, abs=1)  # 20 of gw0, 5 of gw1, and one message on the edge
+    progress = read_progress(meter)
+    assert (progress.done, progress.throttled, progress.failed, progress.agents, progress.elapsed_s) == (
+        225,
+        3,
+        2,
+        2,
+        30.0,
+    )
+    assert progress.rate_per_s == pytest.approx(3.5, abs=1)  # 20 of gw0, 5 of gw1, and one message on the edge
     clock.now += 11 * SECOND
-    assert seen(meter).rate_per_s == 0.0
+    assert read_progress(meter).rate_per_s == 0.0
 
 
-def test_the_percentile_weighs_a_sample_by_what_it_stands_for(meter: Meter, clock: Clock) -> None:
+def test_percentile_weighs_samples_by_operations(meter: Meter, clock: Clock) -> None:
     """A fast agent reports 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
     clock.now += SECOND
     meter.add_totals("gw0", 990, 0, 0, [0.01, 0.02])
     meter.add_totals("gw1", 10, 0, 0, [1.0] * 10)
-    assert seen(meter).p99_s == 0.02
+    assert read_progress(meter).p99_s == 0.02
     meter.add_totals("gw1", 20, 0, 0, [1.0] * 10)
-    assert seen(meter).p99_s == 1.0
+    assert read_progress(meter).p99_s == 1.0
     clock.now += 11 * SECOND
-    assert seen(meter).p99_s is None
+    assert read_progress(meter).p99_s is None
 
 
-def test_operations_that_were_refused_do_not_make_it_look_fast(meter: Meter, clock: Clock) -> None:
+def test_refused_operations_do_not_lower_percentiles(meter: Meter, clock: Clock) -> None:
     clock.now += SECOND
     meter.add_totals("gw0", 500, 499, 0, [0.5])
-    assert seen(meter).p99_s == 0.5
+    assert read_progress(meter).p99_s == 0.5
 
 
-def test_the_median_and_the_greatest_lateness_are_of_the_last_seconds(meter: Meter, clock: Clock) -> None:
+def test_median_and_lateness_are_of_the_last_seconds(meter: Meter, clock: Clock) -> None:
     clock.now += SECOND
     meter.add_totals("gw0", 3, 0, 0, [0.1, 0.2, 0.9], 0.03)
     meter.add_totals("gw1", 1, 1, 0, [], None)
-    assert (seen(meter).p50_s, seen(meter).late_s) == (0.2, 0.03)
+    assert (read_progress(meter).p50_s, read_progress(meter).late_s) == (0.2, 0.03)
     clock.now += 11 * SECOND
-    assert (seen(meter).p50_s, seen(meter).late_s) == (None, None)
+    assert (read_progress(meter).p50_s, read_progress(meter).late_s) == (None, None)
 
 
-def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it_is(meter: Meter, clock: Clock) -> None:
+def test_follower_receives_runs_and_new_operations(meter: Meter, clock: Clock) -> None:
     class Follower:
         def __init__(self) -> None:
             self.lines, self.told = list[tuple[str, str, int]](), list[AgentReport]()
@@ -132,32 +136,32 @@ def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it
     ]
 
 
-def test_an_agent_that_has_gone_silent_is_not_counted(meter: Meter, clock: Clock) -> None:
+def test_silent_agent_is_not_counted(meter: Meter, clock: Clock) -> None:
     meter.begin_run("test_it.py::test_it", 1000, clock.now, agents=2)
     meter.add_totals("gw0", 1, 0, 0, [])
     meter.add_totals("gw1", 1, 0, 0, [])
-    assert (seen(meter).agents, seen(meter).of_agents) == (2, 2)
+    assert (read_progress(meter).agents, read_progress(meter).of_agents) == (2, 2)
     clock.now += 6 * SECOND
     meter.add_totals("gw1", 2, 0, 0, [])
-    assert (seen(meter).agents, seen(meter).of_agents) == (1, 2)
-    assert "  1 of 2 agents  " in render_line(seen(meter), 300)
+    assert (read_progress(meter).agents, read_progress(meter).of_agents) == (1, 2)
+    assert "  1 of 2 agents  " in render_line(read_progress(meter), 300)
 
 
-def test_the_time_left_is_what_is_planned_or_what_the_rate_makes_of_the_rest(meter: Meter, clock: Clock) -> None:
+def test_remaining_time_is_planned_or_estimated(meter: Meter, clock: Clock) -> None:
     meter.begin_run("test_it.py::test_it", 1000, clock.now, planned_s=60.0)
     clock.now += 20 * SECOND
-    assert seen(meter).left_s == 40.0
+    assert read_progress(meter).left_s == 40.0
     meter.begin_run("test_it.py::test_it", 1000, clock.now)
     clock.now += 1 * SECOND
     meter.add_totals("gw0", 10, 0, 0, [])
-    assert seen(meter).left_s is None, "a second says nothing of a rate"
+    assert read_progress(meter).left_s is None, "a second says nothing of a rate"
     clock.now += 9 * SECOND
     meter.add_totals("gw0", 100, 0, 0, [])
-    assert seen(meter).left_s == pytest.approx(90.0)
-    assert seen(meter).run == 3, "the third run of this experiment"
+    assert read_progress(meter).left_s == pytest.approx(90.0)
+    assert read_progress(meter).run == 3, "the third run of this experiment"
 
 
-def test_all_experiments_have_a_state_and_a_time(clock: Clock) -> None:
+def test_experiments_have_state_and_duration(clock: Clock) -> None:
     meter = Meter(clock)
     meter.expect_experiments(["a.py::test_a", "a.py::test_b", "a.py::test_c"])
     meter.begin_run("a.py::test_a", 10, clock.now)
@@ -168,19 +172,19 @@ def test_all_experiments_have_a_state_and_a_time(clock: Clock) -> None:
     clock.now += 4 * SECOND
     meter.begin_run("a.py::test_b", 10, clock.now)
     clock.now += 5 * SECOND
-    found = meter.overview()
-    assert found.experiments == (
+    overview = meter.overview()
+    assert overview.experiments == (
         ExperimentRow("a.py::test_a", "failed", 3.0),
         ExperimentRow("a.py::test_b", "running", 5.0),
         ExperimentRow("a.py::test_c", "waiting", None),
     )
-    assert (found.count(), found.elapsed_s) == ("1 of 3 experiments done, 1 running, 1 waiting", 12.0)
+    assert (overview.count(), overview.elapsed_s) == ("1 of 3 experiments done, 1 running, 1 waiting", 12.0)
 
 
 RUNNING = Progress("a.py::test_it[x]", 1234, 12, 3, 5000, 50, 14.2, 87.4, 0.3104, 0.12, 0.002, 43.2, 50)
 
 
-def test_the_line_shows_rate_percentiles_and_throttled_in_any_width() -> None:
+def test_line_fits_any_width() -> None:
     assert render_line(RUNNING, 200).endswith(
         " 1,234/5,000 ops in 14 s, 43 s left  last 10 s: 87/s, p50 120 ms, p99 310 ms  12 throttled  3 failed  "
         "late 2.0 ms  50 agents  test_it[x]"
@@ -197,7 +201,7 @@ def overview(waiting: int, before: int = 1) -> Overview:
     return Overview(tuple(rows), RUNNING, 75.0)
 
 
-def test_a_terminal_shows_all_experiments_and_the_figures_of_the_running_one() -> None:
+def test_terminal_shows_experiments_and_running_figures() -> None:
     assert render_lines(overview(1), 110, 30) == [
         "cloudbench: 1 of 3 experiments done, 1 running, 1 waiting; 1 m 15 s",
         "  passed   test_0  5 s",
@@ -210,7 +214,7 @@ def test_a_terminal_shows_all_experiments_and_the_figures_of_the_running_one() -
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 40), (40, 12), (79, 8), (200, 6), (5, 3), (1, 1)])
-def test_it_fits_into_any_terminal_and_keeps_the_running_one_in_sight(width: int, height: int) -> None:
+def test_lines_fit_and_keep_running_experiment_visible(width: int, height: int) -> None:
     shown = render_lines(overview(40, before=40), width, height)
     assert len(shown) <= height
     assert max(map(len, shown)) <= width
@@ -219,13 +223,13 @@ def test_it_fits_into_any_terminal_and_keeps_the_running_one_in_sight(width: int
         assert any(re.search(r"\.\.\. \d+ more", line) for line in shown)
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
+def test_control_characters_in_names_are_replaced() -> None:
     hostile = Overview((ExperimentRow("a.py::test_\x1b[2J\n[x]", "waiting"),), None, 0.0)
     assert render_lines(hostile, 80, 10)[1] == "  waiting  test_?[2J?[x]"
 
 
-def test_times_are_for_people() -> None:
-    assert [format_duration(each) for each in (0, 59.4, 60, 3599, 11220)] == [
+def test_durations_are_readable() -> None:
+    assert [format_duration(seconds) for seconds in (0, 59.4, 60, 3599, 11220)] == [
         "0 s",
         "59 s",
         "1 m 00 s",
@@ -234,14 +238,14 @@ def test_times_are_for_people() -> None:
     ]
 
 
-def test_it_is_said_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_printed_periodically_until_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SAY_EVERY_S", 0.01)
-    said: list[str] = []
+    printed: list[str] = []
     enough = threading.Event()
 
     def say(line: str) -> None:
-        said.append(line)
-        if len(said) == 3:
+        printed.append(line)
+        if len(printed) == 3:
             enough.set()
 
     rows = tuple(ExperimentRow(f"a.py::{name}", "waiting") for name in ("test_a", "test_it"))
@@ -250,7 +254,7 @@ def test_it_is_said_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatc
     )
     assert enough.wait(HANG_S)
     spoken.close()
-    assert said[0] == (
+    assert printed[0] == (
         "cloudbench: test_it (2 of 2): 1/2 ops in 0 s  last 0 s: -/s, p50 -, p99 -  "
         "0 throttled  0 failed  late -  1 agent"
     )
@@ -277,24 +281,24 @@ def pytest_in(folder: Path, *args: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agents", [ALONE, FLEET])
-def test_without_a_terminal_a_long_run_says_how_far_it_is(agents: list[str], tmp_path: Path) -> None:
+def test_long_run_without_terminal_prints_progress(agents: list[str], tmp_path: Path) -> None:
     done = subprocess.run(pytest_in(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if line.startswith("cloudbench: test_slow")]
-    assert len(said) >= 2
+    printed = [line for line in done.stdout.splitlines() if line.startswith("cloudbench: test_slow")]
+    assert len(printed) >= 2
     assert all(
         re.match(r"cloudbench: test_slow\[folder:objects\]: \d+/40 ops in \d s(, \d+ s left)?  last \d s: ", line)
-        for line in said
+        for line in printed
     )
     assert re.search(
         r": [1-9]\d*/40 ops in \d s.*  last \d s: [\d.]+/s, p50 [\d.]+ ms, p99 [\d.]+ ms  0 throttled  0 failed",
         done.stdout,
     )
-    assert all(line.count("cloudbench: ") == 1 for line in said)
+    assert all(line.count("cloudbench: ") == 1 for line in printed)
     assert "printed by the test" not in done.stdout
 
 
-def test_a_quiet_run_says_nothing_meanwhile(tmp_path: Path) -> None:
+def test_quiet_run_prints_no_progress(tmp_path: Path) -> None:
     done = subprocess.run(pytest_in(tmp_path, "-q"), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ops in" not in done.stdout
@@ -330,7 +334,7 @@ ON_TERMINAL = pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-termina
 
 
 @ON_TERMINAL
-def test_on_a_terminal_lines_are_redrawn_there_and_cleared_at_the_end(tmp_path: Path) -> None:
+def test_terminal_lines_are_redrawn_and_cleared(tmp_path: Path) -> None:
     text = on_terminal(tmp_path, "-n", "2", "--color=yes")
     assert re.search(
         r"━.*\r\n    \d+/40 ops in \d s(, \d+ s left)?  last \d s: [\d.]+/s, p50 [\d.]+ ms, p99 [\d.]+ ms  "
@@ -347,7 +351,7 @@ def test_on_a_terminal_lines_are_redrawn_there_and_cleared_at_the_end(tmp_path: 
 
 @ON_TERMINAL
 @pytest.mark.slow
-def test_beside_printing_tests_it_is_one_line_and_without_colours_it_has_none(tmp_path: Path) -> None:
+def test_printing_tests_leave_one_line(tmp_path: Path) -> None:
     text = on_terminal(tmp_path, "-s", rows=24, columns=60, NO_COLOR="1")
     assert "printed by the test\r\n" in text
     assert "experiments done" not in text
@@ -359,5 +363,5 @@ def test_beside_printing_tests_it_is_one_line_and_without_colours_it_has_none(tm
 
 @ON_TERMINAL
 @pytest.mark.slow
-def test_a_quiet_run_draws_nothing(tmp_path: Path) -> None:
+def test_quiet_run_draws_nothing(tmp_path: Path) -> None:
     assert "━" not in on_terminal(tmp_path, "-q")

@@ -52,7 +52,7 @@ def browser(tmp_path: Path) -> Iterator[Send]:
         driver.stdout.close()
 
 
-def test_it_fits_a_phone_updates_itself_keeps_the_focus_and_says_its_end(browser: Send) -> None:
+def test_live_page_on_a_phone_updates_and_keeps_focus(browser: Send) -> None:
     meter = Meter()
     meter.expect_experiments([f"a.py::test_{'long' * 20}[{number}]" for number in range(3)])
     meter.follower = digests = LiveDigests()

@@ -33,8 +33,8 @@ OVERVIEW = Overview(ROWS, PROGRESS, 75.0)
 SECOND = 1_000_000_000
 
 
-def measured(*, seconds: int = 60) -> LiveDigests:
-    """What an agent has said of two experiments, once a second; nothing ended from 20 to 30 s."""
+def measure_two_experiments(*, seconds: int = 60) -> LiveDigests:
+    """Digests of one agent's reports on two experiments, once a second. Nothing ended from 20 to 30 s."""
     digests = LiveDigests()
     for nodeid, line in (("a.py::test_a", "run 1"), (HOSTILE, "upload"), (HOSTILE, HOSTILE)):
         digests.begin(nodeid, line, 0)
@@ -45,17 +45,17 @@ def measured(*, seconds: int = 60) -> LiveDigests:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[LivePage]:
-    made = LivePage(0, lambda: OVERVIEW, measured())
+def live_page() -> Iterator[LivePage]:
+    made = LivePage(0, lambda: OVERVIEW, measure_two_experiments())
     yield made
     made.close()
 
 
-def asked(
-    served: LivePage, path: str | None = None, method: str = "GET", *, host: str | None = None
+def request(
+    live_page: LivePage, path: str | None = None, method: str = "GET", *, host: str | None = None
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    """The answer to one request; the address is the one that is printed, unless ``path`` is another."""
-    _, _, rest = served.address.partition("//")
+    """Return the response to one request, by default to the printed address."""
+    _, _, rest = live_page.address.partition("//")
     place, _, own = rest.partition("/")
     connection = http.client.HTTPConnection(place, timeout=HANG_S)
     try:
@@ -69,92 +69,92 @@ def asked(
         connection.close()
 
 
-def own_path(served: LivePage, more: str = "") -> str:
-    return "/" + served.address.split("/", 3)[3] + more
+def own_path(live_page: LivePage, more: str = "") -> str:
+    return "/" + live_page.address.split("/", 3)[3] + more
 
 
-def test_the_address_is_on_loopback_and_cannot_be_guessed(served: LivePage) -> None:
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", served.address)
+def test_address_is_on_loopback_with_random_token(live_page: LivePage) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", live_page.address)
     other = LivePage(0, lambda: OVERVIEW, LiveDigests())
     other.close()
-    assert other.address.split("/")[3] != served.address.split("/")[3]
+    assert other.address.split("/")[3] != live_page.address.split("/")[3]
 
 
-def test_whoever_has_the_address_reads_the_page_and_its_news(served: LivePage) -> None:
-    status, headers, text = asked(served)
+def test_address_serves_page_and_updates(live_page: LivePage) -> None:
+    status, headers, text = request(live_page)
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert text.startswith("<!doctype html>")
-    status, _, news = asked(served, own_path(served, "now"))
+    status, _, news = request(live_page, own_path(live_page, "now"))
     assert status == 200
     assert "1 of 3 experiments done, 1 running, 1 waiting; 1 m 15 s" in news
-    port = served.address.split(":")[2].partition("/")[0]
-    assert asked(served, host=f"localhost:{port}")[0] == 200
-    status, headers, text = asked(served, method="HEAD")
+    port = live_page.address.split(":")[2].partition("/")[0]
+    assert request(live_page, host=f"localhost:{port}")[0] == 200
+    status, headers, text = request(live_page, method="HEAD")
     assert (status, text) == (200, "")
     assert int(headers["Content-Length"]) > 1000
 
 
 @pytest.mark.parametrize("path", ["/", "/x/", "/x/now", "/now", "//", "/../", "/%00/", "/" + "a" * 32 + "/"])
-def test_other_addresses_are_not_here_and_say_nothing(served: LivePage, path: str) -> None:
-    status, _, text = asked(served, path)
+def test_unknown_addresses_are_not_found(live_page: LivePage, path: str) -> None:
+    status, _, text = request(live_page, path)
     assert status == 404
     assert "test_a" not in text
 
 
-def test_an_address_without_its_end_or_with_more_is_another(served: LivePage) -> None:
-    own = own_path(served)
+def test_incomplete_or_longer_address_is_not_found(live_page: LivePage) -> None:
+    own = own_path(live_page)
     others = ("x", "?a", "0/", "4/", "01/", "1", "1/x", "1/1/", "/", "-1/", "now/", "999999999/")
     for path in (own[:-1], own[:-3] + "/", own.upper(), *(own + each for each in others)):
-        assert asked(served, path)[0] == 404, path
+        assert request(live_page, path)[0] == 404, path
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "", "localhost:1", "127.0.0.1:80|evil.example"])
-def test_a_wrong_host_is_refused(served: LivePage, host: str) -> None:
+def test_wrong_host_is_rejected(live_page: LivePage, host: str) -> None:
     """Otherwise a foreign page, after resolving its own name to this machine, could read the answers."""
-    status, _, text = asked(served, host=host)
+    status, _, text = request(live_page, host=host)
     assert status == 403
     assert "test_a" not in text
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
-def test_nobody_writes(served: LivePage, method: str) -> None:
-    status, _, text = asked(served, method=method)
+def test_writing_methods_are_rejected(live_page: LivePage, method: str) -> None:
+    status, _, text = request(live_page, method=method)
     assert status == 501
     assert "test_a" not in text
 
 
-def test_the_policy_allows_nothing_from_elsewhere(served: LivePage) -> None:
-    _, headers, text = asked(served)
+def test_policy_allows_no_foreign_content(live_page: LivePage) -> None:
+    _, headers, text = request(live_page)
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; ")
     (nonce,) = set(re.findall(r"nonce-([\w-]+)'", policy))
     assert re.findall(r'nonce="([^"]+)"', text) == [nonce] * 2
-    assert nonce not in asked(served)[1]["Content-Security-Policy"]
+    assert nonce not in request(live_page)[1]["Content-Security-Policy"]
     assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
     assert not re.findall(r"(?:src|href|action)=\"(?!data:(?:,|text/csv)|[0-9]+/\")", text)
     assert "http://" not in text
     assert "https://" not in text
 
 
-def test_a_request_that_never_comes_keeps_nobody_waiting(served: LivePage) -> None:
-    place = served.address.split("/")[2].split(":")
-    with socket.create_connection((place[0], int(place[1]))):
-        assert asked(served)[0] == 200
+def test_stalled_request_does_not_block_others(live_page: LivePage) -> None:
+    address = live_page.address.split("/")[2].split(":")
+    with socket.create_connection((address[0], int(address[1]))):
+        assert request(live_page)[0] == 200
 
 
-def test_a_port_that_is_taken_is_said(served: LivePage) -> None:
-    port = int(served.address.split(":")[2].partition("/")[0])
+def test_used_port_is_an_error(live_page: LivePage) -> None:
+    port = int(live_page.address.split(":")[2].partition("/")[0])
     with pytest.raises(UsageError, match=rf"--cloudbench-live {port}: .*; choose another port, or 0 for any"):
         LivePage(port, lambda: OVERVIEW, LiveDigests())
 
 
-def test_names_cannot_become_markup(served: LivePage) -> None:
-    _, _, text = asked(served)
+def test_names_are_escaped(live_page: LivePage) -> None:
+    _, _, text = request(live_page)
     assert "<script>alert" not in text
     assert "test_&lt;script&gt;alert(1)&lt;/script&gt;[&quot;&amp;\\x1b]" in text
 
 
-def parsed(text: str) -> ElementTree.Element:
+def parse_page(text: str) -> ElementTree.Element:
     """HTML that we make is XML but for some attributes without quotes."""
     return ElementTree.fromstring(f"<main>{text}</main>".replace("<span class=of>", "<span>").replace("class=soft", ""))
 
@@ -163,8 +163,8 @@ def texts(root: ElementTree.Element, path: str) -> list[str]:
     return ["".join(each.itertext()) for each in root.findall(path)]
 
 
-def test_the_running_experiment_is_told_in_numbers_and_all_are_listed(served: LivePage) -> None:
-    root = parsed(asked(served, own_path(served, "now"))[2])
+def test_running_experiment_has_figures_and_all_are_listed(live_page: LivePage) -> None:
+    root = parse_page(request(live_page, own_path(live_page, "now"))[2])
     bar = root.find(".//progress")
     assert bar is not None
     assert (bar.get("value"), bar.get("max")) == ("40", "100")
@@ -173,8 +173,8 @@ def test_the_running_experiment_is_told_in_numbers_and_all_are_listed(served: Li
     assert [each.get("href") for each in root.findall(".//ol/li/a")] == ["1/", "2/"]
 
 
-def test_its_figures_are_those_of_the_report(served: LivePage) -> None:
-    root = parsed(asked(served, own_path(served, "figures"))[2])
+def test_live_figures_equal_report_figures(live_page: LivePage) -> None:
+    root = parse_page(request(live_page, own_path(live_page, "figures"))[2])
     assert [each.get("id") for each in root.findall(".//figure")] == ["response-times", "over-time"]
     drawings = root.findall(".//svg")
     assert [each.get("role") for each in drawings] == ["img"] * 4, "each for a page and for a telephone"
@@ -198,57 +198,57 @@ def test_its_figures_are_those_of_the_report(served: LivePage) -> None:
     assert len(root.findall(".//details")) == 2, "the numbers of both"
 
 
-def test_each_experiment_that_was_measured_has_a_page(served: LivePage) -> None:
-    status, _, text = asked(served, own_path(served, "1/"))
+def test_each_measured_experiment_has_a_page(live_page: LivePage) -> None:
+    status, _, text = request(live_page, own_path(live_page, "1/"))
     assert status == 200
     assert "<h2>a.py::test_a</h2>" in text
     assert "<progress" not in text, "another one is running"
     assert '<a href="../1/" aria-current="true">' in text
     assert 'href="../2/"' in text
-    assert asked(served, own_path(served, "1/figures"))[2] in text
-    assert "1 of 3 experiments done" in asked(served, own_path(served, "1/now"))[2]
-    assert "Not measured yet." in asked(served, own_path(served, "3/"))[2]
+    assert request(live_page, own_path(live_page, "1/figures"))[2] in text
+    assert "1 of 3 experiments done" in request(live_page, own_path(live_page, "1/now"))[2]
+    assert "Not measured yet." in request(live_page, own_path(live_page, "3/"))[2]
 
 
-def test_the_page_forbids_styles_of_elements_and_has_none(served: LivePage) -> None:
-    assert 'style="' not in asked(served)[2]
+def test_page_has_no_inline_styles(live_page: LivePage) -> None:
+    assert 'style="' not in request(live_page)[2]
 
 
-def test_before_the_first_run_nothing_is_known_and_after_the_last_one_it_stays() -> None:
+def test_page_before_the_first_and_after_the_last_run() -> None:
     made = LivePage(0, lambda: Overview((), None, 0.0), LiveDigests())
     try:
-        assert "No run is in progress." in asked(made)[2]
-        assert "<figure" not in asked(made)[2]
+        assert "No run is in progress." in request(made)[2]
+        assert "<figure" not in request(made)[2]
     finally:
         made.close()
-    made = LivePage(0, lambda: Overview(ROWS[:1], None, 9.0), measured())
+    made = LivePage(0, lambda: Overview(ROWS[:1], None, 9.0), measure_two_experiments())
     try:
-        assert "No run is in progress." in asked(made)[2]
-        assert asked(made)[2].count("<figure") == 2, "of the one that ran last"
+        assert "No run is in progress." in request(made)[2]
+        assert request(made)[2].count("<figure") == 2, "of the one that ran last"
     finally:
         made.close()
 
 
-def test_figures_are_drawn_once_for_all_readers_and_anew_when_there_is_news() -> None:
+def test_figures_are_cached_until_there_are_reports() -> None:
     meter, digests = Meter(), LiveDigests()
     meter.follower = digests
     made = LivePage(0, meter.overview, digests)
 
-    def drawn() -> str:
-        return str(re.findall(r'data-drawn="(\d+)"', asked(made, own_path(made, "now"))[2])[0])
+    def count_drawn() -> str:
+        return str(re.findall(r'data-drawn="(\d+)"', request(made, own_path(made, "now"))[2])[0])
 
     try:
         meter.begin_run("a.py::test_a", 100, 0)
         meter.add_totals("gw0", 50, 10, 0, [0.1])
-        assert [drawn(), drawn()] == ["1", "1"]
+        assert [count_drawn(), count_drawn()] == ["1", "1"]
         meter.add_totals("gw0", 60, 10, 0, [0.1])
-        assert wait_for(lambda: drawn() == "2", HANG_S, poll_s=0.2)
-        assert "50 succeeded, 10 throttled" in asked(made, own_path(made, "figures"))[2]
-        assert drawn() == "2"
+        assert wait_for(lambda: count_drawn() == "2", HANG_S, poll_s=0.2)
+        assert "50 succeeded, 10 throttled" in request(made, own_path(made, "figures"))[2]
+        assert count_drawn() == "2"
     finally:
         made.close()
     with pytest.raises(OSError):
-        asked(made)
+        request(made)
 
 
 # --- a whole run ---
@@ -266,9 +266,7 @@ def test_second(experiment, payloads):
 
 @pytest.mark.slow
 @SPREAD
-def test_a_run_prints_its_address_once_and_answers_there(
-    spread: Spread, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_run_prints_its_address_and_serves_it(spread: Spread, tmp_path_factory: pytest.TempPathFactory) -> None:
     with lab_in(tmp_path_factory.mktemp("page")) as lab:
         running = lab.write(_BODY).start(*FOLDER, *spread, "--cloudbench-live", "0")
         address = running.wait_for("address", lambda: re.search(r"live view at http://(\S+?)(/\S+/)", running.text()))
@@ -291,7 +289,7 @@ def test_a_run_prints_its_address_once_and_answers_there(
     assert run.leftovers == []
 
 
-def test_a_bad_port_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+def test_bad_port_is_a_usage_error(tmp_path: Path) -> None:
     with lab_in(tmp_path) as lab:
         run = lab.write(_BODY).run(*FOLDER, "--cloudbench-live", "70000")
         assert run.status == 4

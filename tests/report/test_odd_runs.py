@@ -49,22 +49,22 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def ways(told: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Where a value can be odd: in what an entry says, and one step below."""
+    """Yield the paths of values to replace: the keys of an entry, and of its nested values."""
     for name, value in told.items():
         yield (name,)
         yield from ((name, inner) for inner in (value if isinstance(value, dict) else ()))
 
 
-def changed(original: dict[str, Any], odd: Any) -> Iterator[dict[str, Any]]:
+def alter_entry(original: dict[str, Any], odd: Any) -> Iterator[dict[str, Any]]:
     """Copies of an entry, each with one odd value. Without a known schema, a whole file would be left out."""
-    for number, (*above, last) in enumerate(ways(original["extra_info"])):
-        made = copy.deepcopy(original)
-        place = made["extra_info"]
-        for name in above:
-            place = place[name]
-        place[last] = odd
-        made["extra_info"]["schema"] = 2
-        yield {**made, "fullname": f"{made['fullname']}-{number}", "name": f"{made['name']}-{number}"}
+    for number, (*parents, last) in enumerate(ways(original["extra_info"])):
+        altered = copy.deepcopy(original)
+        parent = altered["extra_info"]
+        for name in parents:
+            parent = parent[name]
+        parent[last] = odd
+        altered["extra_info"]["schema"] = 2
+        yield {**altered, "fullname": f"{altered['fullname']}-{number}", "name": f"{altered['name']}-{number}"}
 
 
 def run_all(capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,8 +75,8 @@ def run_all(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_no_odd_value_of_an_entry_is_a_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    made = [each for original in entries(folder) for each in changed(original, odd)]
+def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = [each for original in entries(folder) for each in alter_entry(original, odd)]
     made += [{**entries(folder)[0], name: odd} for name in ("params", "stats", "group", "name")]
     for number in (1, 2):
         store(folder / f"{number:04}_run.json", made)
@@ -85,7 +85,9 @@ def test_no_odd_value_of_an_entry_is_a_traceback(odd: Any, folder: Path, capfd: 
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_no_odd_value_around_entries_is_a_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_odd_values_around_entries_raise_no_traceback(
+    odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     ways: list[tuple[Any, ...]] = [
         ("benchmarks",), ("commit_info",), ("datetime",), ("machine_info",), ("version",), ("commit_info", "id"),
         ("commit_info", "branch"), ("benchmarks", 0), ("benchmarks", 0, "extra_info"), ("benchmarks", 0, "fullname"),

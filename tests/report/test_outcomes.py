@@ -1,4 +1,4 @@
-"""What a page calls good and bad: expectations, and the answers of the regression gate with their lines."""
+"""The claims of a page: expectations, and the answers of the regression gate with their lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.report.stored import HOSTILE, entry, store
-from tests.report.test_page import Page, made
+from tests.report.test_page import Page, make_page
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
 BROKEN = (
@@ -20,16 +20,20 @@ UNSURE = "gate inconclusive: baseline 3 of 10 runs (12 other runs had doubts)"
 NOTHING = "These runs had asserts only"
 
 
-def gated(tmp_path: Path, gate: Any, **changes: Any) -> Page:
-    return made(tmp_path, store(tmp_path / "0001_r.json", [entry(tmp_path, TEST, "emulated:a", gate=gate, **changes)]))
+def entry_with_gate(tmp_path: Path, gate: Any, **changes: Any) -> Page:
+    return make_page(
+        tmp_path, store(tmp_path / "0001_r.json", [entry(tmp_path, TEST, "emulated:a", gate=gate, **changes)])
+    )
 
 
 def rows(page: Page) -> list[list[str]]:
     """The table of answers, cell by cell."""
     part = page.text[page.text.index('id="good-and-bad"') : page.text.index('id="beside"')]
-    found = re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)
-    cells = [[unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<t[dh].*?</t[dh]>", row)] for row in found]
-    return [each for each in cells if each[0] != "verdict"]
+    sources = re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)
+    cells = [
+        [unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<t[dh].*?</t[dh]>", row)] for row in sources
+    ]
+    return [row for row in cells if row[0] != "verdict"]
 
 
 @pytest.mark.parametrize(
@@ -37,10 +41,10 @@ def rows(page: Page) -> list[list[str]]:
     [("broken", BROKEN, "failed", "\u2717 broken"), ("inconclusive", UNSURE, "passed", "? inconclusive"),
      ("met", "gate met: quiet_p50: +1.0 % (-2.1 to +4.2 %) worse than 20 runs", "passed", "\u2713 met")],
 )  # fmt: skip
-def test_each_answer_of_the_gate_is_there_with_its_line(
+def test_gate_answers_are_shown_with_their_lines(
     tmp_path: Path, answer: str, line: str, outcome: str, mark: str
 ) -> None:
-    page = gated(tmp_path, {"answer": answer, "lines": [line]}, outcome=outcome)
+    page = entry_with_gate(tmp_path, {"answer": answer, "lines": [line]}, outcome=outcome)
     assert rows(page) == [[mark, "iot: worst case, 1, emulated:a", line]]
     assert NOTHING not in page.said
     assert page.said.count(line) == 2, "and beside the experiment"
@@ -48,9 +52,9 @@ def test_each_answer_of_the_gate_is_there_with_its_line(
     assert ("1 ? inconclusive" in page.said) == (answer == "inconclusive")
 
 
-def test_the_worst_comes_first_whoever_says_so(tmp_path: Path) -> None:
+def test_worst_claims_come_first(tmp_path: Path) -> None:
     unmet = "loss_rate <= 0: broken, measured 0.1"
-    page = gated(
+    page = entry_with_gate(
         tmp_path, {"answer": "inconclusive", "lines": [UNSURE]}, outcome="failed",
         expectations=["ok_rate >= 0.9", unmet], expectations_unmet=[unmet], statuses=["met", "broken"],
     )  # fmt: skip
@@ -59,14 +63,14 @@ def test_the_worst_comes_first_whoever_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gate", [None, [], "broken", {"answer": ["broken"]}, {"answer": "odd", "lines": ["x"]}])
-def test_what_is_no_answer_is_none(tmp_path: Path, gate: Any) -> None:
-    assert NOTHING in gated(tmp_path, gate).said
+def test_invalid_gate_answer_is_ignored(tmp_path: Path, gate: Any) -> None:
+    assert NOTHING in entry_with_gate(tmp_path, gate).said
 
 
-def test_an_answer_without_lines_is_one_all_the_same(tmp_path: Path) -> None:
-    assert rows(gated(tmp_path, {"answer": "broken", "lines": 1}))[0][2] == "gate broken"
+def test_gate_answer_without_lines_is_shown(tmp_path: Path) -> None:
+    assert rows(entry_with_gate(tmp_path, {"answer": "broken", "lines": 1}))[0][2] == "gate broken"
 
 
-def test_a_line_is_a_text(tmp_path: Path) -> None:
-    page = gated(tmp_path, {"answer": "broken", "lines": [HOSTILE]})
+def test_gate_line_is_shown_as_text(tmp_path: Path) -> None:
+    page = entry_with_gate(tmp_path, {"answer": "broken", "lines": [HOSTILE]})
     assert page.tags.count("script") == 1

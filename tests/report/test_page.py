@@ -28,7 +28,7 @@ VOID = {"meta", "br", "input", "link", "img", "hr"}
 
 
 class Page(HTMLParser):
-    """A page as elements; a tag that is closed wrongly fails the test."""
+    """A page parsed into elements. A wrongly closed tag fails the test."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def made(tmp_path: Path, *runs: Path) -> Page:
+def make_page(tmp_path: Path, *runs: Path) -> Page:
     out = tmp_path / "page.html"
     assert main(["report", *map(str, runs), "-o", str(out)]) == 0
     return Page(out.read_text(encoding="utf-8"))
@@ -86,10 +86,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
         entry(folder, TEST.replace("worst", "average"), "emulated:ideal", (), {"sensors": 3}, response_p50=float("nan"),
               ops_file="run/gone.parquet"),
     ]  # fmt: skip
-    return made(folder, store(folder / "0001_r.json", entries))
+    return make_page(folder, store(folder / "0001_r.json", entries))
 
 
-def test_it_is_one_whole_document_without_a_network(page: Page) -> None:
+def test_page_is_one_document_without_network(page: Page) -> None:
     assert page.text.startswith("<!doctype html>")
     assert page.tags.count("h1") == 1
     assert "default-src 'none'" in page.text
@@ -97,7 +97,7 @@ def test_it_is_one_whole_document_without_a_network(page: Page) -> None:
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page.text)
 
 
-def test_links_lead_to_elements_and_every_element_has_a_name_of_its_own(page: Page) -> None:
+def test_links_have_targets_and_ids_are_unique(page: Page) -> None:
     assert len(page.ids) == len(set(page.ids))
     inside = [link[1:] for link in page.links if link.startswith("#")]
     assert len(inside) > 8
@@ -105,7 +105,7 @@ def test_links_lead_to_elements_and_every_element_has_a_name_of_its_own(page: Pa
     assert set(page.named) <= set(page.ids)
 
 
-def test_the_answers_are_in_order(page: Page) -> None:
+def test_sections_are_in_order(page: Page) -> None:
     order = ["What was measured on what", "What is good and bad", "Providers side by side", "iot: worst case"]
     places = [page.said.rindex(each) for each in order]
     assert places == sorted(places)
@@ -115,7 +115,7 @@ def test_the_answers_are_in_order(page: Page) -> None:
     assert "1 \u2713 met" in page.said
 
 
-def test_hostile_names_are_texts(page: Page) -> None:
+def test_hostile_names_are_escaped(page: Page) -> None:
     assert page.tags.count("script") == 1
     assert "<script>alert" not in page.text
     assert "\u202e" not in page.text
@@ -123,7 +123,7 @@ def test_hostile_names_are_texts(page: Page) -> None:
     assert "<script>alert(1)</script>" in page.said
 
 
-def test_throttling_and_a_freeze_are_drawn_and_said(page: Page) -> None:
+def test_throttling_and_freeze_are_drawn_and_described(page: Page) -> None:
     assert 'class="o-throttled"' in page.text
     assert 'class="silence"' in page.text
     assert "360 succeeded, 40 throttled" in page.said
@@ -131,16 +131,16 @@ def test_throttling_and_a_freeze_are_drawn_and_said(page: Page) -> None:
     assert "No time in which nothing ended although operations waited" in page.said  # of the others
 
 
-def test_what_is_missing_is_said_and_no_zero(page: Page) -> None:
+def test_missing_values_are_explained_and_not_zero(page: Page) -> None:
     assert "not drawn" in page.said
     assert "gone.parquet: cannot be read: No such file" in page.said
-    row = next(each for each in re.findall(r"<tr>.*?</tr>", page.text) if '"row">3<' in each and "ideal" in each)
+    row = next(cell for cell in re.findall(r"<tr>.*?</tr>", page.text) if '"row">3<' in cell and "ideal" in cell)
     row = re.sub(r' (class|data-label)="[^"]*"', "", row)
     assert "<td>-<" in row
     assert "<td>nan<" not in row
 
 
-def test_numbers_behind_figures_are_there_as_csv(page: Page) -> None:
+def test_figures_have_their_numbers_as_csv(page: Page) -> None:
     files = [unquote(link.partition(",")[2]) for link in page.links if link.startswith("data:")]
     first = list(csv.DictReader(io.StringIO(files[0])))
     medians = next(row for row in first if row["share"] == "0.5")
@@ -150,13 +150,13 @@ def test_numbers_behind_figures_are_there_as_csv(page: Page) -> None:
                    for cell in row)  # fmt: skip
 
 
-def test_each_figure_speaks(page: Page) -> None:
+def test_figures_have_title_and_description(page: Page) -> None:
     drawings = re.findall(r"<svg role=\"img\".*?</svg>", page.text, re.DOTALL)
     assert len(drawings) >= 8
     assert all("<title id=" in each and "<desc id=" in each for each in drawings)
 
 
-def test_files_that_are_no_runs_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_files_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = store(tmp_path / "0001_a.json", [entry(tmp_path, TEST, "emulated:ideal", list(operations(30, 10)))])
     torn = tmp_path / "0002_torn.json"
     torn.write_text(good.read_text()[:500])
@@ -165,8 +165,8 @@ def test_files_that_are_no_runs_are_one_line_each(tmp_path: Path, capsys: pytest
     odd = tmp_path / "0005_odd.json"
     odd.write_text(json.dumps([1]))
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
-    assert [next(path.name for path in (torn, newer, foreign, odd) if str(path) in line) for line in told] == [
+    output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert [next(path.name for path in (torn, newer, foreign, odd) if str(path) in line) for line in output] == [
         "0002_torn.json", "0003_newer.json", "0004_other.json", "0005_odd.json"
     ]  # fmt: skip
     page = Page((tmp_path / "page.html").read_text())
@@ -174,13 +174,13 @@ def test_files_that_are_no_runs_are_one_line_each(tmp_path: Path, capsys: pytest
     assert page.said.count("0002_torn.json") == 1
 
 
-def test_a_run_is_named_as_in_the_other_commands(
+def test_runs_are_selected_as_in_other_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, name in ((1, "before"), (2, "after")):
-        told = entry(tmp_path, TEST, "emulated:ideal", sensors=number)
+        output = entry(tmp_path, TEST, "emulated:ideal", sensors=number)
         (tmp_path / "results" / "machine").mkdir(parents=True, exist_ok=True)
-        store(tmp_path / "results" / "machine" / f"000{number}_{name}.json", [told])
+        store(tmp_path / "results" / "machine" / f"000{number}_{name}.json", [output])
     monkeypatch.chdir(tmp_path)
     for names, told_of in (
         (["last"], ["0002_after"]), (["1"], ["0001_before"]), (["0001", "0002_af"], ["0001_before", "0002_after"]),
@@ -188,59 +188,59 @@ def test_a_run_is_named_as_in_the_other_commands(
     ):  # fmt: skip
         assert main(["report", *names, "-o", "page.html"]) == 0
         assert f" {len(told_of)} run" in capsys.readouterr().out
-        said = Page((tmp_path / "page.html").read_text()).said
-        assert [name for name in ("0001_before", "0002_after") if name in said] == told_of
+        pages = Page((tmp_path / "page.html").read_text()).said
+        assert [name for name in ("0001_before", "0002_after") if name in pages] == told_of
     assert main(["report", "3", "--storage", "results", "-o", "none.html"]) == 4
     assert "run 3: there is no such run in results; the last one is 0002_after" in capsys.readouterr().err
     assert not (tmp_path / "none.html").exists()
 
 
-def test_nothing_to_show_is_an_error_that_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_show_is_an_error_with_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "no.json"), "-o", str(tmp_path / "page.html")]) == 4
     assert "no.json: cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
 
 
-def test_the_beginning_counts_what_is_unknown(tmp_path: Path) -> None:
+def test_lead_counts_unknown_claims(tmp_path: Path) -> None:
     line = "loss_rate <= 0.01 (a source, 2026): unknown, engine saturated"
-    told = entry(tmp_path, TEST, "emulated:a", list(operations(60, 30)), expectations=[line], statuses=["unknown"])
-    assert "<b>1</b><span>? unknown</span>" in made(tmp_path, store(tmp_path / "0001_r.json", [told])).text
+    unknown = entry(tmp_path, TEST, "emulated:a", list(operations(60, 30)), expectations=[line], statuses=["unknown"])
+    assert "<b>1</b><span>? unknown</span>" in make_page(tmp_path, store(tmp_path / "0001_r.json", [unknown])).text
 
 
-def test_records_are_found_where_a_run_without_options_leaves_them(tmp_path: Path) -> None:
-    told = entry(tmp_path / "results" / "Linux", TEST, "emulated:a", list(operations(60, 30)))
+def test_records_are_found_in_default_folders(tmp_path: Path) -> None:
+    stored_entry = entry(tmp_path / "results" / "Linux", TEST, "emulated:a", list(operations(60, 30)))
     (tmp_path / ".benchmarks" / "Linux").mkdir(parents=True)
-    page = made(tmp_path, store(tmp_path / ".benchmarks" / "Linux" / "0001_r.json", [told]))
+    page = make_page(tmp_path, store(tmp_path / ".benchmarks" / "Linux" / "0001_r.json", [stored_entry]))
     assert "60 succeeded" in page.said
     assert "not drawn" not in page.said
 
 
-def test_chapters_of_two_files_are_told_apart_and_a_row_says_which_experiment_it_is_of(tmp_path: Path) -> None:
+def test_equal_test_names_have_distinct_chapters_and_rows(tmp_path: Path) -> None:
     entries = [
         entry(tmp_path, f"{file}.py::test_put", provider, list(operations(60, 30)), {"check": check},
               experiment=f"{file}.py::test_put[{check}]")
         for file in ("test_one", "test_two") for provider in ("emulated:a", "emulated:b")
         for check in ("read_after_write", "after_delete")
     ]  # fmt: skip
-    page = made(tmp_path, store(tmp_path / "0001_r.json", entries))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", entries))
     assert ">one: put</h2>" in page.text
     assert ">two: put</h2>" in page.text
     assert "check read after write" in page.said
     assert '<th scope="row"></th>' not in page.text
 
 
-def test_records_of_any_size_need_little_memory(tmp_path: Path) -> None:
+def test_digest_of_many_records_needs_little_memory(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "emulated:ideal", list(operations(25_000, 30, every_ms=1)))
     path = tmp_path / "run" / "0.parquet"
-    found, peak = traced(lambda: digest_records([path]))
-    _, whole = traced(lambda: read_parquet(path))
-    assert found is not None
-    assert found.ops == 25_000
-    assert found.overall.value_at(0.5) == pytest.approx(0.0341, rel=0.01)
-    assert peak < whole / 2
+    summary, peak = trace_memory(lambda: digest_records([path]))
+    _, record_bytes = trace_memory(lambda: read_parquet(path))
+    assert summary is not None
+    assert summary.ops == 25_000
+    assert summary.overall.value_at(0.5) == pytest.approx(0.0341, rel=0.01)
+    assert peak < record_bytes / 2
 
 
-def test_a_page_of_half_a_million_operations_stays_small(tmp_path: Path) -> None:
+def test_page_of_half_a_million_operations_is_small(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "emulated:a", list(operations(25_000, 30, every_ms=1, throttled=50, frozen_at=9000)))
     (one,) = (tmp_path / "run").iterdir()
     entries = []
@@ -249,13 +249,13 @@ def test_a_page_of_half_a_million_operations_stays_small(tmp_path: Path) -> None
         entries.append(entry(
             tmp_path, TEST, "emulated:a", params={"sensors": number}, ops=(), ops_file=f"run/same-{number}.parquet",
         ))  # fmt: skip
-    page = made(tmp_path, store(tmp_path / "0001_r.json", entries))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", entries))
     assert page.said.count("24,500 succeeded, 500 throttled") >= 20, "all of them are drawn"
     assert len(page.text.encode()) < 5_000_000
 
 
-def traced(work: Callable[[], T]) -> tuple[T, int]:
-    """What something returns, and its peak memory."""
+def trace_memory(work: Callable[[], T]) -> tuple[T, int]:
+    """Return the result of some work and its peak memory."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]
@@ -263,7 +263,7 @@ def traced(work: Callable[[], T]) -> tuple[T, int]:
         tracemalloc.stop()
 
 
-def test_a_steady_run_has_no_silence_and_a_frozen_one_has_it_where_it_was(tmp_path: Path) -> None:
+def test_only_frozen_run_has_a_silence(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "a", list(operations(500, 40)))
     entry(tmp_path, TEST, "b", list(operations(500, 40, frozen_at=100, frozen_ms=3000)))
     steady, frozen = (digest_records([tmp_path / "run" / f"{number}.parquet"]) for number in (0, 1))
@@ -276,7 +276,7 @@ def test_a_steady_run_has_no_silence_and_a_frozen_one_has_it_where_it_was(tmp_pa
     assert silence.waiting >= 2
 
 
-def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
+def test_session_writes_its_page(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "from pytest_cloudbench.workload.arrival import FixedInterval\n"
         "def test_it(experiment, payloads):\n"
@@ -308,14 +308,14 @@ def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
     assert page.said.count("this page") == 2 * 1 + 1  # in the legends of both drawings, and in the numbers
 
 
-def test_a_metric_that_is_a_text_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_as_metric_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries = [
         entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 3}, response_p50="fast", loss_rate=[1], files={})
     ]
     path = store(tmp_path / "0001_r.json", entries)
-    assert "fast" not in made(tmp_path, path).said
+    assert "fast" not in make_page(tmp_path, path).said
     (tmp_path / "0002_torn.json").write_text("{")
-    made(tmp_path, path, tmp_path / "0002_torn.json")
+    make_page(tmp_path, path, tmp_path / "0002_torn.json")
     assert "1 experiment of 1 run," in capsys.readouterr().out.splitlines()[-1]
 
 
@@ -326,16 +326,16 @@ def test_kinds_of_operations_of_a_mixed_load_have_a_table(tmp_path: Path) -> Non
         HOSTILE: {"ops": float("nan")},
     }  # fmt: skip
     one = entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 50}, by_operation=kinds)
-    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
     assert "experiment provider operation ops throttled failed corrupt p50 ms p95 ms p99 ms" in page.said
     assert "emulated:ideal put 1,600 400 8 0 12.3 500 1,900" in page.said
     assert "<script>alert(1)" not in page.text
 
 
-def test_captions_name_the_percentiles_of_the_table(tmp_path: Path) -> None:
+def test_captions_have_the_percentiles_of_the_table(tmp_path: Path) -> None:
     exact = {"response_p50": 0.03369, "response_p90": 0.0365, "response_p95": 0.0371, "response_p99": 0.0372}
     one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50}, **exact)
-    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
     assert "emulated:ideal: p50 33.7 ms, p95 37.1 ms, p99 37.2 ms" in page.said
     assert re.search(r"p50 ms p95 ms p99 ms", page.said)
     assert re.search(r"33\.7 37\.1 37\.2", page.said)
@@ -344,9 +344,9 @@ def test_captions_name_the_percentiles_of_the_table(tmp_path: Path) -> None:
     assert medians == sorted(medians)
 
 
-def test_a_run_of_a_version_without_p95_stays_readable(tmp_path: Path) -> None:
+def test_run_without_p95_is_readable(tmp_path: Path) -> None:
     one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50})
     del one["extra_info"]["response_p95"]
-    page = made(tmp_path, store(tmp_path / "0001_r.json", [one]))
+    page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
     assert "p50 ms p99 ms" in page.said
     assert re.search(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms, p99 [0-9.]+ ms", page.said)

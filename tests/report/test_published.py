@@ -24,10 +24,10 @@ def entry(fullname: str = TEST, params: Any = ROW, **info: Any) -> dict[str, Any
     return {"fullname": fullname, "params": params, "extra_info": {"provider": "mine", **info}}
 
 
-def shown(table: str, *run: dict[str, Any]) -> list[str]:
-    found = load_table(table)
-    add_measured(found, run)
-    return [" ".join(line.split()) for line in render_table(found)]
+def shown(name: str, *run: dict[str, Any]) -> list[str]:
+    table = load_table(name)
+    add_measured(table, run)
+    return [" ".join(line.split()) for line in render_table(table)]
 
 
 def test_every_table_can_be_shown_and_is_listed() -> None:
@@ -39,13 +39,13 @@ def test_every_table_can_be_shown_and_is_listed() -> None:
         assert not [line for line in lines if " inf" in line or " nan" in line]
 
 
-def test_a_published_value_is_in_the_papers_unit() -> None:
+def test_published_value_has_the_papers_unit() -> None:
     assert "30 1 0 55.33 %" in shown("thesis-2014-table-4.2")
     assert "polling interval idle Google Drive s 40" in shown("imc-2013-quoted")
     assert "Chunking Dropbox yes" in shown("imc-2013-table-1")
 
 
-def test_a_run_stands_beside_with_its_difference() -> None:
+def test_measured_run_is_shown_with_difference() -> None:
     lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.58, emulated=True))
     assert "sensors interval_s first_delay_max_s published mine difference" in lines
     assert "30 1 0 55.33 % 58.00 % +2.67 points" in lines
@@ -53,7 +53,7 @@ def test_a_run_stands_beside_with_its_difference() -> None:
     assert "note: an emulated run measures the client and the loopback, not the service" in lines
 
 
-def test_a_ratio_is_one_of_times_and_there_is_none_to_zero() -> None:
+def test_ratios_are_of_times_and_not_to_zero() -> None:
     table = load_table("cloud-raid-2012-table-1")
     row = table.rows[0]
     info = {row.entry["extra_info"]["stats_metric"]: 2 * row.value}
@@ -66,11 +66,11 @@ def test_a_ratio_is_one_of_times_and_there_is_none_to_zero() -> None:
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "much"])
-def test_what_a_run_does_not_know_is_a_dash(value: Any) -> None:
+def test_unknown_measured_value_is_a_dash(value: Any) -> None:
     assert "30 1 0 55.33 % - -" in shown("thesis-2014-table-4.2", entry(loss_rate=value))
 
 
-def test_a_doubt_is_marked_and_told() -> None:
+def test_doubts_are_marked_and_listed() -> None:
     lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.5, doubts=["gw3 was lost"]), entry(loss_rate=0.6))
     assert "30 1 0 55.33 % 50.00 %?; 60.00 % -5.33 points; +4.67 points" in lines
     assert "? gw3 was lost" in lines
@@ -87,17 +87,17 @@ def test_a_doubt_is_marked_and_told() -> None:
     ],
     ids=["another row", "another test", "another suite", "no parameters", "in a wheel"],
 )
-def test_only_what_repeats_a_row_stands_beside_it(fullname: str, params: Any, count: int) -> None:
+def test_only_matching_rows_have_measured_values(fullname: str, params: Any, count: int) -> None:
     assert add_measured(load_table("thesis-2014-table-4.2"), [entry(fullname, params, loss_rate=0.5)]) == count
 
 
-def test_a_provider_that_no_paper_had_stands_beside_all_of_them() -> None:
+def test_unpublished_provider_is_shown_with_all_services() -> None:
     table = load_table("cloud-raid-2012-table-3")
     run = [entry("suites/availability/test_availability.py::test_series[x]", None, availability=0.75)]
     assert add_measured(table, run) == len(table.rows)
 
 
-def test_a_share_just_below_one_is_not_one() -> None:
+def test_share_just_below_one_is_not_rounded_to_one() -> None:
     lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.99998))
     assert "30 1 0 55.33 % 99.998 % +44.67 points" in lines
 
@@ -145,28 +145,32 @@ FIVE_MIB = 5 * 1024 * 1024
          ["CPU Dropbox and UDS 0.12 0.06 0.50 x", "CPU Dropbox alone 0.54 - -"]),
     ],
 )  # fmt: skip
-def test_a_figure_of_the_text_stands_beside_what_a_suite_measures(
-    table: str, run: dict[str, Any], lines: list[str]
-) -> None:
-    found = shown(table, run)
-    assert [line for line in lines if line not in found] == []
-    assert bool(lines) == any("mine" in line for line in found)
+def test_quoted_value_is_shown_with_measured_one(table: str, run: dict[str, Any], lines: list[str]) -> None:
+    table_lines = shown(table, run)
+    assert [line for line in lines if line not in table_lines] == []
+    assert bool(lines) == any("mine" in line for line in table_lines)
 
 
-def test_what_a_row_stands_beside_is_a_test_of_a_suite_and_a_number_that_it_has() -> None:
+def test_rows_refer_to_existing_tests_and_numbers() -> None:
     unmatched = set()
     for row in (row for name in table_names() for row in load_table(name).rows):
         about = row.entry["extra_info"]
-        told = about.get("beside", {"test": row.entry["fullname"], "metric": about["stats_metric"], "run": row.params})
-        if told["metric"] == "value":
+        reference = about.get(
+            "beside", {"test": row.entry["fullname"], "metric": about["stats_metric"], "run": row.params}
+        )
+        if reference["metric"] == "value":
             unmatched.add(row.params["quantity"])
             continue
-        file, _, test = told["test"].partition("::")
+        file, _, test = reference["test"].partition("::")
         source = (ROOT / file).read_text(encoding="utf-8")
         assert f"\ndef {test.partition('[')[0]}(" in source
-        known = "".join(path.read_text(encoding="utf-8") for path in ENTRIES) + source
-        assert told["metric"] in METRICS or f'"{told["metric"]}"' in known or f" {told['metric']}:" in known
-        assert all(f'"{name}"' in known for name in [*told.get("has", ()), *told.get("lacks", ())])
+        sources = "".join(path.read_text(encoding="utf-8") for path in ENTRIES) + source
+        assert (
+            reference["metric"] in METRICS
+            or f'"{reference["metric"]}"' in sources
+            or f" {reference['metric']}:" in sources
+        )
+        assert all(f'"{name}"' in sources for name in [*reference.get("has", ()), *reference.get("lacks", ())])
     assert unmatched == {
         "round trip time", "upload rate", "byte counter", "timer", "fail-safe timer", "mean gap",
         "overhead of session maintenance", "CPU", "traffic", "upload over file",
@@ -186,7 +190,7 @@ def test_the_command_lists_shows_and_compares(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "told"),
+    ("content", "words", "message"),
     [
         (None, ["no-such"], "there is no such table; there are: cloud-raid"),
         (None, ["--run", "run.json"], "run.json: there is no such file"),
@@ -196,8 +200,8 @@ def test_the_command_lists_shows_and_compares(tmp_path: Path, capsys: pytest.Cap
         (None, ["--run", "/dev/zero"], "there is no such file"),
     ],
 )
-def test_bad_input_is_one_line(
-    content: str | None, words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_bad_input_is_a_one_line_error(
+    content: str | None, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -205,5 +209,5 @@ def test_bad_input_is_one_line(
         Path("run.json").write_text(content)
     assert cli.main(["published", *words]) == 4
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1

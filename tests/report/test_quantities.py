@@ -17,7 +17,7 @@ from pytest_cloudbench.report.table import column_of
         (0.06171, "0.0617"), (1.2e-5, "0.000012"), (-0.5, "-0.5"),
     ],
 )  # fmt: skip
-def test_a_number_has_no_exponent(value: float, shown: str) -> None:
+def test_numbers_have_no_exponent(value: float, shown: str) -> None:
     assert quantities.format_number(value) == shown
 
 
@@ -32,7 +32,7 @@ def test_a_number_has_no_exponent(value: float, shown: str) -> None:
         (0.99655, "99.655 %"),
     ],
 )
-def test_a_share_is_told_from_none_and_all(value: float, shown: str) -> None:
+def test_shares_near_zero_and_one_are_distinct(value: float, shown: str) -> None:
     assert quantities.format_share(value) == shown
     assert quantities.format_short_share(value) == shown.replace(".00 %", " %")
 
@@ -42,7 +42,7 @@ def test_a_share_is_told_from_none_and_all(value: float, shown: str) -> None:
     [(512 * 1024, "512 KiB"), (10**7, "10 MB"), (8 << 20, "8 MiB"), (1 << 30, "1 GiB"), (10_001, "10,001 B"),
      (0, "0 B")],
 )  # fmt: skip
-def test_a_chosen_size_is_named_exactly(size_bytes: int, shown: str) -> None:
+def test_chosen_sizes_are_exact(size_bytes: int, shown: str) -> None:
     assert quantities.format_chosen_size(size_bytes) == shown
 
 
@@ -51,17 +51,17 @@ def test_a_chosen_size_is_named_exactly(size_bytes: int, shown: str) -> None:
     [({}, "-"), ([], "-"), (None, "-"), ({"one": 2, "two": []}, "one 2, two -"), ([1.5, "a"], "1.5, a"), (True, "yes"),
      (21_370.4, "21,370"), (1.0036, "1.004")],
 )  # fmt: skip
-def test_a_cell_is_never_a_piece_of_a_program(value: Any, shown: str) -> None:
+def test_cells_are_readable_values(value: Any, shown: str) -> None:
     assert quantities.format_value(value) == shown
     assert column_of("an_extra_value")[2](value) == shown
 
 
-def test_bytes_are_shown_in_a_unit_that_suits_them() -> None:
+def test_bytes_have_a_suitable_unit() -> None:
     assert quantities.format_with_unit(21_370.4, "bytes") == "21.4 kB"
     title, _, show = column_of("wire_bytes_per_op")
     assert (title, show(21_370.4)) == ("wire bytes per op", "21.4 kB")
 
 
 @pytest.mark.parametrize("seconds", [0.0061712, 0.059321, 0.21549, 0.2155, 0.99])
-def test_a_column_and_a_sentence_round_alike(seconds: float) -> None:
+def test_columns_and_sentences_round_alike(seconds: float) -> None:
     assert f"{column_of('response_p50')[2](seconds)} ms" == quantities.format_seconds(seconds)

@@ -1,4 +1,4 @@
-"""What papers quote of figures that print no numbers: drawn where the same was measured, with its owner."""
+"""Values quoted from papers are drawn with their service where the same quantity was measured."""
 
 from __future__ import annotations
 
@@ -10,48 +10,50 @@ import pytest
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
 from tests.report.stored import entry
-from tests.report.test_figures import drawn, measured, texts
+from tests.report.test_figures import gather_entries, only_figure, texts
 
 CAPABILITIES = "suites/sync_capabilities/test_sync_capabilities.py::"
 PERFORMANCE = "suites/sync_performance/test_sync_performance.py::test_figure_6"
 UPDATES = "suites/updates/test_updates.py::"
 
 
-def figure(tmp_path: Path, name: str, test: str, *given: tuple[dict[str, Any], dict[str, Any]]) -> Figure:
-    entries = [entry(tmp_path, test, "mine", params=params, **extra) for params, extra in given]
-    return drawn(families.draw_figures(measured(tmp_path, *entries)), name)
+def figure(tmp_path: Path, name: str, test: str, *changes: tuple[dict[str, Any], dict[str, Any]]) -> Figure:
+    entries = [entry(tmp_path, test, "mine", params=params, **extra) for params, extra in changes]
+    return only_figure(families.draw_figures(gather_entries(tmp_path, *entries)), name)
 
 
-def theirs(found: Figure) -> list[tuple[object, ...]]:
-    """Where each published value is, how large, and whose."""
-    return [(row[1], pytest.approx(row[5]), row[0]) for row in found.rows if str(row[0]).startswith("published")]
+def theirs(figure: Figure) -> list[tuple[object, ...]]:
+    """Return x, value and label of each published value."""
+    return [(row[1], pytest.approx(row[5]), row[0]) for row in figure.rows if str(row[0]).startswith("published")]
 
 
-def rings(found: Figure) -> int:
-    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', found.draw(WIDE).to_svg()))
+def rings(figure: Figure) -> int:
+    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', figure.draw(WIDE).to_svg()))
 
 
-def test_connections_and_times_of_many_files(tmp_path: Path) -> None:
-    given = [({"files": files}, {"syns": syns, "completion_s": 0.5}) for files, syns in ((1, 1), (100, 7), (1000, 9))]
-    syns = figure(tmp_path, "syns-by-files", f"{CAPABILITIES}test_figure_3", *given)
+def test_quotes_of_connections_and_times_of_many_files(tmp_path: Path) -> None:
+    changes = [({"files": files}, {"syns": syns, "completion_s": 0.5}) for files, syns in ((1, 1), (100, 7), (1000, 9))]
+    syns = figure(tmp_path, "syns-by-files", f"{CAPABILITIES}test_figure_3", *changes)
     assert theirs(syns) == [(100, 100, "published: Google Drive"), (100, 400, "published: Cloud Drive")]
     assert rings(syns) == 2
     assert {"Google Drive: 100", "Cloud Drive: 400"} <= set(texts(syns)) & set(texts(syns, NARROW))
     assert syns.notes[0].startswith("Published: Idilio Drago et al., Benchmarking personal cloud storage")
-    times = figure(tmp_path, "completion-s-by-files", f"{CAPABILITIES}test_figure_3", *given)
+    times = figure(tmp_path, "completion-s-by-files", f"{CAPABILITIES}test_figure_3", *changes)
     assert [value for _, value, _ in theirs(times)] == [30, 55]
 
 
-def test_a_value_of_another_point_is_not_drawn(tmp_path: Path) -> None:
-    given = [({"files": files}, {"syns": 3}) for files in (1, 10)]
-    assert theirs(figure(tmp_path, "syns-by-files", f"{CAPABILITIES}test_figure_3", *given)) == []
+def test_quote_of_another_condition_is_not_drawn(tmp_path: Path) -> None:
+    changes = [({"files": files}, {"syns": 3}) for files in (1, 10)]
+    assert theirs(figure(tmp_path, "syns-by-files", f"{CAPABILITIES}test_figure_3", *changes)) == []
 
 
-def test_sets_of_files(tmp_path: Path) -> None:
+def test_quotes_of_sets_of_files(tmp_path: Path) -> None:
     sets = ("1 x 100 kB", "1 x 1 MB", "10 x 100 kB", "100 x 10 kB")
-    given = [({"set": name, "kind": "binary"}, {"start_up": 0.2, "completion": 1.0, "overhead": 0.1}) for name in sets]
+    changes = [
+        ({"set": name, "kind": "binary"}, {"start_up": 0.2, "completion": 1.0, "overhead": 0.1}) for name in sets
+    ]
     start_up, completion, overhead = (
-        figure(tmp_path, f"{name}-by-set", PERFORMANCE, *given) for name in ("start-up", "completion", "overhead")
+        figure(tmp_path, f"{name}-by-set", PERFORMANCE, *changes) for name in ("start-up", "completion", "overhead")
     )
     assert theirs(start_up) == [
         (None, 9, "published: SkyDrive at least"), ("100 x 10 kB", 20, "published: SkyDrive more than"),
@@ -68,56 +70,56 @@ def test_sets_of_files(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_downloads_and_appends(tmp_path: Path) -> None:
-    given = [
+def test_quotes_of_downloads_and_appends(tmp_path: Path) -> None:
+    changes = [
         ({"rate_kbit_per_s": rate}, {"traffic_kb": 9000.0, "up_over_file": 1.3, "file_bytes": 5 << 20,
                                      "each_second_bytes": [4_500_000, 4_500_000]})
         for rate in (80, 800)
     ]  # fmt: skip
     test = f"{UPDATES}test_download"
-    assert theirs(figure(tmp_path, "traffic-kb-by-rate-kbit-per-s", test, *given)) == [
+    assert theirs(figure(tmp_path, "traffic-kb-by-rate-kbit-per-s", test, *changes)) == [
         (80, 75_000, "published: Dropbox alone")
     ]
-    ratio = figure(tmp_path, "up-over-file-by-rate-kbit-per-s", test, *given)
+    ratio = figure(tmp_path, "up-over-file-by-rate-kbit-per-s", test, *changes)
     assert theirs(ratio) == [(None, 30, "published: the worst rate"), (None, 1.1, "published: the best rate")]
     assert {"the worst rate: 30", "the best rate: 1.1"} <= set(texts(ratio))
     assert not [text for text in texts(ratio) if text.endswith((" s", " min"))], "kbit/s are not seconds"
-    course = figure(tmp_path, "each-second-bytes-over-time", test, *given)
+    course = figure(tmp_path, "each-second-bytes-over-time", test, *changes)
     assert ["rate kbit per s 80", 2.0, 9_000_000 / (5 << 20)] in [list(row) for row in course.rows]
     assert ["published: Dropbox alone", None, 15.0] in [list(row) for row in course.rows]
 
 
 @pytest.mark.parametrize(("count", "values"), [(1024, [1.2e6, 2e6]), (8, [])])
-def test_appends_beside_as_many_of_the_paper(tmp_path: Path, count: int, values: list[float]) -> None:
-    given = [({"interval_s": each, "count": count}, {"traffic_kb": 300.0, "each_second_bytes": [100_000] * 3})
-             for each in (0.5, 1.0)]  # fmt: skip
-    course = figure(tmp_path, "each-second-bytes-over-time", f"{UPDATES}test_appends", *given)
+def test_appends_have_quote_of_equal_count(tmp_path: Path, count: int, values: list[float]) -> None:
+    changes = [({"interval_s": interval_s, "count": count}, {"traffic_kb": 300.0, "each_second_bytes": [100_000] * 3})
+             for interval_s in (0.5, 1.0)]  # fmt: skip
+    course = figure(tmp_path, "each-second-bytes-over-time", f"{UPDATES}test_appends", *changes)
     assert [row[2] for row in course.rows if row[1] is None] == pytest.approx(values)
     assert bool(course.notes) == bool(values)
     assert {row[0] for row in course.rows if row[1] is not None} == {"interval s 0.5", "interval s 1.0"}
-    curve = figure(tmp_path, "traffic-kb-by-interval-s", f"{UPDATES}test_appends", *given)
+    curve = figure(tmp_path, "traffic-kb-by-interval-s", f"{UPDATES}test_appends", *changes)
     assert [(x, value) for x, value, _ in theirs(curve)] == [(1.0, value / 1e3) for value in values]
 
 
-def test_thirds_of_sync_delays(tmp_path: Path) -> None:
+def test_published_shares_of_sync_delays(tmp_path: Path) -> None:
     extra = {
         "start_ups_s": [0.1] * 4, "sync_delays_s": [0.5, 2.0, 3.0, 5.0], "published": {
             "source": "UDS, Figures 8 and 9", "sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3,
         },
     }  # fmt: skip
-    found = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, extra))
-    assert "From 1 to 4 s: 50 % of sync delays, published 33 %." in found.description
-    assert "From 4 to 7 s: 25 % of sync delays, published 33 %." in found.description
-    assert [row[0] for row in found.rows if row[2] is None] == [
+    delays = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, extra))
+    assert "From 1 to 4 s: 50 % of sync delays, published 33 %." in delays.description
+    assert "From 4 to 7 s: 25 % of sync delays, published 33 %." in delays.description
+    assert [row[0] for row in delays.rows if row[2] is None] == [
         "published: sync delay from 1 to 4 s", "published: sync delay from 4 to 7 s",
     ]  # fmt: skip
-    drawing = found.draw(WIDE).to_svg()
+    drawing = delays.draw(WIDE).to_svg()
     bands = re.findall(
         r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="[\d.]+" class="(band[^"]*)" data', drawing
     )
     assert [style for _, _, style in bands] == ["band", "band other"]
     assert float(bands[0][0]) + float(bands[0][1]) == pytest.approx(float(bands[1][0]), abs=0.2), "4 s is both ends"
-    assert found.notes == ["Published: UDS, Figures 8 and 9"]
+    assert delays.notes == ["Published: UDS, Figures 8 and 9"]
 
 
 def test_sparse_files_and_versions_have_figures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Figures over time: a long series, a search, a history; and the text if there is no figure."""
+"""Figures of a long series, a search and delays, and the text if one cannot be drawn."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ def a_round(number: int, at_s: float, ok: int, doubts: tuple[str, ...] = ()) -> 
     return {"round": number, "began_s": at_s, "ended_s": at_s + 60, "writes": writes, "doubts": list(doubts)}
 
 
-def test_a_series_has_its_bad_hour_its_stop_and_its_doubt(tmp_path: Path) -> None:
+def test_series_shows_bad_hour_stop_and_doubt(tmp_path: Path) -> None:
     state_file(tmp_path / "series" / "s.jsonl", [
         {"session": {"at_s": 1000}}, a_round(0, 1000, 100), a_round(1, 4600, 40),
         {"session": {"at_s": 11_860}}, a_round(2, 11_860, 100, ("late",)),
         {"session": {"at_s": 90_000}}, a_round(3, 90_000, 0),  # after the entry was made
     ])  # fmt: skip
-    found = gather_runs([store(tmp_path / "0001_r.json", [
+    gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, SERIES, "emulated:a", rounds=3, availability=0.8, state_file="s.jsonl"),
         entry(tmp_path, SERIES, "emulated:a", params={"size_kb": 100}, hash_calls=9),
     ])])  # fmt: skip
-    figure = next(each for each in families.draw_figures(found.measurements) if each.name == "completed-over-time")
+    figure = next(
+        figure for figure in families.draw_figures(gathered.measurements) if figure.name == "completed-over-time"
+    )
     assert [list(row[:5]) for row in figure.rows] == [
         [0, 60, 100, 100, 1.0], [3600, 3660, 100, 40, 0.4], [10_860, 10_920, 100, 100, 1.0]
     ]  # fmt: skip
@@ -65,20 +67,20 @@ def test_a_series_has_its_bad_hour_its_stop_and_its_doubt(tmp_path: Path) -> Non
     assert 'data-tip="40 of 100 writes completed"' in drawing
     assert 'data-tip="100 of 100 writes completed, has doubts"' in drawing
     assert "hours since the start" in texts(figure, NARROW)
-    assert families.explain_undrawn(found.measurements) == []
+    assert families.explain_undrawn(gathered.measurements) == []
 
 
 @pytest.mark.parametrize(("state", "why"), [("gone.jsonl", "gone.jsonl: cannot be read"), (None, "no state file")])
-def test_a_series_without_its_state_file_is_said(tmp_path: Path, state: str | None, why: str) -> None:
+def test_series_without_state_file_is_explained(tmp_path: Path, state: str | None, why: str) -> None:
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "a", rounds=3, state_file=state)])
     assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 0
-    said = said_of(tmp_path / "page.html")
-    assert "a: not drawn, " in said
-    assert why in said
-    assert "Writes completed over time" not in said
+    reason = said_of(tmp_path / "page.html")
+    assert "a: not drawn, " in reason
+    assert why in reason
+    assert "Writes completed over time" not in reason
 
 
-def test_hash_calls_are_drawn_by_size_over_the_time(tmp_path: Path) -> None:
+def test_hash_calls_are_drawn_by_size(tmp_path: Path) -> None:
     def calls(number: int, at_s: float, **told: tuple[int, float]) -> dict[str, Any]:
         made = {size[1:]: {"answered": answered, "total_s": total_s} for size, (answered, total_s) in told.items()}
         return {**a_round(number, at_s, 100), "hash": made}
@@ -89,7 +91,7 @@ def test_hash_calls_are_drawn_by_size_over_the_time(tmp_path: Path) -> None:
     ])  # fmt: skip
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "emulated:a", rounds=3, state_file="s.jsonl")])
     drawn = families.draw_figures(gather_runs([run]).measurements)
-    figure = next(each for each in drawn if each.name == "hash-calls-over-time")
+    figure = next(figure for figure in drawn if figure.name == "hash-calls-over-time")
     assert [(row[0], row[3], row[4]) for row in figure.rows] == [
         (10, 4, pytest.approx(0.1)), (10, 0, None), (10, 4, pytest.approx(0.15)),
         (100, 10, pytest.approx(0.2)), (100, 0, None), (100, 10, pytest.approx(0.3)),
@@ -109,15 +111,15 @@ def a_probe(level: float, passed: bool | None, doubts: tuple[str, ...] = (), **c
     return {"level": level, "passed": passed, "loss_rate": 0.0, "response_p99": 0.2, "doubts": list(doubts), **changes}
 
 
-def test_a_search_shows_its_probes_and_the_interval_that_is_left(tmp_path: Path) -> None:
+def test_search_shows_probes_and_interval(tmp_path: Path) -> None:
     probes = [
         a_probe(16.0, True), a_probe(32.0, None, ("late",), response_p99=None), a_probe(32.0, False, loss_rate=0.25),
     ]  # fmt: skip
     limit: dict[str, Any] = {"passes_at": 16.0, "fails_at": 32.0, "low": 16.0, "high": 32.0}
-    found = gather_runs([store(tmp_path / "0001_r.json", [
+    gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, SEARCH, "emulated:a", capacity_per_s=16.0, probes=probes, notes=["probes of 2 s"], **limit),
     ])])  # fmt: skip
-    [figure] = [each for each in families.draw_figures(found.measurements) if each.name == "levels-tried"]
+    [figure] = [figure for figure in families.draw_figures(gathered.measurements) if figure.name == "levels-tried"]
     assert [list(row[:4]) for row in figure.rows] == [
         [1, 16.0, "passed", 0.0], [2, 32.0, "not judged", 0.0], [3, 32.0, "failed", 0.25]
     ]  # fmt: skip
@@ -131,18 +133,18 @@ def test_a_search_shows_its_probes_and_the_interval_that_is_left(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "sentence"),
     [
         ({"passes_at": 64.0, "low": 64.0}, "at least 64: nothing failed"),
         ({"fails_at": 4.0, "high": 4.0}, "below 4: nothing passed"),
         ({}, "The limit is not known"),
     ],
 )
-def test_a_search_without_one_of_its_ends_says_which(tmp_path: Path, limit: Mapping[str, Any], said: str) -> None:
+def test_search_describes_missing_bound(tmp_path: Path, limit: Mapping[str, Any], sentence: str) -> None:
     about = {"capacity_sensors": None, "probes": [a_probe(4.0, None)], **limit}
-    found = gather_runs([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
-    [figure] = families.draw_figures(found.measurements)
-    assert said in figure.description
+    gathered = gather_runs([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
+    [figure] = families.draw_figures(gathered.measurements)
+    assert sentence in figure.description
     assert "where the limit is" not in texts(figure)
     assert "sensors" in texts(figure)
 
@@ -150,12 +152,12 @@ def test_a_search_without_one_of_its_ends_says_which(tmp_path: Path, limit: Mapp
 @pytest.mark.parametrize(
     "probes", [None, [], ["16"], [a_probe(0.0, True)], [{"level": 4}], [a_probe(4.0, None) | {"passed": 1}]]
 )
-def test_a_search_whose_probes_cannot_be_drawn_is_said(tmp_path: Path, probes: Any) -> None:
-    found = gather_runs(
+def test_undrawable_search_is_explained(tmp_path: Path, probes: Any) -> None:
+    gathered = gather_runs(
         [store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", capacity_per_s=4.0, probes=probes)])]
     )
-    assert families.draw_figures(found.measurements) == []
-    [why] = families.explain_undrawn(found.measurements)
+    assert families.draw_figures(gathered.measurements) == []
+    [why] = families.explain_undrawn(gathered.measurements)
     assert why.startswith("a: not drawn, ")
 
 
@@ -164,15 +166,15 @@ def test_a_search_whose_probes_cannot_be_drawn_is_said(tmp_path: Path, probes: A
 DELAYS = "suites/updates/test_updates.py::test_delays"
 
 
-def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) -> None:
+def test_delays_have_published_medians(tmp_path: Path) -> None:
     theirs = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
-    found = gather_runs([store(tmp_path / "0001_r.json", [
+    gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, DELAYS, "", client="syncthing", start_ups_s=[0.4, 0.1, 0.2], sync_delays_s=[3, 1, 2],
               published=theirs),
         entry(tmp_path, DELAYS, "", client="reference", start_ups_s=[0.5, 0.5]),
         entry(tmp_path, DELAYS, "", client="odd", start_ups_s=["soon"], sync_delays_s=[0]),
     ])])  # fmt: skip
-    drawn = {each.title: each for each in families.draw_figures(found.measurements)}
+    drawn = {figure.title: figure for figure in families.draw_figures(gathered.measurements)}
     figure = drawn["Delays of single changes: syncthing"]
     assert [list(row) for row in figure.rows] == [
         ["start-up", 1, 0.1, 1 / 3], ["start-up", 2, 0.2, 2 / 3], ["start-up", 3, 0.4, 1.0],
@@ -184,6 +186,6 @@ def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) 
     assert "UDS, Figures 8 and 9" in figure.notes[0]
     assert 'data-tip="half within 2 s"' in figure.draw(NARROW).to_svg()
     assert "published" not in texts(drawn["Delays of single changes: reference"])
-    assert families.explain_undrawn(found.measurements) == [
+    assert families.explain_undrawn(gathered.measurements) == [
         "odd: not drawn, the entry's delays are not a list of positive numbers"
     ]

@@ -15,7 +15,7 @@ from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from pytest_cloudbench.results.index import Index
 from tests.report.stored import HOSTILE, entry
-from tests.report.test_page import Page, made
+from tests.report.test_page import Page, make_page
 from tests.results.stored_runs import store
 
 TEST = "test_it.py::test_put"
@@ -23,15 +23,15 @@ LINE = "gate broken: B is worse than A: quiet_p50 +9.7 % (+1.3 to +19 %), margin
 
 
 def difference(
-    change: float | None, low: float | None, high: float | None, answer: str, **given: Any
+    change: float | None, low: float | None, high: float | None, answer: str, **changes: Any
 ) -> dict[str, Any]:  # fmt: skip
     return {"a": 0.0712, "b": 0.0784, "is_points": False, "change": change, "low": low, "high": high, "pairs": 31,
-            "margin": 0.1, "answer": answer, "needed": None, "why": "", **given}  # fmt: skip
+            "margin": 0.1, "answer": answer, "needed": None, "why": "", **changes}  # fmt: skip
 
 
 def compared(**changes: Any) -> dict[str, Any]:
-    """What an entry of two sides holds."""
-    told = {
+    """Return the extra_info of an entry of two sides."""
+    comparison = {
         "A": "s3://old", "B": f"s3://{HOSTILE}", "setup": None, "deciding": ["quiet_p50"], "pairs": 31, "minutes": 6.4,
         "stopped": "decided", "blocks": [{"ops": 200, "is_warm_up": False}], "differences": {
             "quiet_p50": difference(0.097, 0.013, 0.188, "A better"),
@@ -44,27 +44,27 @@ def compared(**changes: Any) -> dict[str, Any]:
         "provider": f"s3://old versus s3://{HOSTILE}", "profile": {"A": "ideal", "B": None}, "ops": 12800,
         "versions": {"A": {"boto3": "1.0", "x": "7"}, "B": {"boto3": "1.1", "x": "7"}}, "doubts": [], "published": {},
         "notes": ["quiet_p50 of both sides drifted by +30% meanwhile"], "expectations": ["no expectation"],
-        "gate": {"answer": "broken", "lines": [LINE]}, "versus": told, **changes,
+        "gate": {"answer": "broken", "lines": [LINE]}, "versus": comparison, **changes,
     }  # fmt: skip
 
 
-def test_an_interval_from_nothing_to_anything_is_a_dash() -> None:
-    told = compared()["versus"]
-    told["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
-    assert versus.comparison_cells(told)[0][3] == "+5.0 % [-, -]"
+def test_unbounded_interval_is_a_dash() -> None:
+    comparison = compared()["versus"]
+    comparison["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
+    assert versus.comparison_cells(comparison)[0][3] == "+5.0 % [-, -]"
 
 
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
-    (found,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
-    return found
+    (measurement,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
+    return measurement
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    return made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared()}))
+    return make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared()}))
 
 
-def test_a_page_has_sides_answers_intervals_and_the_gate(page: Page) -> None:
+def test_page_shows_sides_answers_intervals_and_gate(page: Page) -> None:
     for said in (
         f"\u2717 broken put, s3://old versus s3://{HOSTILE.encode('unicode_escape').decode()[:20]}", LINE,
         "quiet_p50: A better, +9.7 % [+1.3, +18.8]", "quiet p50 71.2 ms 78.4 ms +9.7 % [+1.3, +18.8] A better",
@@ -77,17 +77,17 @@ def test_a_page_has_sides_answers_intervals_and_the_gate(page: Page) -> None:
     assert page.tags.count("script") == 1
 
 
-def test_versions_and_profiles_name_the_side_where_they_differ(page: Page) -> None:
+def test_differing_versions_and_profiles_name_their_side(page: Page) -> None:
     assert "ideal (A)" in page.said
     assert "boto3 1.0 (A), 1.1 (B) 1" in page.said
     assert "x 7 1" in page.said
 
 
-def test_emulated_beside_real_is_never_silent(tmp_path: Path) -> None:
+def test_emulated_and_real_sides_are_labelled(tmp_path: Path) -> None:
     note = "A is emulated, B is real: their difference is not one between services"
-    told = compared()["versus"] | {"emulated": {"A": True, "B": False}}
-    path = store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(emulated="some", notes=[note], versus=told)})
-    page = made(tmp_path, path)
+    comparison = compared()["versus"] | {"emulated": {"A": True, "B": False}}
+    path = store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(emulated="some", notes=[note], versus=comparison)})
+    page = make_page(tmp_path, path)
     assert "Some of it is emulated." in page.said
     assert "All of it" not in page.said
     assert "A emulated, B real ideal (A)" in page.said
@@ -96,7 +96,7 @@ def test_emulated_beside_real_is_never_silent(tmp_path: Path) -> None:
     assert row.emulated == "some"
 
 
-def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path: Path) -> None:
+def test_figure_positions_changes_intervals_and_margins(tmp_path: Path) -> None:
     figure = between_sides(measurement(tmp_path))
     assert figure is not None
     assert [list(row) for row in figure.rows] == [
@@ -123,12 +123,12 @@ def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path
         assert {"quiet p50", "A better", "inconclusive", "change of B against A, %"} <= set(texts)
 
 
-def test_large_changes_are_ratios_halved_is_as_far_as_doubled(tmp_path: Path) -> None:
-    told = compared()["versus"]
-    told["differences"] = {
+def test_large_changes_have_a_logarithmic_axis(tmp_path: Path) -> None:
+    comparison = compared()["versus"]
+    comparison["differences"] = {
         "quiet_p50": difference(-0.5, -0.9, -0.2, "B better"), "throughput": difference(1.0, 0.5, 19.0, "B better"),
     }  # fmt: skip
-    figure = between_sides(measurement(tmp_path, versus=told))
+    figure = between_sides(measurement(tmp_path, versus=comparison))
     assert figure is not None
     drawing = figure.draw(WIDE).to_svg()
     zero = 190 + (WIDE - 14 - 190) / 2
@@ -143,32 +143,32 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("told", ODD)
-def test_another_form_is_said_and_breaks_nothing(tmp_path: Path, told: Any) -> None:
-    assert between_sides(measurement(tmp_path, versus=told)) is None
-    page = made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(versus=told)}))
+@pytest.mark.parametrize("comparison", ODD)
+def test_comparison_of_unknown_form_is_explained(tmp_path: Path, comparison: Any) -> None:
+    assert between_sides(measurement(tmp_path, versus=comparison)) is None
+    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(versus=comparison)}))
     assert "measured in turns" in page.text
-    lines = versus.render_stored(TEST, compared(versus=told), 80)
+    lines = versus.render_stored(TEST, compared(versus=comparison), 80)
     assert TEST in lines
     assert any(LINE[:20] in line for line in lines)
 
 
-def test_two_sides_beside_a_usual_experiment(tmp_path: Path) -> None:
+def test_page_with_comparison_and_usual_experiment(tmp_path: Path) -> None:
     usual = entry(tmp_path, TEST, "folder:/x")["extra_info"]
-    page = made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(), f"{TEST}[folder:/x]": usual}))
+    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(), f"{TEST}[folder:/x]": usual}))
     assert "No experiment ran on more than one provider." in page.said
     assert "A better" in page.said
 
 
-def test_show_tells_what_the_terminal_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = compared(provider="a versus b")
-    told["versus"]["B"] = "s3://new"
-    store(tmp_path, 1, {f"{TEST}[a-vs-b]": told})
+def test_show_prints_the_terminals_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored_info = compared(provider="a versus b")
+    stored_info["versus"]["B"] = "s3://new"
+    store(tmp_path, 1, {f"{TEST}[a-vs-b]": stored_info})
     assert cli.main(["show", "1", "--storage", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.splitlines()
 
     class Finding:
-        nodeid, info = f"{TEST}[a-vs-b]", told
+        nodeid, info = f"{TEST}[a-vs-b]", stored_info
 
     lines = [line for line in versus.render([Finding()], 100) if line]
     first = shown.index(lines[0])

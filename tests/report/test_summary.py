@@ -19,8 +19,8 @@ def info(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown(*entries: tuple[str, dict[str, Any]], **given: Any) -> list[str]:
-    return render_summary([StoredRun("r1", None, "", "", entries)], **given).splitlines()
+def shown(*entries: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
+    return render_summary([StoredRun("r1", None, "", "", entries)], **options).splitlines()
 
 
 def cells(line: str) -> list[str]:
@@ -28,7 +28,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
-def test_what_is_broken_comes_first_with_its_reason() -> None:
+def test_broken_experiment_comes_first_with_reason() -> None:
     lines = shown(
         ("t::fine", info()), ("t::bad", info(verdict="broken", expectations_unmet=["loss_rate <= 0: broken"]))
     )
@@ -42,36 +42,36 @@ def test_what_is_broken_comes_first_with_its_reason() -> None:
     assert "<br>Emulated services measure the client and the loopback, not the service." in lines
 
 
-def test_doubts_are_marked_and_told() -> None:
+def test_doubts_are_marked_and_listed() -> None:
     lines = shown(("t", info(doubts=["engine saturated"], verdict="inconclusive", emulated=False)))
     assert any("⚠️ inconclusive | `t` **?** |" in line for line in lines)
     assert lines[lines.index("### Doubts: these numbers may be wrong") + 2] == "- `t`: engine saturated"
     assert not [line for line in lines if "emulated" in line.lower().replace("emulated:ideal", "")]
 
 
-def test_the_reader_chooses_the_columns() -> None:
+def test_metrics_select_the_columns() -> None:
     head = next(line for line in shown(("t", info()), metrics=["response_p99", "throughput"]) if line.startswith("| v"))
     assert cells(head) == ["verdict", "experiment", "provider", "p99 ms", "throughput MB/s"]
 
 
 @pytest.mark.parametrize(
-    ("verdict", "answer", "told"),
+    ("verdict", "answer", "shown_verdict"),
     [("met", "broken", "❌ broken"), ("none", "inconclusive", "⚠️ inconclusive"), ("none", "met", "✅ met"),
      ("broken", "met", "❌ broken"), ("met", ["odd"], "✅ met")],
 )  # fmt: skip
-def test_the_regression_gate_has_its_say(verdict: str, answer: Any, told: str) -> None:
+def test_gate_answer_changes_the_verdict(verdict: str, answer: Any, shown_verdict: str) -> None:
     gate = {"answer": answer, "lines": ["gate: response_p50 is 30 % slower"]}
     lines = shown(("t", info(verdict=verdict, gate=gate, expectations_unmet=[])))
-    assert any(line.startswith(f"| {told} | `t` |") for line in lines)
+    assert any(line.startswith(f"| {shown_verdict} | `t` |") for line in lines)
     assert ("- `t`: gate: response_p50 is 30 % slower" in lines) == (answer in ("broken", "inconclusive"))
 
 
-def test_a_session_that_measured_nothing_says_so() -> None:
+def test_empty_session_is_reported() -> None:
     assert "**no experiment was measured**" in shown(remark="pytest: 1 failed")
     assert "<br>pytest: 1 failed" in shown(remark="pytest: 1 failed")
 
 
-def test_an_older_run_shows_what_was_not_met() -> None:
+def test_older_run_shows_unmet_expectations() -> None:
     old = {key: value for key, value in info(expectations_unmet=["x: broken"]).items() if key != "verdict"}
     lines = shown(("t", old))
     assert "**1 experiment: 1 of a version that stored no verdict**" in lines
@@ -85,21 +85,23 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_is_more_than_a_text(text: str) -> None:
-    told = info(provider=text, doubts=[text], notes=[text], expectations_unmet=[text], verdict="broken", machine=text)
-    lines = shown((text, told), remark=text)
+def test_texts_have_no_markup(text: str) -> None:
+    hostile = info(
+        provider=text, doubts=[text], notes=[text], expectations_unmet=[text], verdict="broken", machine=text
+    )
+    lines = shown((text, hostile), remark=text)
     plain = shown(("t", info(provider="p", doubts=["d"], notes=["n"], expectations_unmet=["u"], verdict="broken")))
     assert [line[:3] for line in lines if line[:1] == "#"] == [line[:3] for line in plain if line[:1] == "#"]
     (head, row) = (cells(line) for line in lines if line.startswith("| "))
     assert len(row) == len(head)
-    left = "\n".join(lines)
+    remaining = "\n".join(lines)
     for harmless in (r"`[^`|\\\n]*`", r"&#\d+;", "<code>", "</code>", "<br>", "<!-- -->"):
-        left = re.sub(harmless, "\0", left)
-    assert not re.findall(r"[<>`]|\]\(|@\w|://|www\.|__|~~", left)
-    assert re.findall(r"\*\*.*?\*\*", left) == ["**1 experiment: 1 broken**", "**?**"]
+        remaining = re.sub(harmless, "\0", remaining)
+    assert not re.findall(r"[<>`]|\]\(|@\w|://|www\.|__|~~", remaining)
+    assert re.findall(r"\*\*.*?\*\*", remaining) == ["**1 experiment: 1 broken**", "**?**"]
 
 
-def test_a_summary_stays_below_what_github_shows() -> None:
+def test_summary_stays_below_githubs_limit() -> None:
     long = "x" * 5000
     entries = [(f"{at}{long}", info(doubts=[long], notes=[f"{at}{long}"], verdict="broken", expectations_unmet=[long]))
                for at in range(2000)]  # fmt: skip
@@ -115,11 +117,11 @@ def compared(**changes: Any) -> dict[str, Any]:
                   "margin": 0.1, "answer": "A better", "needed": None, "why": ""}  # fmt: skip
     rate = {**difference, "a": 0.0, "b": 0.0, "is_points": True, "change": 0.0, "low": -0.001, "high": 0.001,
             "answer": "no difference", "margin": 0.005}  # fmt: skip
-    told = {"A": "s3://old", "B": "s3://<new>", "deciding": ["quiet_p50"], "pairs": 4, "minutes": 0.5,
+    comparison = {"A": "s3://old", "B": "s3://<new>", "deciding": ["quiet_p50"], "pairs": 4, "minutes": 0.5,
             "stopped": "decided", "blocks": [],
             "differences": {"quiet_p50": difference, "failed_rate": rate}}  # fmt: skip
     return {"provider": "s3://old versus s3://<new>", "outcome": "passed", "doubts": [], "notes": [], "ops": 800,
-            "operation": "put", "versus": told, **changes}  # fmt: skip
+            "operation": "put", "versus": comparison, **changes}  # fmt: skip
 
 
 def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
@@ -130,7 +132,7 @@ def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
     assert cells(row) == ["`t::one`", "get&#124;put", "1,600", "400", "8", "0", "12.3", "-", "-"]
 
 
-def test_two_sides_have_a_table_of_their_own() -> None:
+def test_comparisons_have_their_own_table() -> None:
     lines = shown(("t::one", info()), ("t::two", compared()))
     assert "**2 experiments: 1 met, 1 without an expectation**" in lines
     head, _, first, second = lines[lines.index("### A versus B") + 2 :][:4]
@@ -142,7 +144,7 @@ def test_two_sides_have_a_table_of_their_own() -> None:
     assert sum("t::two" in line for line in lines) == 1, "it is not a row of the other table"
 
 
-def test_a_comparison_that_the_gate_broke_comes_first_with_its_line() -> None:
+def test_broken_comparison_comes_first_with_its_line() -> None:
     gate = {"answer": "broken", "lines": ["gate broken: B is worse than A: quiet_p50 +100 %"]}
     lines = shown(("t::fine", compared()), ("t::bad", compared(gate=gate)))
     assert "**2 experiments: 1 broken, 1 without an expectation**" in lines
@@ -152,7 +154,7 @@ def test_a_comparison_that_the_gate_broke_comes_first_with_its_line() -> None:
     assert lines[lines.index("### Broken") + 2].startswith("- `t::bad`: gate broken: B is worse than A: quiet_p50")
 
 
-@pytest.mark.parametrize("told", [{}, {"differences": 1}, {"differences": {"x": {}}, "deciding": []}])
-def test_a_comparison_of_another_form_is_shown_as_unknown(told: dict[str, Any]) -> None:
-    (row,) = [cells(line) for line in shown(("t::odd", compared(versus=told))) if "t::odd" in line]
+@pytest.mark.parametrize("comparison", [{}, {"differences": 1}, {"differences": {"x": {}}, "deciding": []}])
+def test_comparison_of_unknown_form_is_shown_as_unknown(comparison: dict[str, Any]) -> None:
+    (row,) = [cells(line) for line in shown(("t::odd", compared(versus=comparison))) if "t::odd" in line]
     assert row[2:] == ["-"] * 5

@@ -37,7 +37,7 @@ def lines(*findings: Finding, width: int = 200) -> list[str]:
     return [line.rstrip() for line in render(findings, width)]
 
 
-def test_the_table_of_one_experiment() -> None:
+def test_table_of_one_experiment() -> None:
     assert lines(Finding(info())) == [
         "",
         "test_worst_case  emulated:one, 2 agents, open loop, emulated: measures the client and the loopback",
@@ -75,7 +75,7 @@ def test_unknown_forms_of_operations_have_no_table(stored: object) -> None:
     assert lines(Finding(info(by_operation=stored))) == lines(Finding(info()))
 
 
-def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
+def test_unknown_is_a_dash_and_zero_is_zero() -> None:
     names = ["files", "lost", "loss_rate", "throttled", "failed", "corrupt", "silently_lost", "sensors"]
     times = ["response_p50", "response_p99", "lateness_p99"]
     nothing = Finding(info(**dict.fromkeys([*names, *times], None)), params={})
@@ -86,18 +86,18 @@ def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
 
 def columns(*findings: Finding) -> list[dict[str, str]]:
     """The rows of the only table, by column title; two spaces separate columns."""
-    title, _, *rest = (re.split(" {2,}", line.strip()) for line in lines(*findings)[2 : 4 + len(findings)])
-    return [dict(zip(title, row, strict=True)) for row in rest]
+    title, _, *body = (re.split(" {2,}", line.strip()) for line in lines(*findings)[2 : 4 + len(findings)])
+    return [dict(zip(title, row, strict=True)) for row in body]
 
 
-def test_throttling_stands_apart_from_failure() -> None:
+def test_throttling_is_separate_from_failure() -> None:
     (row,) = columns(Finding(info(lost=9, throttled=9, failed=0, corrupt=0, silently_lost=0)))
     assert {name: row[name] for name in ("lost", "throttled", "failed", "corrupt", "silent")} == {
         "lost": "9", "throttled": "9", "failed": "0", "corrupt": "0", "silent": "0",
     }  # fmt: skip
 
 
-def test_experiments_of_one_test_share_a_table_and_others_get_their_own() -> None:
+def test_each_test_has_its_own_table() -> None:
     text = lines(
         Finding(info()), Finding(info(files=7), nodeid=f"{TEST}[9-1s]"),
         Finding(info(), nodeid=f"{TEST}[9-1s]", provider="folder:/x"),
@@ -108,14 +108,14 @@ def test_experiments_of_one_test_share_a_table_and_others_get_their_own() -> Non
     assert [line.split()[2] for line in text[4:6]] == ["1,500", "7"]
 
 
-def test_published_figures_stand_beside_the_measured_ones_where_there_are_any() -> None:
+def test_published_loss_rate_has_a_column() -> None:
     with_figure = Finding(info(published={"loss_rate": 0.375, "source": "thesis"}))
     without = Finding(info(), nodeid=f"{TEST}[9-1s]")
     assert "published" not in "".join(lines(without))
     assert [row["published"] for row in columns(with_figure, without)] == ["37.50 %", "-"]
 
 
-def test_parameters_that_tell_rows_apart_are_columns() -> None:
+def test_differing_parameters_are_columns() -> None:
     both = [
         Finding(info(), f"{TEST}[{size}-1s]", params={"sensors": 50, "size_bytes": size, "same": 1, "interval_s": 1})
         for size in (10, 2000)
@@ -127,21 +127,21 @@ def test_parameters_that_tell_rows_apart_are_columns() -> None:
 
 
 def test_remarks_name_parameters_and_label() -> None:
-    found = Finding(info(doubts=["gw1 was lost"]), f"{TEST}[50-1s]#upload-2")
-    assert "! 50-1s upload-2: gw1 was lost" in lines(found)
+    text = Finding(info(doubts=["gw1 was lost"]), f"{TEST}[50-1s]#upload-2")
+    assert "! 50-1s upload-2: gw1 was lost" in lines(text)
 
 
-def test_an_emulated_result_says_what_it_measures_and_a_real_one_does_not() -> None:
+def test_emulated_result_is_labelled() -> None:
     assert "emulated: measures the client and the loopback" in lines(Finding(info()))[1]
     assert "emulated" not in lines(Finding(info(emulated=False), provider="folder:/x"))[1]
 
 
-def test_a_time_scale_says_that_times_are_not_comparable() -> None:
+def test_time_scale_is_labelled() -> None:
     assert lines(Finding(info(time_scale=2.0)))[1].endswith("time scale 2: times are not comparable")
     assert "time scale" not in lines(Finding(info()))[1]
 
 
-def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
+def test_doubts_notes_and_expectations_are_not_repeated() -> None:
     doubtful = info(
         doubts=["engine saturated (lateness p99 200 ms is over 100 ms)", "gw1 was lost"],
         notes=["the records continue in /tmp/x"],
@@ -163,14 +163,14 @@ def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
     ]
 
 
-def test_a_provider_without_digests_is_known_by_a_note() -> None:
+def test_provider_without_digests_has_a_note() -> None:
     note = "note: sizes were compared, not content: this provider lists no digest"
     assert note in lines(Finding(info(digest_checked=False)))
     assert note not in lines(Finding(info()))
 
 
 @pytest.mark.parametrize("published", [{}, {"loss_rate": 0.5}])
-def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]) -> None:
+def test_big_run_fits_into_120_columns(published: dict[str, Any]) -> None:
     """A table that is broken by the terminal cannot be read."""
     finding = Finding(info(files=100_000, sensors=10_000, lost=99_999, throttled=99_999, published=published))
     assert max(map(len, lines(finding, width=120)[2:5])) <= 120
@@ -181,7 +181,7 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("shares", "told"),
+    ("shares", "remark"),
     [
         ((0.004,), "at most 0.40 %"),
         ((0.0,), "at most 0.00 %"),
@@ -192,34 +192,32 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
         ((0.0, 0.9), ""),
     ],
 )
-def test_how_long_threads_were_starved_is_omitted_where_that_is_short(
-    shares: tuple[float | None, ...], told: str
-) -> None:
-    found = [Finding(info(starved_share=share), f"{TEST}[{n}-1s]") for n, share in enumerate(shares)]
-    wide, narrow = lines(*found), lines(*found, width=100)
+def test_negligible_starvation_is_omitted(shares: tuple[float | None, ...], remark: str) -> None:
+    shown = [Finding(info(starved_share=share), f"{TEST}[{n}-1s]") for n, share in enumerate(shares)]
+    wide, narrow = lines(*shown), lines(*shown, width=100)
     assert wide[2].endswith("late p99  starved")
     assert not any("omitted" in line for line in wide)
     omitted = [line for line in narrow if line.startswith("  columns omitted: ")]
-    assert any("starved" in line.split() for line in narrow if line not in omitted) is (told == "")
-    assert omitted == ([f"  columns omitted: starved ({told})"] if told else [])
+    assert any("starved" in line.split() for line in narrow if line not in omitted) is (remark == "")
+    assert omitted == ([f"  columns omitted: starved ({remark})"] if remark else [])
 
 
-def test_a_column_of_that_name_that_holds_something_else_is_shown() -> None:
+def test_starved_column_with_other_content_is_shown() -> None:
     finding = Finding(
         info(starved="now and then"), columns=("starved", *(f"a_long_name_of_column_{n}" for n in range(9)))
     )
     assert "now and then" in "\n".join(lines(finding, width=60))
 
 
-def test_how_long_threads_were_starved_is_omitted_before_what_tells_of_faults() -> None:
-    given = info(starved_share=0.01, silently_lost=0, corrupt=0, failed=0)
+def test_starvation_is_omitted_before_faults() -> None:
+    finding = info(starved_share=0.01, silently_lost=0, corrupt=0, failed=0)
     for width in range(40, 120):
-        for line in lines(Finding(given), width=width):
+        for line in lines(Finding(finding), width=width):
             if line.startswith("  columns omitted: ") and "silent" in line:
                 assert line.startswith("  columns omitted: starved (at most 1.00 %); silent")
 
 
-def test_a_column_that_is_omitted_is_zero_or_unknown_and_which_is_said() -> None:
+def test_omitted_columns_are_listed_with_their_content() -> None:
     every = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
     some = [Finding(info(**every, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]
     told = "  columns omitted: silent (0 in all rows); corrupt, published (unknown in all rows); failed (0 or unknown)"
@@ -227,23 +225,23 @@ def test_a_column_that_is_omitted_is_zero_or_unknown_and_which_is_said() -> None
 
 
 @pytest.mark.parametrize("key", ["files", "threads", "sensors", "interval_s", "lost", "silently_lost"])
-def test_a_count_that_is_a_text_is_shown_as_it_is(key: str) -> None:
+def test_text_as_count_is_shown(key: str) -> None:
     """A parameter of a test may have any value."""
     finding = Finding(info(**{"files": 1, "lost": 0, "silently_lost": 0, key: "many"}), params={key: "many"})
     assert any("many" in line for line in lines(finding))
 
 
-def test_nothing_found_is_no_table() -> None:
+def test_no_findings_have_no_table() -> None:
     assert "".join(lines()) == ""
 
 
-def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() -> None:
+def test_conclusion_columns_have_units() -> None:
     columns = ("knee_threads", "best_total", "mean_s", "noise", "bandwidth", "market_share", "off", "nothing_s")
-    told = {
+    extra = {
         "knee_threads": 25, "best_total": 1.5, "mean_s": 0.0123, "noise": 0.031, "bandwidth": 2.5e6,
         "market_share": "much", "off": True, "nothing_s": None,
     }  # fmt: skip
-    _, title, head, _, row, *_ = lines(Finding(info(**told), params={"size": 7}, columns=columns))
+    _, title, head, _, row, *_ = lines(Finding(info(**extra), params={"size": 7}, columns=columns))
     assert title.startswith("test_worst_case  emulated:one")
     assert re.split(r"  +", head.strip()) == [
         "size", "knee threads", "best total ms", "mean ms", "noise", "bandwidth MB/s", "market share", "off",
@@ -252,23 +250,25 @@ def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() 
     assert re.split(r"  +", row.strip()) == ["7", "25", "1,500", "12.3", "3.10 %", "2.5", "much", "yes", "-"]
 
 
-def test_a_conclusion_that_names_no_columns_has_none_of_what_it_did_not_measure() -> None:
-    told = {key: value for key, value in info(ops=40, knee_threads=4).items() if "_p" not in key and "los" not in key}
-    del told["files"]
-    assert list(columns(Finding(told))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
-    assert columns(Finding(told), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"
+def test_conclusion_without_columns_shows_only_measured_ones() -> None:
+    partial = {
+        key: value for key, value in info(ops=40, knee_threads=4).items() if "_p" not in key and "los" not in key
+    }
+    del partial["files"]
+    assert list(columns(Finding(partial))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
+    assert columns(Finding(partial), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"
 
 
-def test_a_title_that_is_wider_than_the_terminal_goes_on_below() -> None:
+def test_wide_title_is_wrapped() -> None:
     assert lines(Finding(info()), width=80)[1:3] == [
         "test_worst_case  emulated:one, 2 agents, open loop, emulated: measures the",
         "  client and the loopback",
     ]
 
 
-def test_the_providers_words_stand_below_the_table_within_its_width() -> None:
-    said = {"throttled": {"count": 62, "said": [{"detail": "429 too_many_write_operations", "count": 62}]}}
-    assert "  50-1s: throttled 62 x: 429 too_many_write_operations" in lines(Finding(info(error_details=said)))
+def test_provider_messages_are_wrapped_below_the_table() -> None:
+    details = {"throttled": {"count": 62, "said": [{"detail": "429 too_many_write_operations", "count": 62}]}}
+    assert "  50-1s: throttled 62 x: 429 too_many_write_operations" in lines(Finding(info(error_details=details)))
     texts = [{"detail": "503 " + "word " * 38, "count": 3}, {"detail": "500", "count": 1}]
     long = {"server": {"count": 4, "said": texts}}
     drawn = lines(Finding(info(error_details=long)), width=60)
@@ -278,21 +278,23 @@ def test_the_providers_words_stand_below_the_table_within_its_width() -> None:
     assert "server" not in "\n".join(render([Finding(info(error_details=long))], 60, -1))
 
 
-def test_two_experiments_may_be_told_the_same() -> None:
-    said = {"throttled": {"count": 2, "said": [{"detail": "429 " + "wait " * 30, "count": 2}]}}
-    members = [Finding(info(error_details=said), nodeid=f"{TEST}[{name}]") for name in ("a", "b")]
-    both, one = ([line for line in lines(*found, width=80) if "wait wait" in line] for found in (members, members[:1]))
+def test_equal_errors_of_two_experiments_are_shown() -> None:
+    details = {"throttled": {"count": 2, "said": [{"detail": "429 " + "wait " * 30, "count": 2}]}}
+    members = [Finding(info(error_details=details), nodeid=f"{TEST}[{name}]") for name in ("a", "b")]
+    both, one = (
+        [line for line in lines(*findings, width=80) if "wait wait" in line] for findings in (members, members[:1])
+    )
     assert len(both) == 2 * len(one) == 6, "equal lines of two remarks are not taken for one"
 
 
-def test_a_column_of_files_listed_twice_where_there_are_any() -> None:
+def test_files_listed_twice_have_a_column() -> None:
     none, some = Finding(info(listed_twice=0)), Finding(info(listed_twice=96), nodeid=f"{TEST}[50-2s]")
     assert [row["twice"] for row in columns(none, some)] == ["0", "96"]
     for finding in (none, Finding(info(listed_twice=None)), Finding(info(listed_twice=96, operation="get"))):
         assert "twice" not in columns(finding)[0]
 
 
-def test_p95_is_shown_where_it_fits() -> None:
+def test_p95_is_shown_if_it_fits() -> None:
     finding = Finding(info(response_p95=0.015))
     narrow, wide = ("\n".join(render([finding], width)) for width in (80, 200))
     assert "p99 ms" in narrow

@@ -376,7 +376,7 @@ def test_binomial_sf_is_right_far_out_in_the_tail(count: int) -> None:
     assert binomial_sf(count, tries, 0.25) == pytest.approx(float(Fraction(ways, 4**tries)), rel=1e-10, abs=0)
 
 
-def test_what_always_or_never_succeeds_is_no_chance() -> None:
+def test_binomial_sf_of_certain_and_impossible_success() -> None:
     assert (binomial_sf(1, 5, 0.0), binomial_sf(5, 5, 1.0), binomial_sf(6, 5, 1.0)) == (0.0, 1.0, 0.0)
 
 

@@ -363,7 +363,7 @@ def test_an_unknown_category_has_a_reason_and_only_a_bend_has_a_level(durations:
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("shape", [knee, fit_line, constancy])
-def test_what_is_no_time_is_refused(shape: Callable[[Mapping[int, Sequence[float]]], object], bad: float) -> None:
+def test_invalid_times_are_refused(shape: Callable[[Mapping[int, Sequence[float]]], object], bad: float) -> None:
     with pytest.raises(ValueError, match="finite and above zero"):
         shape({1: [1.0], 2: [bad], 3: [1.0]})
 
@@ -382,7 +382,7 @@ def test_wilson_interval_of_known_examples(completed: int, tried: int, low: floa
     assert found.high == pytest.approx(high, abs=1e-4)
 
 
-def test_rows_of_table_iii() -> None:
+def test_availability_of_the_rows_of_table_iii() -> None:
     assert availability(72500 - 16, 72500).share == pytest.approx(0.99978, abs=1e-5)
     assert availability(72500, 72500).low > 0.9999
     assert availability(42000 - 145, 42000).high < availability(42000 - 3, 42000).low
@@ -440,7 +440,7 @@ def test_the_course_of_a_week_is_found(truth: Callable[[float], float], of_day: 
     assert sum(each.trend == over_time for each in found) >= 95
 
 
-def test_how_much_it_changes_is_found() -> None:
+def test_the_size_of_a_daily_change_and_a_trend_is_found() -> None:
     found = drift(*course(daily, 7, 500, 1))
     assert found.daily_change == pytest.approx(0.6, abs=0.1)
     flats = [drift(*course(flat, 7, 100, seed)).daily_change for seed in SEEDS[:20]]
@@ -472,7 +472,7 @@ def test_a_few_hours_can_rise_or_stay() -> None:
     assert sum((each.daily, each.trend) == ("no", "no") for each in found) >= 95
 
 
-def test_values_that_cling_to_their_predecessors_are_not_taken_for_a_daily_course() -> None:
+def test_correlated_values_are_not_taken_for_a_daily_course() -> None:
     """Wandering values are alike within an hour, but not at the same hour of the next day."""
     wrong = 0
     for seed in SEEDS:
@@ -501,7 +501,7 @@ def test_order_does_not_matter() -> None:
     [([], [], "fewer than 20 values"), ([1.0] * 30, [1.0] * 30, "all at one time"),
      (list(range(19)), [1.0] * 19, "fewer than 20 values")],
 )  # fmt: skip
-def test_too_little_is_unknown(at_s: list[float], values: list[float], reason: str) -> None:
+def test_few_values_give_unknown_answers(at_s: list[float], values: list[float], reason: str) -> None:
     found = drift(at_s, values)
     assert (found.daily, found.trend, found.daily_reason, found.trend_reason) == ("unknown", "unknown", reason, reason)
 
@@ -518,7 +518,7 @@ def test_a_value_that_never_changes_neither_drifts_nor_has_a_course() -> None:
     assert (drift(at_s, [0.0] * 1000).daily, drift(at_s, [0.0] * 1000).trend) == ("no", "no")
 
 
-def test_what_is_not_finite_or_not_in_pairs_is_refused() -> None:
+def test_infinite_and_unpaired_values_are_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         drift([0.0, 1.0], [1.0, float("nan")])
     with pytest.raises(ValueError):

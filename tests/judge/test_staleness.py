@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_cloudbench.judge.staleness import Glance, Settling, Trial, history_of, staleness_of, summarize_trials
+from pytest_cloudbench.judge.staleness import ObservedRead, Settling, Trial, history_of, staleness_of, summarize_trials
 
 
 def trial(*seen: str, number: int = 0, problem: str = "") -> Trial:
     """Reads that begin every 100 ms and take 10 ms."""
-    reads = [Glance(place / 10, place / 10 + 0.01, what) for place, what in enumerate(seen)]
+    reads = [ObservedRead(place / 10, place / 10 + 0.01, what) for place, what in enumerate(seen)]
     return Trial(number, 0.05, reads, problem)
 
 
@@ -32,7 +32,7 @@ def test_the_truth_is_between_the_last_stale_read_and_the_first_right_one() -> N
     assert found.resolution_s == pytest.approx(0.1)
 
 
-def test_who_goes_back_to_the_old_content_is_consistent_later() -> None:
+def test_a_file_that_goes_back_is_consistent_later() -> None:
     found = staleness_of(trial("", "old content", "", "", ""))
     assert found is not None
     assert (found.stale, found.flips) == (1, 1)
@@ -45,7 +45,7 @@ def test_a_file_that_never_is_right() -> None:
     assert (found.stale, found.consistent_s, found.high_s) == (2, None, None)
 
 
-def test_what_says_nothing_of_the_file_counts_for_neither_side() -> None:
+def test_failed_reads_are_neither_stale_nor_right() -> None:
     assert staleness_of(trial("? throttled", "? network")) is None
     found = staleness_of(trial("not there", "? throttled", ""))
     assert found is not None
@@ -101,11 +101,11 @@ def followed(
     limit_s: float = 60.0,
 ) -> Trial:  # fmt: skip
     """Read every ``every_s`` until ``Settling`` says that it is enough."""
-    settling, reads = Settling(2.0, lambda seen: not seen), list[Glance]()
+    settling, reads = Settling(2.0, lambda seen: not seen), list[ObservedRead]()
     while not settling.is_settled and len(reads) * every_s < limit_s:
         start_s = len(reads) * every_s
         seen = "? throttled" if fails(len(reads)) else "old" if is_stale(len(reads), start_s) else ""
-        reads.append(Glance(start_s, start_s + every_s / 2, seen))
+        reads.append(ObservedRead(start_s, start_s + every_s / 2, seen))
         settling.add(reads[-1])
     return Trial(0, 0.0, reads, is_settled=settling.is_settled)
 

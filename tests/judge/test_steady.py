@@ -12,7 +12,15 @@ import pytest
 
 from benchmarks.bench_drift import STEADY, alarms, recorded, steady
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.judge.steady import LEAST_OPS, Lookout, Stable, amount_of, drift, steadiness, unsettled
+from pytest_cloudbench.judge.steady import (
+    LEAST_OPS,
+    Stable,
+    SteadinessWatch,
+    amount_of,
+    describe_settling,
+    drift,
+    steadiness,
+)
 from pytest_cloudbench.model import UsageError
 
 TRUE_S, SIGMA, BUDGET = 0.05, 0.35, 12_000
@@ -56,7 +64,7 @@ def wanders(draws: Random) -> Iterator[float]:
 
 def run(truth: Truth, seed: int, until: Stable, step: int = 50) -> tuple[bool, array[int], array[int]]:
     """Whether it ended early, and its operations: one ends each 10 ms, reported 50 at a time."""
-    values, lookout = truth(Random(seed)), Lookout(until)
+    values, lookout = truth(Random(seed)), SteadinessWatch(until)
     ends_ns, amounts = array("q"), array("q")
     for first in range(0, BUDGET, step):
         new_ends = [(at + 1) * 10_000_000 for at in range(first, first + step)]
@@ -73,7 +81,7 @@ SEEDS = range(8)
 
 
 @pytest.mark.parametrize("truth", [flat, remembers, settles])
-def test_what_settles_ends_early_with_the_right_number(truth: Truth) -> None:
+def test_a_settling_run_ends_early_with_the_right_number(truth: Truth) -> None:
     off = []
     for seed in SEEDS:
         is_early, ends_ns, amounts = run(truth, seed, UNTIL)
@@ -87,7 +95,7 @@ def test_what_settles_ends_early_with_the_right_number(truth: Truth) -> None:
 
 
 @pytest.mark.parametrize("truth", [drifts, wanders])
-def test_what_does_not_settle_goes_on_to_its_budget(truth: Truth) -> None:
+def test_a_run_that_does_not_settle_uses_its_whole_budget(truth: Truth) -> None:
     until = Stable("response_p50", within=0.02)
     assert sum(run(truth, seed, until)[0] for seed in SEEDS) <= 1
 
@@ -95,7 +103,7 @@ def test_what_does_not_settle_goes_on_to_its_budget(truth: Truth) -> None:
 HOUR_NS = 3_600_000_000_000
 
 
-def test_a_drift_is_said_and_nothing_where_there_is_none() -> None:
+def test_only_a_drift_is_reported() -> None:
     for seed in SEEDS[:4]:
         _, ends_ns, amounts = run(drifts, seed, Stable("response_p50", within=0.001))
         told = drift("response_p50", ends_ns, amounts, HOUR_NS, UNTIL.within)
@@ -113,13 +121,13 @@ def test_a_run_whose_times_are_steady_does_not_drift() -> None:
     assert sum(count for count, _ in told) <= 0.001 * sum(of for _, of in told)
 
 
-def test_neither_does_one_that_was_recorded() -> None:
+def test_a_recorded_run_does_not_drift() -> None:
     count, of = alarms(recorded(1000))
     assert count <= 0.001 * of
 
 
 @pytest.mark.parametrize(("ops", "rise"), [(300, 3.0), (1000, 1.0)])
-def test_a_run_whose_times_rise_steadily_does(ops: int, rise: float) -> None:
+def test_a_run_whose_times_rise_steadily_drifts(ops: int, rise: float) -> None:
     count, of = alarms(steady("independent", ops, seed, rise) for seed in range(50))
     assert count >= 0.9 * of
 
@@ -145,15 +153,15 @@ def test_operations_that_are_all_due_at_once_wait_for_those_before_them() -> Non
     assert drift("response_p50", (), queue_s, sum(queue_s))
 
 
-def test_a_beginning_that_was_slow_is_said_after_the_end() -> None:
+def test_a_slow_beginning_is_reported_after_the_end() -> None:
     """The metric of the whole run includes the beginning, which a warm-up would have left out."""
     draws = Random("slow")
     slow = [round(noisy(3 if at < 1200 else 1, draws) * 1e9) for at in range(6000)]
-    assert "above that of the run's second half" in unsettled(UNTIL, range(6000), slow)
+    assert "above that of the run's second half" in describe_settling(UNTIL, range(6000), slow)
     late = [round(noisy(1.3 if 2000 < at < 2700 else 1, draws) * 1e9) for at in range(6000)]
-    told = unsettled(Stable("response_p50", 0.015), range(6000), late)
+    told = describe_settling(Stable("response_p50", 0.015), range(6000), late)
     assert told.endswith("above that of the run's second half: it was still settling")
-    assert unsettled(UNTIL, range(6000), late) == ""
+    assert describe_settling(UNTIL, range(6000), late) == ""
 
 
 def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
@@ -169,7 +177,7 @@ def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
     assert found is not None
     assert not found.is_within(0.02)
     assert found.change < -0.3
-    assert unsettled(Stable("ops_per_s"), slower, sizes).startswith("ops_per_s is ")
+    assert describe_settling(Stable("ops_per_s"), slower, sizes).startswith("ops_per_s is ")
     falling = [round(each) for each in accumulate(1e9 / (100 - at / 50) for at in range(2000))]
     assert drift("ops_per_s", falling, sizes, 0).startswith("ops_per_s drifted during the run (-")
 
@@ -178,19 +186,19 @@ def test_too_few_operations_and_a_clock_that_stands_are_no_answer() -> None:
     assert steadiness(UNTIL, range(999), range(999)) is None
     assert steadiness(Stable("ops_per_s"), [5] * 1000, [1] * 1000) is None
     assert steadiness(UNTIL, range(1000), [0] * 1000) is None
-    assert unsettled(UNTIL, range(999), range(999)) == ""
+    assert describe_settling(UNTIL, range(999), range(999)) == ""
     assert drift("response_p99", (), range(2999), HOUR_NS) == ""
     assert drift("ops_per_s", [5] * 1000, [1] * 1000, HOUR_NS) == ""
 
 
 def test_it_does_not_end_before_as_many_operations_as_are_asked_for() -> None:
     for least in (0, 3000):
-        lookout, value = Lookout(Stable("response_p50", 0.5, min_ops=least)), TRUE_S * 1e9
+        lookout, value = SteadinessWatch(Stable("response_p50", 0.5, min_ops=least)), TRUE_S * 1e9
         ended = next(at for at in count(1) if lookout.add([at], [round(value)]))
         assert max(1000, least) <= ended <= 1.2 * max(1000, least)
 
 
-def test_what_an_operation_counts_for() -> None:
+def test_the_amount_of_an_operation_depends_on_the_metric() -> None:
     assert [amount_of(metric, 1, 3, 10, 500) for metric in ("response_p50", "service_p99", "throughput")] == [9, 7, 500]
 
 
@@ -210,7 +218,7 @@ def test_every_metric_that_can_be_steady_is_one_of_a_run() -> None:
         ({"metric": "response_p50", "min_ops": -1}, "min_ops=-1: expected a whole number"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, object], words: str) -> None:
+def test_invalid_conditions_are_refused(given: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("?", r"\?")):
         Stable(**given)  # type: ignore[arg-type]  # that is what is tested
 

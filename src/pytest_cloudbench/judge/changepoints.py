@@ -120,9 +120,7 @@ def _find_splits(levels: Sequence[float], start: int, end: int, is_log: bool) ->
 
 
 def _may_have_split(levels: Sequence[float]) -> bool:
-    """Return whether any split could pass the test. Most series have none, and this is far quicker than
-    ``_best_split``.
-    """
+    """Return whether any split could pass the test. Much quicker than ``_best_split``, and most series have none."""
     count = len(levels)
     if count < 2 * LEAST_RUNS:
         return False

@@ -68,9 +68,7 @@ class Run:
         return amount / self.elapsed_s if self.elapsed_s else None
 
     def sorted_ns(self, times: Times) -> Sequence[int]:
-        """Return durations in nanoseconds, ascending. Caches the last result, because rows of the same times are
-        neighbours.
-        """
+        """Return durations in nanoseconds, ascending. The last result is cached, for the other rows of these times."""
         if self._ordered[0] != times:
             self._ordered = ("", [])  # frees the former result first, so that only one is in memory
             self._ordered = (times, sorted(self._times_ns(times)))

@@ -1,10 +1,10 @@
-"""Turns numbers along a parameter into a statement about their shape: a knee, a line, a category, a daily pattern.
+"""Statements about the shape of numbers along a parameter: a knee, a line, a category, a daily pattern.
 
-What may live here: pure functions of measured numbers. No clock, no I/O; what is drawn at random has a fixed seed. Each
-answer may be "unknown" (or None), and then says why unless that is obvious.
+All are pure functions of measured numbers. Random draws have a fixed seed. Each answer may be "unknown" (or None), and
+then has a reason unless that is obvious.
 
-All times are seconds. A parameter's value without measurements is omitted. Numbers that are not finite, and times
-that are not above zero, raise ``ValueError``.
+All times are seconds. A parameter's value without measurements is omitted. Numbers that are not finite, and times that
+are not above zero, raise ``ValueError``.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ Answer = Literal["yes", "no", "unknown"]
 Category = Literal["constant", "degrading", "degrading_above", "unknown"]
 
 
-def _measured(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
-    """Return the parameter's measured values, ascending."""
-    found = {key: list(values[key]) for key in sorted(values) if len(values[key])}
-    if not all(isfinite(value) and value > 0 for each in found.values() for value in each):
+def _check_times(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+    """Return the parameter's values that were measured, ascending, with their times."""
+    times = {key: list(values[key]) for key in sorted(values) if len(values[key])}
+    if not all(isfinite(value) and value > 0 for repeats in times.values() for value in repeats):
         raise ValueError("times must be finite and above zero")
-    return found
+    return times
 
 
-# --- the knee: how many threads are enough ---
+# --- knee: how many threads are enough ---
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The smallest level that is nearly as quick as the best one. None: fewer than two levels were measured.
+    """The smallest level that is nearly as quick as the best one. None if fewer than two levels were measured.
 
     Attributes:
-        level: smallest level whose median total is within the tolerance of the best median. None if it is not known.
-        edge: why the knee is not known although levels were measured: it is at the edge of them, so that it may lie
-            beyond. Otherwise empty.
-        time_s: its median total.
-        best_level: the level with the least median total; the smallest such one.
-        best_time_s: its median total.
-        interval: smallest and largest level that the knee may be with 95 % confidence, among the levels that were
-            measured. None: a level was measured only once, so the noise is not known.
+        level: the smallest level whose median total is within the tolerance of the best median. None if unknown.
+        edge: why the knee is unknown although levels were measured: it is at their edge, so that it may lie beyond
+            them. Otherwise empty.
+        time_s: the median total at ``level``, or at the edge.
+        best_level: the level with the shortest median total. The smallest of equal ones.
+        best_time_s: the median total at ``best_level``.
+        interval: the smallest and largest measured level that may be the knee with 95 % confidence. None if a level was
+            measured only once, so that the noise is unknown.
         tolerance: as a share of the best time.
     """
 
@@ -92,34 +92,34 @@ class Knee:
 def knee(
     totals_s: Mapping[int, Sequence[float]], tolerance: float = 0.05, refused: Collection[int] = (), most: float = inf
 ) -> Knee:
-    """Find where more threads stop paying off (thesis 4.2.2, Figures 4.1 to 4.4).
+    """Find the level from which on more threads do not pay off (thesis 4.2.2, Figures 4.1 to 4.4).
 
     Args:
         totals_s: number of threads to the total time of each repeat.
         tolerance: how much slower than the best a level may be, as a share.
         refused: levels that were tried and did not work. The knee is not beyond them.
-        most: level above which nothing can change, such as the number of files.
+        most: the level above which nothing can change, such as the number of files.
     """
-    found = _measured(totals_s)
-    if len(found) < 2:
+    times = _check_times(totals_s)
+    if len(times) < 2:
         return Knee(None, None, None, None, None, tolerance)
-    medians = {level: median(values) for level, values in found.items()}
-    level, best = _knee_of(medians, tolerance)
+    medians = {level: median(values) for level, values in times.items()}
+    level, best = _find_knee(medians, tolerance)
     edge = edge_of(level, medians, refused, most)
     return Knee(
-        None if edge else level, medians[level], best, medians[best], _knee_interval(found, medians, tolerance),
+        None if edge else level, medians[level], best, medians[best], _knee_interval(times, medians, tolerance),
         tolerance, edge,
     )  # fmt: skip
 
 
 def edge_of(level: int, measured: Collection[int], refused: Collection[int] = (), most: float = inf) -> str:
-    """Explain why an answer among measured levels may lie beyond them. It is empty if it may not.
+    """Explain why an answer among measured levels may lie beyond them. Empty if it cannot.
 
     Args:
         level: the answer.
         measured: all levels that were measured.
         refused: levels that were tried and did not work.
-        most: level above which nothing can change.
+        most: the level above which nothing can change.
     """
     if level == max(measured) and level < most and not any(other > level for other in refused):
         return f"at the edge: {level} is the highest level that was measured, and more levels would be needed"
@@ -128,51 +128,52 @@ def edge_of(level: int, measured: Collection[int], refused: Collection[int] = ()
     return ""
 
 
-def _knee_of(medians: Mapping[int, float], tolerance: float) -> tuple[int, int]:
+def _find_knee(medians: Mapping[int, float], tolerance: float) -> tuple[int, int]:
     best = min(medians, key=lambda level: (medians[level], level))
     return min(level for level in medians if medians[level] <= medians[best] * (1 + tolerance)), best
 
 
 def _knee_interval(
-    found: Mapping[int, Sequence[float]], medians: Mapping[int, float], tolerance: float, rounds: int = 400
+    times: Mapping[int, Sequence[float]], medians: Mapping[int, float], tolerance: float, rounds: int = 400
 ) -> tuple[int, int] | None:
-    """A bootstrap over the repeats of all levels together, since a level alone has too few to be drawn from.
+    """Bootstrap the knee over the repeats of all levels together, because one level has too few to draw from.
 
     Deviations are relative, and widened because they are taken from the level's own median. The best level is not
     chosen again in each round: the least of many noisy medians is too low, and would push the knee up.
     """
-    if min(len(values) for values in found.values()) < 2:
+    if min(len(values) for values in times.values()) < 2:
         return None
     pool = [
         log(value / medians[level]) * sqrt(len(values) / (len(values) - 1))
-        for level, values in found.items()
+        for level, values in times.items()
         for value in values
     ]
-    chance, knees = Random(0), []
-    best = _knee_of(medians, tolerance)[1]
+    generator, knees = Random(0), []
+    best = _find_knee(medians, tolerance)[1]
     for _ in range(rounds):
         drawn = {
-            level: centre * exp(median(chance.choices(pool, k=len(found[level])))) for level, centre in medians.items()
+            level: centre * exp(median(generator.choices(pool, k=len(times[level]))))
+            for level, centre in medians.items()
         }
         knees.append(min(level for level in drawn if drawn[level] <= drawn[best] * (1 + tolerance)))
     knees.sort()
-    observed = _knee_of(medians, tolerance)[0]
+    observed = _find_knee(medians, tolerance)[0]
     return min(knees[rounds // 40], observed), max(knees[-rounds // 40 - 1], observed)
 
 
-# --- a line: latency and bandwidth over the size of a file ---
+# --- line: latency and bandwidth over the size of a file ---
 
 
 @dataclass(frozen=True, slots=True)
 class SizePoint:
-    """One size against the line.
+    """One size compared with the line.
 
     Attributes:
-        fitted_s: what the line says.
+        fitted_s: the time by the line.
         measured_s: the median of the repeats.
         deviation: measured over fitted, minus one.
-        limit: a size is off when the larger of measured and fitted exceeds the other by more than this share.
-        off: whether it is off. None: a size is off, but another line, nearly as good, puts it elsewhere.
+        limit: a size is off if the larger of measured and fitted exceeds the other by more than this share.
+        off: whether the size is off. None if another line is nearly as good, and other sizes are off from it.
     """
 
     fitted_s: float
@@ -187,12 +188,12 @@ class Line:
     """time = latency_s + size / bytes_per_s, and the sizes that are off.
 
     Attributes:
-        is_known: whether there were three sizes or more; otherwise the rest is None or empty.
-        latency_s: time of an empty file. None if too small a part of the shortest time to be distinguished from zero.
-        bytes_per_s: None if size has no visible effect.
-        noise: relative standard deviation of the repeats at one size; where nothing was measured twice, of the sizes
-            around the line. None: fewer than five sizes, each measured once.
-        sizes: size in bytes to what was found there.
+        is_known: whether there were three sizes or more. If not, the other values are None or empty.
+        latency_s: the time of an empty file. None if it is too small a part of the shortest time to differ from zero.
+        bytes_per_s: the bandwidth. None if size has no visible effect.
+        noise: the relative standard deviation of the repeats at one size, or of the sizes around the line if nothing
+            was measured twice. None for fewer than five sizes that were measured once each.
+        sizes: the size in bytes to its comparison with the line.
     """
 
     is_known: bool
@@ -205,41 +206,42 @@ class Line:
 def fit_line(times_s: Mapping[int, Sequence[float]], tolerance: float = 0.25, noise_factor: float = 3.0) -> Line:
     """Find sizes whose files take longer than the other sizes predict (thesis 4.2.3, Figures 4.5 and 4.6).
 
-    The line has the least sum of absolute deviations of the logarithms: over four decades of size each point counts by
-    its relative error, and one that is off cannot pull the line. It is then smoothed by least squares over the points
-    that are not off.
+    The line has the least sum of absolute deviations of the logarithms, so that over four decades of size each point
+    counts by its relative error, and one that is off does not pull the line. It is then refined by least squares over
+    the points that are not off.
 
     Args:
         times_s: size in bytes to the time of each repeat.
-        tolerance: smallest relative deviation of a size that is off.
-        noise_factor: a deviation must also exceed this many standard deviations of the repeats.
+        tolerance: the smallest relative deviation of a size that is off.
+        noise_factor: a size that is off must also deviate by this many standard deviations of the repeats.
     """
-    found = _measured(times_s)
-    if len(found) < 3:
-        return Line(False, None, None, _noise(found), {})
-    medians = {size: median(values) for size, values in found.items()}
-    lines = sorted(_candidates(medians), key=lambda line: sum(_deviations(medians, line).values()))
-    noise = _noise(found)
-    if noise is None and len(found) > 4:  # the middle one of the deviations, which a few that are off do not move
-        noise_factor *= 2  # so few deviations tell the noise less well than repeats do
-        noise = 1.4826 * median(_deviations(medians, lines[0]).values()) * sqrt(len(found) / (len(found) - 2))
+    times = _check_times(times_s)
+    if len(times) < 3:
+        return Line(False, None, None, _noise(times), {})
+    medians = {size: median(values) for size, values in times.items()}
+    lines = sorted(_candidate_lines(medians), key=lambda line: sum(_log_deviations(medians, line).values()))
+    noise = _noise(times)
+    if noise is None and len(times) > 4:  # by the median deviation, which a few sizes that are off do not move
+        noise_factor *= 2  # so few deviations estimate the noise less well than repeats do
+        noise = 1.4826 * median(_log_deviations(medians, lines[0]).values()) * sqrt(len(times) / (len(times) - 2))
     limits = {
         size: max(tolerance, noise_factor * (noise or 0.0), noise_factor * _spread(values) * (len(values) > 2))
-        for size, values in found.items()
+        for size, values in times.items()
     }
-    latency_s, s_per_byte = _smoothed(medians, limits, lines[0])
-    least_s, most_s = (latency_s + s_per_byte * size for size in (min(found), max(found)))
+    latency_s, s_per_byte = _refine_line(medians, limits, lines[0])
+    min_s, max_s = (latency_s + s_per_byte * size for size in (min(times), max(times)))
     limit = max(tolerance, noise_factor * (noise or 0.0))
-    growth = 1 - latency_s / most_s
-    rises = jonckheere(list(found.values())).p_value < 0.01 and growth > 0.05
-    if growth < limit / (1 + limit) and not rises:  # a change that one size off would be forgiven
+    growth = 1 - latency_s / max_s
+    rises = jonckheere(list(times.values())).p_value < 0.01 and growth > 0.05
+    if growth < limit / (1 + limit) and not rises:  # a growth that would not even make one size off
         latency_s, s_per_byte = min(
-            ((time_s, 0.0) for time_s in medians.values()), key=lambda line: sum(_deviations(medians, line).values())
+            ((time_s, 0.0) for time_s in medians.values()),
+            key=lambda line: sum(_log_deviations(medians, line).values()),
         )
-        least_s = latency_s
+        min_s = latency_s
     slack = 2 * (tolerance / 2 if noise is None else noise)
-    points = _points(medians, limits, (latency_s, s_per_byte), lines, slack)
-    has_latency = latency_s / least_s >= limit / (1 + limit)
+    points = _compare_sizes(medians, limits, (latency_s, s_per_byte), lines, slack)
+    has_latency = latency_s / min_s >= limit / (1 + limit)
     return Line(True, latency_s if has_latency else None, 1 / s_per_byte if s_per_byte else None, noise, points)
 
 
@@ -247,16 +249,16 @@ def _spread(values: Sequence[float]) -> float:
     return stdev([log(value) for value in values]) if len(values) > 1 else 0.0
 
 
-def _noise(found: Mapping[int, Sequence[float]]) -> float | None:
-    """Return the median of the spreads, so that one erratic size does not excuse the others."""
-    spreads = [_spread(values) for values in found.values() if len(values) > 1]
+def _noise(times: Mapping[int, Sequence[float]]) -> float | None:
+    """Return the median spread of the repeats, so that one erratic size does not excuse the others."""
+    spreads = [_spread(values) for values in times.values() if len(values) > 1]
     return median(spreads) if spreads else None
 
 
-def _candidates(medians: Mapping[int, float]) -> Iterator[tuple[float, float]]:
-    """(latency, seconds per byte) through any two points, or through one without latency, or without slope.
+def _candidate_lines(medians: Mapping[int, float]) -> Iterator[tuple[float, float]]:
+    """Yield (latency, seconds per byte) through any two points, or through one without latency or without slope.
 
-    A least sum of absolute deviations with two parameters is reached through two points, or one on an edge.
+    A line with the least sum of absolute deviations goes through two points, or through one with a parameter at zero.
     """
     for (size, time_s), (larger, later_s) in combinations(medians.items(), 2):
         slope = (later_s - time_s) / (larger - size)
@@ -268,73 +270,78 @@ def _candidates(medians: Mapping[int, float]) -> Iterator[tuple[float, float]]:
             yield 0.0, time_s / size
 
 
-def _deviations(medians: Mapping[int, float], line: tuple[float, float]) -> dict[int, float]:
+def _log_deviations(medians: Mapping[int, float], line: tuple[float, float]) -> dict[int, float]:
     return {size: abs(log(time_s / (line[0] + line[1] * size))) for size, time_s in medians.items()}
 
 
-def _off(medians: Mapping[int, float], limits: Mapping[int, float], line: tuple[float, float]) -> frozenset[int]:
-    return frozenset(size for size, each in _deviations(medians, line).items() if each > log(1 + limits[size]))
+def _sizes_off(medians: Mapping[int, float], limits: Mapping[int, float], line: tuple[float, float]) -> frozenset[int]:
+    return frozenset(
+        size for size, deviation in _log_deviations(medians, line).items() if deviation > log(1 + limits[size])
+    )
 
 
-def _smoothed(
+def _refine_line(
     medians: Mapping[int, float], limits: Mapping[int, float], line: tuple[float, float]
 ) -> tuple[float, float]:
-    kept = {size: medians[size] for size in medians.keys() - _off(medians, limits, line)}
-    if len(kept) < 3:
+    regular = {size: medians[size] for size in medians.keys() - _sizes_off(medians, limits, line)}
+    if len(regular) < 3:
         return line
-    sizes = sorted(kept)
-    fit = weighted_line(sizes, [kept[size] for size in sizes], [kept[size] ** -2 for size in sizes])
+    sizes = sorted(regular)
+    fit = weighted_line(sizes, [regular[size] for size in sizes], [regular[size] ** -2 for size in sizes])
     return (fit.level, fit.slope) if fit.level >= 0 and fit.slope >= 0 and fit.level + fit.slope > 0 else line
 
 
-def _points(
+def _compare_sizes(
     medians: Mapping[int, float],
     limits: Mapping[int, float],
     line: tuple[float, float],
     rivals: Sequence[tuple[float, float]],
     slack: float,
 ) -> dict[int, SizePoint]:
-    """Sizes against the line. Three points cannot say which one is off; nor can more, where another line has no more
-    sizes off, but others, and passes the rest as closely (but for the slack).
+    """Compare each size with the line.
+
+    If only three points are given, it is unknown which one is off. With more points it is unknown too if another line
+    has no more sizes off, but different ones, and is as close to the others (within ``slack``).
     """
 
-    def closeness(each: tuple[float, float], but: frozenset[int]) -> float:
-        return sum(deviation for size, deviation in _deviations(medians, each).items() if size not in but)
+    def sum_deviations(candidate: tuple[float, float], excluded: frozenset[int]) -> float:
+        deviations = _log_deviations(medians, candidate)
+        return sum(deviation for size, deviation in deviations.items() if size not in excluded)
 
-    off = _off(medians, limits, line)
-    doubted: set[int] = set(medians) if len(medians) == 3 and off else set()
-    bound = closeness(line, off) + slack
+    off = _sizes_off(medians, limits, line)
+    uncertain: set[int] = set(medians) if len(medians) == 3 and off else set()
+    bound = sum_deviations(line, off) + slack
     for rival in rivals if off else ():
-        others = _off(medians, limits, rival)
-        if len(others) <= len(off) and others != off and closeness(rival, others) <= bound:
-            doubted |= others ^ off
+        rival_off = _sizes_off(medians, limits, rival)
+        if len(rival_off) <= len(off) and rival_off != off and sum_deviations(rival, rival_off) <= bound:
+            uncertain |= rival_off ^ off
     return {
-        size: SizePoint(fitted, time_s, time_s / fitted - 1, limits[size], None if size in doubted else size in off)
+        size: SizePoint(fitted, time_s, time_s / fitted - 1, limits[size], None if size in uncertain else size in off)
         for size, time_s in medians.items()
         for fitted in [line[0] + line[1] * size]
     }
 
 
-# --- constancy: does one transfer slow down when there are others ---
+# --- constancy: does a transfer slow down beside others ---
 
 
 @dataclass(frozen=True, slots=True)
 class Constancy:
-    """What the number of simultaneous transfers does to each of them.
+    """The effect of the number of simultaneous transfers on each of them.
 
     Attributes:
         category: ``constant``: the slowdown from the lowest to the highest level is certainly below the bound.
-            ``degrading``: it exceeds the bound and grows from the first, or from one not told from the first.
+            ``degrading``: it exceeds the bound, and grows from the first level or from one near it.
             ``degrading_above``: it exceeds the bound, and durations are flat up to a level.
         reason: why the category is unknown, else empty.
         above_level: the level up to which durations are flat. None for any other category.
-        above_interval: smallest and largest such level that fit nearly as well (95 %).
+        above_interval: the smallest and largest such level that fit nearly as well (95 %).
         slowdown: fitted duration at the highest level over that at the lowest, minus one.
         slowdown_error: its standard error.
         bound: as the caller gave it.
         centres_s: level to the trimmed mean of its durations.
-        difference: Kruskal-Wallis: do levels differ at all? It takes transfers for independent.
-        trend: Jonckheere-Terpstra, one-sided: do durations rise with the level? The same.
+        difference: Kruskal-Wallis test whether levels differ at all. It assumes independent transfers.
+        trend: Jonckheere-Terpstra test, one-sided, whether durations rise with the level. It assumes the same.
         bend: F test of a flat start and then a line against a line from the first.
     """
 
@@ -354,24 +361,24 @@ class Constancy:
 def constancy(durations_s: Mapping[int, Sequence[float]], bound: float = 0.2) -> Constancy:
     """Sort a provider into the categories of Cloud-RAID, III.D (Figures 5 and 6).
 
-    A category is a statement about size, not about significance, since with thousands of transfers a slowdown of 3 % is
-    certain and does not matter. So a line and a bent line are fitted to the centres of levels, and the slowdown with
-    its error is held against the bound. The bend must pay for its parameter in an F test. Transfers of one level ran at
-    the same time and share their conditions, so each centre has an error of 3 % of its own, however many there were.
-    Centres are trimmed means (a tenth at each end): a median would not see that two transfers of five are slow, which
-    is how Figure 6d degrades, and a mean would be moved by a single one that hangs.
+    A category is a statement about size, not about significance: with thousands of transfers a slowdown of 3 % is
+    certain, but does not matter. So a line and a bent line are fitted to the centres of levels, and the slowdown with
+    its error is compared with the bound. The bend must pay for its parameter in an F test. Transfers of one level ran
+    at the same time and share their conditions, so each centre has an error of 3 % of its own, however many there were.
+    Centres are trimmed means (a tenth at each end): a median would miss that two transfers of five are slow, which is
+    how Figure 6d degrades, and a mean would be moved by a single transfer that hangs.
 
     Args:
         durations_s: number of simultaneous transfers to the duration of each of them, all repeats together.
-        bound: largest slowdown from the lowest to the highest level that still counts as constant.
+        bound: the largest slowdown from the lowest to the highest level that still counts as constant.
     """
-    found = _measured(durations_s)
-    centres = {level: trimmed_mean(values) for level, values in found.items()}
-    if len(found) < 3:
+    durations = _check_times(durations_s)
+    centres = {level: trimmed_mean(values) for level, values in durations.items()}
+    if len(durations) < 3:
         return Constancy("unknown", "fewer than three levels", None, None, None, None, bound, centres, None, None, None)
-    groups = list(found.values())
+    groups = list(durations.values())
     difference, trend = kruskal_wallis(groups), jonckheere(groups)
-    shape = best_line(list(centres), list(centres.values()), relative_errors(found, centres))
+    shape = best_line(list(centres), list(centres.values()), relative_errors(durations, centres))
     low, high = (shape.slowdown + sign * Z90 * shape.error for sign in (-1, 1))
     category: Category = "unknown"
     reason = ""
@@ -384,9 +391,9 @@ def constancy(durations_s: Mapping[int, Sequence[float]], bound: float = 0.2) ->
         reason = "durations fall as levels rise"
     else:
         reason = f"the slowdown lies between {low:.0%} and {high:.0%}, on both sides of the bound"
-    above = category == "degrading_above"
+    is_above = category == "degrading_above"
     return Constancy(
-        category, reason, shape.bend_level if above else None, shape.bend_interval if above else None,
+        category, reason, shape.bend_level if is_above else None, shape.bend_interval if is_above else None,
         shape.slowdown, shape.error, bound, centres, difference, trend, shape.bend,
     )  # fmt: skip
 
@@ -396,7 +403,7 @@ def constancy(durations_s: Mapping[int, Sequence[float]], bound: float = 0.2) ->
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Share of operations that completed, with its 95 % interval (Wilson). None: nothing was tried."""
+    """The share of operations that completed, with its 95 % interval (Wilson). None if nothing was tried."""
 
     share: float | None
     low: float
@@ -404,7 +411,7 @@ class Availability:
 
 
 def availability(completed: int, tried: int) -> Availability:
-    """Completed over tried (Cloud-RAID, III.D.3, Table III), never certain: 72,500 of 72,500 is above 99.994 %.
+    """Return completed over tried (Cloud-RAID, III.D.3, Table III). Never certain: 72,500 of 72,500 is above 99.994 %.
 
     Raises:
         ValueError: not 0 <= completed <= tried.
@@ -417,29 +424,28 @@ def availability(completed: int, tried: int) -> Availability:
     return Availability(share, *wilson(share, tried))
 
 
-# --- drift: over the day and over the whole time ---
+# --- drift: over the day and over all the time ---
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Whether a value changes with the time of day, and over the whole time.
+    """The changes of a value with the time of day, and over all the time.
 
     Attributes:
-        daily: ``yes``: hours of the day differ by chance in less than 1 of 100, and by the bound at least.
-            ``no``: this was not seen.
+        daily: ``yes``: hours of the day differ at 1 % significance, and at least by the bound. ``no``: they do not.
         daily_reason: why unknown, else empty.
-        daily_test: Kruskal-Wallis over hours of the day.
-        daily_change: largest minus smallest median of an hour, as a share of the overall median (None if that is 0),
-            less what chance alone makes of it.
-        trend: ``yes``: the value rises or falls by chance in less than 1 of 100, and by the bound at least.
-            ``no``: the change over the whole time is below the bound with 95 % confidence.
+        daily_test: Kruskal-Wallis test over hours of the day.
+        daily_change: the largest minus the smallest median of an hour, as a share of the overall median (None if that
+            is 0), without the part that chance alone makes of it.
+        trend: ``yes``: the value rises or falls at 1 % significance, and at least by the bound. ``no``: the change over
+            all the time is below the bound with 95 % confidence.
         trend_reason: why unknown, else empty.
-        trend_test: Mann-Kendall, two-sided; within each hour of the day (seasonal) from two days on.
-        slope_per_s: Theil-Sen, the median of all slopes.
-        trend_change: slope times the whole time, as a share of the overall median.
+        trend_test: Mann-Kendall test, two-sided. Within each hour of the day (seasonal) from two days on.
+        slope_per_s: Theil-Sen slope, the median of all slopes.
+        trend_change: the slope times all the time, as a share of the overall median.
         trend_interval: its 95 % interval.
-        hours: how many hours of the day were seen.
-        days: how long the whole time is, in periods.
+        hours: how many hours of the day have values.
+        days: the length of all the time, in periods.
     """
 
     daily: Answer
@@ -464,19 +470,19 @@ def drift(
     bound: float = 0.1,
     least: int = 20,
 ) -> Drift:
-    """Does a value change with the time of day, and is there a trend (Cloud-RAID, III.D.1, Figures 3 and 4)?
+    """Find out whether a value changes with the time of day, and over time (Cloud-RAID, III.D.1, Figures 3 and 4).
 
-    From two days on, values are first reduced to one median for each hour of each day (of up to 40 blocks of days):
-    values that follow one another are alike, and so only what comes again on another day counts as daily. Over a
-    shorter time a trend is looked for in up to 300 medians of consecutive values, and hours are compared by up to
-    20,000. This also bounds the work: 100,000 values take less than a second.
+    From two days on, values are first reduced to one median for each hour of each day (of up to 40 blocks of days).
+    Successive values are similar, so only a pattern that recurs on another day counts as daily. Over a shorter time
+    a trend is sought in up to 300 medians of consecutive values, and hours are compared by up to 20,000. This also
+    bounds the work: 100,000 values take less than a second.
 
     Args:
         at_s: times of the values, in any order; zero is the start of a day.
-        values: what was measured.
-        period_s: length of a day; an hour is its 24th part.
-        bound: smallest change that matters, as a share of the median.
-        least: with fewer values than this everything is unknown.
+        values: the measured values.
+        period_s: the length of a day. An hour is its 24th part.
+        bound: the smallest change that matters, as a share of the median.
+        least: with fewer values than this, every answer is unknown.
     """
     points = sorted(zip(at_s, values, strict=True))
     if not all(isfinite(at) and isfinite(value) for at, value in points):
@@ -484,18 +490,23 @@ def drift(
     days = (points[-1][0] - points[0][0]) / period_s if points else 0.0
     hours = len({_hour(at, period_s) for at, _ in points})
     if len(points) < least or not days:
-        why = f"fewer than {least} values" if days or not points else "all at one time"
-        return Drift("unknown", why, None, None, "unknown", why, None, None, None, None, hours, days)
+        reason = f"fewer than {least} values" if days or not points else "all at one time"
+        return Drift("unknown", reason, None, None, "unknown", reason, None, None, None, None, hours, days)
     is_seasonal = days >= _TWO_DAYS
-    cells = _cells(points, period_s, days) if is_seasonal else _thinned(points, 20_000)
+    cells = _hourly_medians(points, period_s, days) if is_seasonal else _reduce_points(points, 20_000)
     by_hour: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for at, value in cells:
         by_hour[_hour(at, period_s)].append((at, value))
-    trend = theil_sen(list(by_hour.values()) if is_seasonal else [_thinned(points)], is_seasonal=is_seasonal)
-    middle = abs(median(value for _, value in points))
-    daily_test, daily_change = _daily(by_hour, trend.slope if trend.evidence.p_value < 0.01 else 0.0, middle)
+    trend = theil_sen(list(by_hour.values()) if is_seasonal else [_reduce_points(points)], is_seasonal=is_seasonal)
+    overall_median = abs(median(value for _, value in points))
+    daily_test, daily_change = _test_hours(
+        by_hour, trend.slope if trend.evidence.p_value < 0.01 else 0.0, overall_median
+    )
     daily, daily_reason = _daily_answer(by_hour, daily_test, daily_change, days, bound)
-    changes = [slope * days * period_s / middle if middle else None for slope in (trend.slope, trend.low, trend.high)]
+    changes = [
+        slope * days * period_s / overall_median if overall_median else None
+        for slope in (trend.slope, trend.low, trend.high)
+    ]
     answer, trend_reason = _trend_answer(trend.evidence, changes, bound)
     if not is_seasonal and (daily_test.p_value < 0.01 or (daily == "unknown" and hours > 12)):
         answer, trend_reason = "unknown", "in less than two days a trend cannot be told from the time of day"
@@ -506,40 +517,40 @@ def drift(
     )  # fmt: skip
 
 
-_TWO_DAYS = 47 / 24  # from the first value to the last, where there is one in each hour
+_TWO_DAYS = 47 / 24  # the time from the first value to the last, if each hour of two days has one
 
 
 def _hour(at_s: float, period_s: float) -> int:
     return min(23, int(at_s % period_s / period_s * 24))
 
 
-def _cells(points: Sequence[tuple[float, float]], period_s: float, days: float) -> list[tuple[float, float]]:
+def _hourly_medians(points: Sequence[tuple[float, float]], period_s: float, days: float) -> list[tuple[float, float]]:
     """Return one median time and median value for each hour of each block of days."""
     block_s = period_s * max(1, ceil(days / 40))
     cells: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for at, value in points:
         cells[int(at // block_s), _hour(at, period_s)].append((at, value))
-    # The middle observation's own time, so that the cell keeps its hour.
-    return [(each[len(each) // 2][0], median(value for _, value in each)) for each in cells.values()]
+    # With the time of the middle observation, which is in the same hour as all of them.
+    return [(cell[len(cell) // 2][0], median(value for _, value in cell)) for cell in cells.values()]
 
 
-def _thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
-    if len(points) <= most:
+def _reduce_points(points: Sequence[tuple[float, float]], max_points: int = 300) -> list[tuple[float, float]]:
+    if len(points) <= max_points:
         return list(points)
-    edges = [len(points) * index // most for index in range(most + 1)]
+    edges = [len(points) * index // max_points for index in range(max_points + 1)]
     parts = [points[low:high] for low, high in pairwise(edges)]
     return [(fmean(at for at, _ in part), median(value for _, value in part)) for part in parts]
 
 
-def _daily(
-    by_hour: Mapping[int, Sequence[tuple[float, float]]], slope: float, middle: float
+def _test_hours(
+    by_hour: Mapping[int, Sequence[tuple[float, float]]], slope: float, overall_median: float
 ) -> tuple[Evidence, float | None]:
-    """Test the hours for differences, after removing a trend if it is certain."""
-    groups = [[value - slope * at for at, value in each] for each in by_hour.values()]
+    """Test whether hours differ, after removing the trend if it is certain."""
+    groups = [[value - slope * at for at, value in points] for points in by_hour.values()]
     centres = [median(group) for group in groups]
     test = kruskal_wallis(groups)
-    by_chance = min(1.0, (len(groups) - 1) / test.statistic) if test.statistic else 1.0
-    return test, (max(centres) - min(centres)) * sqrt(1 - by_chance) / middle if middle else None
+    chance_share = min(1.0, (len(groups) - 1) / test.statistic) if test.statistic else 1.0
+    return test, (max(centres) - min(centres)) * sqrt(1 - chance_share) / overall_median if overall_median else None
 
 
 def _daily_answer(
@@ -549,8 +560,8 @@ def _daily_answer(
         return "unknown", "only one hour of the day was seen"
     if test.p_value < 0.01 and (change is None or change >= bound):
         return ("yes", "") if days >= _TWO_DAYS else ("unknown", "hours differ, but less than two days were seen")
-    few = median(len(each) for each in by_hour.values()) < 3
-    return ("unknown", "fewer than three values in an hour of the day") if few else ("no", "")
+    has_few = median(len(values) for values in by_hour.values()) < 3
+    return ("unknown", "fewer than three values in an hour of the day") if has_few else ("no", "")
 
 
 def _trend_answer(test: Evidence, changes: Sequence[float | None], bound: float) -> tuple[Answer, str]:

@@ -1,7 +1,7 @@
-"""Turns measured numbers into statistics and probabilities, for ``shapes``: rank tests, slopes, a weighted line.
+"""Statistics and probabilities for ``shapes`` and other modules: rank tests, slopes, lines, distributions.
 
-What may live here: textbook formulas, as pure functions. Their callers say what the results mean. SciPy
-has most of them but is too large to depend on, so ``tests/judge/test_scipy.py`` compares each function with it.
+These are textbook formulas. SciPy has most of them but is too large to depend on, so ``tests/judge/test_scipy.py``
+compares each function with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """level + slope * x, with the variances of both where the weights were inverse variances."""
+    """The line ``level + slope * x``, with the variances of both if the weights were inverse variances."""
 
     level: float
     slope: float
@@ -41,7 +41,7 @@ class Fit:
 
 
 def weighted_line(xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]) -> Fit:
-    """Weighted least squares, in closed form. Variances hold where weights are inverse variances.
+    """Fit a line by weighted least squares, in closed form. Variances hold if weights are inverse variances.
 
     Raises:
         ZeroDivisionError: all xs are equal, or all weights zero.
@@ -58,7 +58,7 @@ def weighted_line(xs: Sequence[float], ys: Sequence[float], weights: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A slope with its 95 % interval, and the test that it is not zero."""
+    """A slope with its 95 % interval, and the test whether it differs from zero."""
 
     evidence: Evidence
     slope: float
@@ -67,14 +67,14 @@ class Trend:
 
 
 def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: bool) -> Trend:
-    """Mann-Kendall and Theil-Sen over the pairs within each group.
+    """Return the Mann-Kendall test and the Theil-Sen slope over the pairs within each group.
 
     If groups are seasons, scores and variances of all are added (Hirsch, Slack and Smith 1982). The test has the
-    correction for continuity. The interval is Sen's (1968), with Kendall's variance: if both times and values are
-    tied, SciPy's lacks terms and can be negative.
+    correction for continuity. The interval is Sen's (1968), with Kendall's variance: SciPy's lacks terms and can be
+    negative if both times and values are tied.
 
     Args:
-        groups: pairs of time and value, in any order; two values at one time say nothing about a trend.
+        groups: pairs of time and value, in any order. Two values at one time do not count for a trend.
         is_seasonal: selects the name of the test.
     """
     slopes: list[float] = []
@@ -83,58 +83,62 @@ def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: b
     for group in groups:
         ordered = sorted(group)
         variance += _score_variance(len(group), Counter(at for at, _ in group), Counter(value for _, value in group))
-        for (at, value), (later, other) in combinations(ordered, 2):
-            if later > at:
-                score += (other > value) - (other < value)
-                slopes.append((other - value) / (later - at))
+        for (at, value), (later_time, later_value) in combinations(ordered, 2):
+            if later_time > at:
+                score += (later_value > value) - (later_value < value)
+                slopes.append((later_value - value) / (later_time - at))
     slopes.sort()
     name = "Mann-Kendall, seasonal" if is_seasonal else "Mann-Kendall"
     if not slopes:
         return Trend(Evidence(name, 0.0, 1.0), 0.0, -inf, inf)
-    if variance <= 0:  # one value only, again and again
+    if variance <= 0:  # all values are equal
         return Trend(Evidence(name, 0.0, 1.0), 0.0, slopes[0], slopes[-1])
     z = (score - (score > 0) + (score < 0)) / sqrt(variance)
-    half = Z95 * sqrt(variance) / 2
-    low, high = max(round(len(slopes) / 2 - half) - 1, 0), min(round(len(slopes) / 2 + half), len(slopes) - 1)
+    rank_error = Z95 * sqrt(variance) / 2
+    low, high = (
+        max(round(len(slopes) / 2 - rank_error) - 1, 0),
+        min(round(len(slopes) / 2 + rank_error), len(slopes) - 1),
+    )
     return Trend(Evidence(name, z, 2 * normal_sf(abs(z))), median(slopes), slopes[low], slopes[high])
 
 
 def _score_variance(count: int, first: Mapping[Any, int], second: Mapping[Any, int]) -> float:
-    """Variance of Kendall's score, rising minus falling pairs of ``count`` points, by chance (Kendall 1970, chapter 4).
+    """Return the variance by chance of Kendall's score, rising minus falling pairs (Kendall 1970, chapter 4).
 
-    The mappings say how often each value of either coordinate occurs. In integers, so that zero is exactly zero.
+    ``count`` is the number of points. The mappings have the number of occurrences of each value of either coordinate.
+    Computed in integers, so that zero is exactly zero.
     """
     if count < 2:
         return 0.0
-    (two, three, both), (other_two, other_three, other) = _tied(first), _tied(second)
+    (two, three, both), (other_two, other_three, other) = _tie_sums(first), _tie_sums(second)
     pairs, others = count * (count - 1), max(1, count - 2)
     free = (pairs * (2 * count + 5) - both - other) * pairs * others
     return (free + 9 * two * other_two * others + 2 * three * other_three) / (18 * pairs * others)
 
 
-def _tied(counts: Mapping[Any, int]) -> tuple[int, int, int]:
-    """Sums over the given numbers of tied values: t (t - 1), t (t - 1) (t - 2), t (t - 1) (2 t + 5)."""
-    ties = [each for each in counts.values() if each > 1]
+def _tie_sums(counts: Mapping[Any, int]) -> tuple[int, int, int]:
+    """Return sums over the numbers t of tied values: t (t - 1), t (t - 1) (t - 2), t (t - 1) (2 t + 5)."""
+    ties = [count for count in counts.values() if count > 1]
     return (
-        sum(each * (each - 1) for each in ties),
-        sum(each * (each - 1) * (each - 2) for each in ties),
-        sum(each * (each - 1) * (2 * each + 5) for each in ties),
+        sum(tied * (tied - 1) for tied in ties),
+        sum(tied * (tied - 1) * (tied - 2) for tied in ties),
+        sum(tied * (tied - 1) * (2 * tied + 5) for tied in ties),
     )
 
 
-_KNOWN = 6  # in an estimate of the noise, the known errors of the centres count like the deviations of this many levels
+_PRIOR_LEVELS = 6  # the known errors of the centres count in an estimate of the noise like this many levels
 
 
 @dataclass(frozen=True, slots=True)
 class BentLine:
-    """A line from the first level, or a flat start and then a line; whichever fits the centres.
+    """The better fit to the centres of levels: a line from the first level, or a flat start and then a line.
 
     Attributes:
-        slowdown: value at the highest level over that at the lowest, minus one, by the line that fits better.
-        error: its standard error.
+        slowdown: the value at the highest level over that at the lowest, minus one, by the line that fits better.
+        error: the standard error of the slowdown.
         unevenness: the largest deviation of a centre from the mean of all, less three times its error, as a share.
-        bend_level: where the flat start ends. None: the bend does not pay for its parameter (F test at 1 %).
-        bend_interval: smallest and largest such level that fit nearly as well (95 %, from the profile of the misfit).
+        bend_level: where the flat start ends. None if the bend does not pay for its parameter (F test at 1 %).
+        bend_interval: the smallest and largest such level that fit nearly as well (95 %, by the profile of the misfit).
         bend: the F test.
     """
 
@@ -160,35 +164,35 @@ def best_line(levels: Sequence[int], centres: Sequence[float], errors: Sequence[
     def bent_at(bend: float) -> Fit:
         return weighted_line([max(0.0, level - bend) for level in levels], centres, weights)
 
-    # Flat means flat at two levels at least; a bend between two levels is looked for in several places.
+    # The flat start has at least two levels. Between two levels, several positions of a bend are tried.
     steps = max(3, 80 // count)
-    places = [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
-    fits = {place: fit for place in places if (fit := bent_at(place)).slope > 0}
+    bends = [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
+    fits = {at: fit for at in bends if (fit := bent_at(at)).slope > 0}
     fit, start, freedom = bent_at(levels[0]), float(levels[0]), count - 2
     bend, bend_level, interval = Evidence("F, bent against straight", 0.0, 1.0), None, None
     if fits:
-        place = min(fits, key=lambda place: fits[place].misfit)
-        bent, scale = fits[place], _scale(fits[place], count - 3)
+        best_bend = min(fits, key=lambda at: fits[at].misfit)
+        bent, scale = fits[best_bend], _scale(fits[best_bend], count - 3)
         gain = max(0.0, fit.misfit - bent.misfit) / scale
-        bend = Evidence(bend.test, gain, f_sf(gain, 1, count - 3 + _KNOWN))
+        bend = Evidence(bend.test, gain, f_sf(gain, 1, count - 3 + _PRIOR_LEVELS))
         if bend.p_value < 0.01:
-            near = [each for each in fits if fits[each].misfit <= bent.misfit + 3.84 * scale]
-            bend_level, interval = round(place), (round(min(near)), round(max(near)))
+            near_fits = [at for at in fits if fits[at].misfit <= bent.misfit + 3.84 * scale]
+            bend_level, interval = round(best_bend), (round(min(near_fits)), round(max(near_fits)))
         if gain > 4:  # the line that fits better gives the slowdown, whether or not the bend is certain
-            fit, start, freedom = bent, place, count - 3
+            fit, start, freedom = bent, best_bend, count - 3
     slowdown, error = _growth(fit, levels[-1] - start, fit.level if fit.level > 0 else min(centres))
-    middle = sum(w * y for w, y in zip(weights, centres, strict=True)) / sum(weights)
-    uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
-    return BentLine(slowdown, error * sqrt(_scale(fit, freedom)), uneven, bend_level, interval, bend)
+    mean = sum(w * y for w, y in zip(weights, centres, strict=True)) / sum(weights)
+    unevenness = max(abs(y / mean - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
+    return BentLine(slowdown, error * sqrt(_scale(fit, freedom)), unevenness, bend_level, interval, bend)
 
 
 def _scale(fit: Fit, freedom: int) -> float:
-    """How much larger the variances are than they should be, by what the line leaves unexplained."""
-    return max(1.0, (fit.misfit + _KNOWN) / (freedom + _KNOWN))
+    """Return the factor by which the variances are too small, from what the line leaves unexplained."""
+    return max(1.0, (fit.misfit + _PRIOR_LEVELS) / (freedom + _PRIOR_LEVELS))
 
 
 def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
-    """Return growth over that many levels as a share of the start, and its error; both are correlated estimates."""
+    """Return the growth over that many levels as a share of the start, and its error. The estimates are correlated."""
     share = fit.slope * reach / level
     ratio = share / reach
     variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
@@ -196,19 +200,19 @@ def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
 
 
 def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
-    """H with the correction for ties, against chi-square; certain to be chance where all values are equal.
+    """Return the Kruskal-Wallis H test with the correction for ties. The p value is 1 if all values are equal.
 
     Raises:
         ZeroDivisionError: a group is empty.
     """
     ordered = sorted(value for group in groups for value in group)
     count = len(ordered)
-    # The mean of the ranks of equal values.
+    # Equal values have the mean of their ranks.
     squares = sum(
         sum((bisect_left(ordered, value) + bisect_right(ordered, value) + 1) / 2 for value in group) ** 2 / len(group)
         for group in groups
     )
-    tied = sum(each**3 - each for each in Counter(ordered).values())
+    tied = sum(count**3 - count for count in Counter(ordered).values())
     correction = 1 - tied / (count**3 - count) if count > 1 else 0.0
     if len(groups) < 2 or correction <= 0:
         return Evidence("Kruskal-Wallis", 0.0, 1.0)
@@ -217,33 +221,35 @@ def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
 
 
 def jonckheere(groups: Sequence[Sequence[float]]) -> Evidence:
-    """Jonckheere-Terpstra against rising groups, one-sided, by the normal approximation with the correction for ties.
+    """Return the Jonckheere-Terpstra test against rising groups: one-sided, normal approximation, corrected for ties.
 
     It is Kendall's score of the values and the numbers of their groups. SciPy has it only as ``kendalltau``.
     """
     score = 0
-    below: list[float] = []  # all values of the groups before
+    lower_values: list[float] = []  # ascending values of the former groups
     for group in groups:
-        score += sum(bisect_left(below, value) + bisect_right(below, value) - len(below) for value in group)
-        below = sorted([*below, *group])
-    variance = _score_variance(len(below), dict(enumerate(map(len, groups))), Counter(below))
+        score += sum(
+            bisect_left(lower_values, value) + bisect_right(lower_values, value) - len(lower_values) for value in group
+        )
+        lower_values = sorted([*lower_values, *group])
+    variance = _score_variance(len(lower_values), dict(enumerate(map(len, groups))), Counter(lower_values))
     z = score / sqrt(variance) if variance else 0.0
     return Evidence("Jonckheere-Terpstra", z, normal_sf(z))
 
 
 def normal_sf(z: float) -> float:
-    """Probability that a standard normal value exceeds z."""
+    """Return the probability that a standard normal value exceeds z."""
     return erfc(z / sqrt(2)) / 2
 
 
 def chi2_sf(statistic: float, freedom: int) -> float:
-    """The regularised upper incomplete gamma function Q(freedom / 2, statistic / 2)."""
+    """Return the probability that chi-square exceeds the statistic: the regularised upper incomplete gamma function."""
     a, x = freedom / 2, statistic / 2
     if x <= 0:
         return 1.0
     if x == inf:
         return 0.0
-    front = exp(a * log(x) - x - lgamma(a))
+    factor = exp(a * log(x) - x - lgamma(a))
     if x < a + 1:  # the series of P converges fast here, the continued fraction of Q elsewhere
         term = total = 1 / a
         step = a
@@ -251,58 +257,63 @@ def chi2_sf(statistic: float, freedom: int) -> float:
             step += 1
             term *= x / step
             total += term
-        return max(0.0, 1 - front * total)
-    return front / _continued(x + 1 - a, lambda k: (-k * (k - a), x + 2 * k + 1 - a))
+        return max(0.0, 1 - factor * total)
+    return factor / _continued_fraction(x + 1 - a, lambda k: (-k * (k - a), x + 2 * k + 1 - a))
 
 
-def _trimmed(values: Sequence[float]) -> tuple[list[float], int]:
+def _sort_and_cut(values: Sequence[float]) -> tuple[list[float], int]:
     """Return ascending values, and how many to cut at each end: a tenth, but at least one from three values on."""
     return sorted(values), ceil(len(values) / 10) if len(values) > 2 else 0
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean after cutting a tenth of the values at each end; from three values on, at least one at each end."""
-    ordered, cut = _trimmed(values)
+    """Return the mean after cutting a tenth of the values at each end, at least one each from three values on."""
+    ordered, cut = _sort_and_cut(values)
     return fmean(ordered[cut : len(ordered) - cut])
 
 
-def relative_errors(found: Mapping[int, Sequence[float]], centres: Mapping[int, float]) -> list[float]:
-    """Standard error of each centre (from winsorised values, as for a trimmed mean), as a share of it."""
+def relative_errors(values_by_level: Mapping[int, Sequence[float]], centres: Mapping[int, float]) -> list[float]:
+    """Return the standard error of each centre as a share of it, from winsorised values as for a trimmed mean."""
     spreads = {}
-    for level, values in found.items():
-        ordered, cut = _trimmed(values)
+    for level, values in values_by_level.items():
+        ordered, cut = _sort_and_cut(values)
         if len(values) >= 5:
             clipped = [min(max(value, ordered[cut]), ordered[-1 - cut]) for value in ordered]
             spreads[level] = stdev(clipped) / centres[level] / (1 - 2 * cut / len(values))
     if not spreads:
-        spreads = {level: stdev(each) / centres[level] for level, each in found.items() if len(each) > 1}
-    usual = median(spreads.values()) if spreads else 0.0
-    return [sqrt(max(spreads.get(level, usual), usual) ** 2 / len(values) + 0.03**2) for level, values in found.items()]
+        spreads = {
+            level: stdev(values) / centres[level] for level, values in values_by_level.items() if len(values) > 1
+        }
+    median_spread = median(spreads.values()) if spreads else 0.0
+    return [
+        sqrt(max(spreads.get(level, median_spread), median_spread) ** 2 / len(values) + 0.03**2)
+        for level, values in values_by_level.items()
+    ]
 
 
-def f_sf(statistic: float, freedom: int, rest: float) -> float:
-    """Probability that F with these degrees of freedom exceeds the statistic: an incomplete beta function."""
-    odds = freedom * statistic / rest
+def f_sf(statistic: float, freedom: int, denominator_freedom: float) -> float:
+    """Return the probability that F with these degrees of freedom exceeds the statistic: incomplete beta function."""
+    odds = freedom * statistic / denominator_freedom
     if odds <= 0:
         return 1.0
     if odds == inf:
         return 0.0
     x, y = 1 / (1 + odds), odds / (1 + odds)  # x + y = 1, each with all its digits
-    a, b = rest / 2, freedom / 2
-    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) - a * log1p(odds) + b * log(y))
+    a, b = denominator_freedom / 2, freedom / 2
+    factor = exp(lgamma(a + b) - lgamma(a) - lgamma(b) - a * log1p(odds) + b * log(y))
     if x < (a + 1) / (a + b + 2):  # where the continued fraction converges fast
-        return front / a * _beta_fraction(x, a, b)
-    return 1 - front / b * _beta_fraction(y, b, a)
+        return factor / a * _beta_fraction(x, a, b)
+    return 1 - factor / b * _beta_fraction(y, b, a)
 
 
 def t_sf(t: float, freedom: float) -> float:
-    """Probability that Student's t with these degrees of freedom exceeds t."""
+    """Return the probability that Student's t with these degrees of freedom exceeds t."""
     half = f_sf(t * t, 1, freedom) / 2
     return half if t >= 0 else 1 - half
 
 
 def t_isf(p: float, freedom: float) -> float:
-    """Return the t that is exceeded with probability p; infinite for p = 0. By bisection, to all digits."""
+    """Return the t that is exceeded with probability p, by bisection to all digits. Infinite for p = 0."""
     if p > 0.5:
         return -t_isf(1 - p, freedom)
     if p <= 0:
@@ -318,33 +329,33 @@ def t_isf(p: float, freedom: float) -> float:
 
 
 def binomial_sf(count: int, tries: int, share: float) -> float:
-    """Probability of ``count`` or more successes in that many tries, each with probability ``share``."""
+    """Return the probability of ``count`` or more successes in that many tries, each with probability ``share``."""
     if count <= 0:
         return 1.0
     if count > tries or share <= 0:
         return 0.0
     if share >= 1:
         return 1.0
-    freedom, rest = 2 * (tries - count + 1), 2 * count
-    return f_sf(rest * (1 - share) / (share * freedom), freedom, rest)
+    freedom, double_count = 2 * (tries - count + 1), 2 * count
+    return f_sf(double_count * (1 - share) / (share * freedom), freedom, double_count)
 
 
 def wilson(share: float, tries: float, z: float = Z95) -> tuple[float, float]:
-    """Wilson's interval (1927) of the true share, if ``share`` of these tries succeeded; (0, 1) without any.
+    """Return Wilson's interval (1927) of the true share if ``share`` of the tries succeeded. (0, 1) without tries.
 
-    ``z`` is the normal quantile of one side. Tries need not be whole: an overdispersed sample counts as fewer.
+    ``z`` is the normal quantile of one side. Tries may be fractional, because an overdispersed sample counts as fewer.
     """
     if tries <= 0:
         return 0.0, 1.0
     weight = z * z / tries
     middle = (share + weight / 2) / (1 + weight)
     half = z / (1 + weight) * sqrt(share * (1 - share) / tries + weight / 4 / tries)
-    # At the edges the formula is exactly 0 or 1, which rounding misses.
+    # At shares of 0 and 1 the exact limit is 0 or 1, which rounding would miss.
     return max(0.0, middle - half) if share > 0 else 0.0, min(1.0, middle + half) if share < 1 else 1.0
 
 
 def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:
-    """Probability of ``count`` or more marked ones among ``drawn`` of a whole: Fisher's exact test, one-sided.
+    """Return the probability of ``count`` or more marked ones among ``drawn``: Fisher's exact test, one-sided.
 
     Raises ValueError if more are drawn or marked than there are.
     """
@@ -355,13 +366,13 @@ def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:
         return 1.0
     if low > high:
         return 0.0
-    rest, mode = whole - marked, drawn * marked / whole
-    term = exp(_log_choices(marked, low) + _log_choices(rest, drawn - low) - _log_choices(whole, drawn))
-    if low < mode and term < 1e-250:  # the sum begins where doubles end: all below is less than they can tell
+    unmarked, mode = whole - marked, drawn * marked / whole
+    term = exp(_log_choices(marked, low) + _log_choices(unmarked, drawn - low) - _log_choices(whole, drawn))
+    if low < mode and term < 1e-250:  # the terms up to here are too small for a double, so the sum is 1
         return 1.0
     total = term
     for k in range(low, high):
-        term *= (marked - k) * (drawn - k) / ((k + 1) * (rest - drawn + k + 1))
+        term *= (marked - k) * (drawn - k) / ((k + 1) * (unmarked - drawn + k + 1))
         total += term
         if k > mode and term < total * 1e-17:
             break
@@ -379,11 +390,11 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
             return -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
         return m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
 
-    return 1 / _continued(1.0, term)
+    return 1 / _continued_fraction(1.0, term)
 
 
-def _continued(first: float, term: Callable[[int], tuple[float, float]]) -> float:
-    """first + a1 / (b1 + a2 / (b2 + ...)), by Lentz's method."""
+def _continued_fraction(first: float, term: Callable[[int], tuple[float, float]]) -> float:
+    """Return the continued fraction first + a1 / (b1 + a2 / (b2 + ...)), by Lentz's method."""
     value = c = first or 1e-300
     d = 0.0
     for k in range(1, 10_000):

@@ -18,7 +18,7 @@ from pytest_cloudbench.fleet.messages import make_plain
 from pytest_cloudbench.judge.metrics import Summary
 from pytest_cloudbench.judge.records import OpTable, values
 from pytest_cloudbench.judge.stats import rows_in_order
-from pytest_cloudbench.judge.steady import Lookout, Stable, amount_of, drift, steadiness, unsettled
+from pytest_cloudbench.judge.steady import Stable, SteadinessWatch, amount_of, describe_settling, drift, steadiness
 from pytest_cloudbench.load.engine.engine import Engine
 from pytest_cloudbench.load.messages import EndOfRun, Watched
 from pytest_cloudbench.model import Op, Outcome
@@ -78,7 +78,7 @@ class Decider:
     """The decision when a run may end. Agents report from different threads."""
 
     def __init__(self, until: Stable) -> None:
-        self._lookout, self._lock, self._is_over = Lookout(until), threading.Lock(), False
+        self._lookout, self._lock, self._is_over = SteadinessWatch(until), threading.Lock(), False
 
     def add_report(self, report: Watched) -> bool:
         """Take an agent's report. Return True once, when the run is to end."""
@@ -115,7 +115,7 @@ def describe_end(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: 
         end_ns: the end that the controller set, None if it set none.
     """
     ends_ns, amounts = _times_and_amounts(table, until.metric)
-    steady, doubt = steadiness(until, ends_ns, amounts), unsettled(until, ends_ns, amounts)
+    steady, doubt = steadiness(until, ends_ns, amounts), describe_settling(until, ends_ns, amounts)
     amounts_in_order = (
         amounts
         if until.metric in ("ops_per_s", "throughput")

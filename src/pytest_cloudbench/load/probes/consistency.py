@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.drivers.base import Counting, Driver, Preparing
-from pytest_cloudbench.judge.staleness import UNKNOWN, Glance, Settling, Trial, history_of, summarize_trials
+from pytest_cloudbench.judge.staleness import UNKNOWN, ObservedRead, Settling, Trial, history_of, summarize_trials
 from pytest_cloudbench.load.engine.engine import Budget, outcome_of
 from pytest_cloudbench.load.messages import LoadShape
 from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, Op, Outcome, UsageError, Verb, chunks
@@ -153,7 +153,7 @@ def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: flo
 
 
 def _parse_trial(plain: Mapping[str, Any]) -> Trial:
-    reads = tuple(Glance(start, end, observation) for start, end, observation in plain["reads"])
+    reads = tuple(ObservedRead(start, end, observation) for start, end, observation in plain["reads"])
     return Trial(plain["number"], plain["write_s"], reads, plain["problem"], plain["is_settled"])
 
 
@@ -257,7 +257,7 @@ class _Probe:
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
         glances = [
-            Glance(
+            ObservedRead(
                 read.start_s, read.end_s,
                 read.seen if read.seen.startswith(UNKNOWN)
                 else "" if read.seen == final and final not in overwritten and final.startswith("version")
@@ -295,9 +295,9 @@ class _Probe:
         since_ns: int,
         look: Callable[[], str],
         is_final: Callable[[str], bool] = lambda view: not view,
-    ) -> tuple[list[Glance], bool]:
+    ) -> tuple[list[ObservedRead], bool]:
         """Read again and again. Return the reads, and whether the file has settled to what ``is_final`` accepts."""
-        reads, settling = list[Glance](), Settling(self.settle_s, is_final)
+        reads, settling = list[ObservedRead](), Settling(self.settle_s, is_final)
         while not self.stop.is_set():
             start_ns = now_ns()
             wait_s = 0.0
@@ -309,7 +309,7 @@ class _Probe:
                     min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S),
                 )
             end_ns = now_ns()
-            read = Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, view)
+            read = ObservedRead((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, view)
             reads.append(read)
             settling.add(read)
             is_late = settling.stale_s > self.deadline_s or read.end_s > self.deadline_s + settling.needed_s

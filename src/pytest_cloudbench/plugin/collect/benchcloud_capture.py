@@ -27,9 +27,7 @@ class ExperimentCapture:
         self._capture: Capture | None = None
 
     def start(self) -> list[str]:
-        """Start capturing. Return notes on what differs from the settings, or why nothing is captured: the same on
-        every agent.
-        """
+        """Start capturing. Return notes, the same on every agent, on changed settings or why nothing is captured."""
         notes: list[str] = self._experiment.agent.once("capture:start", self._start_on_leader)
         return notes
 

@@ -35,8 +35,7 @@ class ConfigModule(pytest.Module):
     """A module whose test functions come from ``make_tests`` instead of from an imported file."""
 
     def make_tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
-        """Return the test functions of the file by name. Raises UsageError, which becomes a collection error of one
-        line.
+        """Return the test functions by name. Raises UsageError, which becomes a collection error of one line.
 
         A function may have the attribute ``line``: its line number in the file, from 0.
         """
@@ -48,7 +47,7 @@ class ConfigModule(pytest.Module):
         return [item for name, test in tests.items() for item in self._genfunctions(name, test)]
 
     def _getobj(self) -> ModuleType:
-        """Return a module that nobody imports.
+        """Return a module without importing one:
         https://docs.pytest.org/en/stable/reference/reference.html#pytest.Module.
         """
         module = ModuleType(self.path.stem.replace(".", "_"), f"Experiments of {self.path.name}")

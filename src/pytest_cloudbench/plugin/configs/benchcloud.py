@@ -299,9 +299,7 @@ class _TestReader:
         return self._choose_remote_path(params)
 
     def _choose_remote_path(self, params: Mapping[str, str]) -> dict[str, Any]:
-        """Return the remote folder or file. The first of these counts: ``remote_dir``, ``remote_filename``, the top
-        folder.
-        """
+        """Return the remote path: ``remote_dir``, else ``remote_filename``, else the top folder."""
         key = f"{_PARAMS_KEY}: remote_filename"
         remote_dir, remote_filename = params.get("remote_dir") or None, params.get("remote_filename")
         if remote_dir is not None:

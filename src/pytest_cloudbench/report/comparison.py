@@ -17,7 +17,7 @@ from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ran
 from pytest_cloudbench.report.table import column_of
 from pytest_cloudbench.results.suite import read_titles
 
-BEST, _AMONG, _DOUBTED = "*", "~", "?"
+BEST, _CLOSE_TO_BEST, _DOUBTED = "*", "~", "?"
 _LEGEND = "* best by 25 % or more (five runs: 10 %, rates: 1 point)   ~ closer to the best   ? has doubts, not compared"
 _EMPHASIZED = re.compile(r"\S+( %)?\*(?=\s|$)")
 
@@ -26,15 +26,15 @@ _REPEAT = re.compile(r"(#[a-z]+)-\d+$")
 
 _SHORTEST_NAME = 16
 _GAP = "  "
-_SHARE = 0.01
-_LEAST_RUNS = 5
-_OF_RUN = ("loss_rate", "ok_rate", "throttled", "failed", "corrupt", "response_p50", "response_p99", "first_byte_p50",
+_OK_RATE_MARGIN = 0.01
+_FEWEST_RUNS = 5
+_RUN_KEYS = ("loss_rate", "ok_rate", "throttled", "failed", "corrupt", "response_p50", "response_p99", "first_byte_p50",
            "throughput", "requests_per_op")  # fmt: skip
 _TITLES = {
     "ok_rate": "ok", "first_byte_p50": "1st byte ms", "throughput": "MB/s", "requests_per_op": "req/op",
 }  # fmt: skip
 _COUNTS = frozenset({"throttled", "failed", "corrupt"})
-_TWINS = {"response_p50": "lateness_p50", "response_p99": "lateness_p99"}
+_LATENESS_KEYS = {"response_p50": "lateness_p50", "response_p99": "lateness_p99"}
 
 
 class _Finding(Protocol):
@@ -80,7 +80,7 @@ class _Row:
     def candidate(self, key: str, best_ok_rate: float) -> Candidate:
         value = self.value(key)
         runs = self.numbers(key)
-        is_of_runs = len(runs) >= _LEAST_RUNS
+        is_of_runs = len(runs) >= _FEWEST_RUNS
         metric, exclusion = METRICS.get(key), ""
         ok_rate = self.info.get("ok_rate")
         if self.has_doubts:
@@ -88,7 +88,7 @@ class _Row:
         elif metric and metric.time_like:
             if self.info["time_scale"] != 1.0:
                 exclusion = "the time scale distorts times"
-            elif ok_rate is not None and ok_rate < best_ok_rate - _SHARE:
+            elif ok_rate is not None and ok_rate < best_ok_rate - _OK_RATE_MARGIN:
                 exclusion = "the others completed fewer operations"
         samples: Sequence[float] = runs if is_of_runs else self.findings[-1].spread.get(key, ())
         if key == "loss_rate" and not is_of_runs and not self._outcomes_tell_losses:
@@ -96,7 +96,7 @@ class _Row:
         return Candidate(
             value if isinstance(value, (int, float)) else None, samples, is_of_runs,
             any(note.startswith("this machine was busy") for note in self.info["notes"]),
-            self.info.get(_TWINS.get(key, "")) or 0.0, exclusion,
+            self.info.get(_LATENESS_KEYS.get(key, "")) or 0.0, exclusion,
         )  # fmt: skip
 
     @property
@@ -195,7 +195,7 @@ def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
                     marks += line[name_width:] + (_DOUBTED if row.has_doubts else "")
                 for line in remarks if indexes[-1] == len(keys) - 1 else ():
                     lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
-    if any(mark in marks for mark in (BEST, _AMONG, _DOUBTED)):
+    if any(mark in marks for mark in (BEST, _CLOSE_TO_BEST, _DOUBTED)):
         lines += ["", *textwrap.wrap(_LEGEND, width, subsequent_indent="  ")]
     for note in _emulation_notes(groups, names):
         lines += textwrap.wrap(f"note: {note}", width, subsequent_indent="  ")
@@ -270,11 +270,11 @@ def _column_keys(groups: Sequence[_Group]) -> list[str]:
     if columns:
         metrics = [key for key in columns if key in METRICS]
         return metrics or [key for key in columns if not all(_is_quoted(row, key) for row in rows)] or list(columns)
-    keys = [key for key in _OF_RUN if any(row.value(key) is not None for row in rows)]
+    keys = [key for key in _RUN_KEYS if any(row.value(key) is not None for row in rows)]
     if "loss_rate" in keys:
         keys.remove("ok_rate")
     if all(row.info.get("threads") is None for row in rows) and "throughput" in keys:
-        keys.remove("throughput")  # an open loop sets it
+        keys.remove("throughput")  # the arrival process of an open loop determines it
     return [key for key in keys if key not in _COUNTS or any(row.value(key) for row in rows)]
 
 
@@ -298,7 +298,7 @@ def _cell_texts(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], li
         for key in keys:
             mark, ranking = " ", ranked.get(key)
             if ranking and row.provider in ranking.leaders and ranking.verdict in ("best", "among the best"):
-                mark = BEST if ranking.verdict == "best" else _AMONG
+                mark = BEST if ranking.verdict == "best" else _CLOSE_TO_BEST
             texts.append(column_of(key)[2](row.value(key)) + mark)
         cells.append(texts)
     close, unjudged = dict[str, list[str]](), dict[str, list[str]]()

@@ -16,16 +16,16 @@ from typing import Any
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import oplog
 
-_WIDTH = 0.01
+_CLASS_WIDTH = 0.01
 _SHORTEST_S = 1e-6
-_ROUNDING = 1e-11
+_WEIGHT_TOLERANCE = 1e-11
 """The tolerance for sums of weights, relative to their total."""
-MOST_PARTS, _FINE = 100, 4000
+MOST_PARTS, _FINE_PARTS = 100, 4000
 """The largest number of parts of a run in a drawing, and the number of finer parts for finding silences."""
 
 _OPS_PER_PART, _LEAST_PARTS = 8, 10
 
-WAITING, MOST_SILENCES = 2, 20
+FEWEST_WAITING, MOST_SILENCES = 2, 20
 _SHORTEST_SILENCE_S = 0.25
 _SILENT_TIMES = 5.0
 """In a silence, no operation ends for a quarter of a second and five median response times, while two or more wait."""
@@ -48,7 +48,7 @@ class Histogram:
 
     def add(self, value: float, weight: float = 1) -> None:
         """Count one value, which represents ``weight`` operations."""
-        class_number = floor(log(value if value > _SHORTEST_S else _SHORTEST_S) / _WIDTH)
+        class_number = floor(log(value if value > _SHORTEST_S else _SHORTEST_S) / _CLASS_WIDTH)
         self.counts[class_number] = self.counts.get(class_number, 0) + weight
         self.total += weight
         self.value_count += 1
@@ -62,7 +62,7 @@ class Histogram:
 
     def value_at(self, share: float) -> float | None:
         """Return the smallest value that at least this share of all does not exceed, or None if there are no values."""
-        threshold, reached = (share - _ROUNDING) * self.total, 0.0
+        threshold, reached = (share - _WEIGHT_TOLERANCE) * self.total, 0.0
         for class_number in sorted(self.counts):
             reached += self.counts[class_number]
             if reached >= threshold:
@@ -78,7 +78,7 @@ class Histogram:
 
 
 def _class_middle(class_number: int) -> float:
-    return exp((class_number + 0.5) * _WIDTH)
+    return exp((class_number + 0.5) * _CLASS_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,11 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
     first_ns, last_ns, ops = _time_extent(paths)
     if not ops or last_ns <= first_ns:
         return None
-    span_s, fine_ns, parts = (last_ns - first_ns) / 1e9, (last_ns - first_ns) / _FINE, part_count(ops)
+    span_s, fine_ns, parts = (last_ns - first_ns) / 1e9, (last_ns - first_ns) / _FINE_PARTS, part_count(ops)
     response = [Histogram() for _ in range(parts)]
     outcomes: list[dict[str, int]] = [{} for _ in range(parts)]
-    ended, waiting_changes = array("q", bytes(8 * _FINE)), array("q", bytes(8 * (_FINE + 1)))
-    last_fine, ok = _FINE - 1, Outcome.OK.value
+    ended, waiting_changes = array("q", bytes(8 * _FINE_PARTS)), array("q", bytes(8 * (_FINE_PARTS + 1)))
+    last_fine, ok = _FINE_PARTS - 1, Outcome.OK.value
     for block in _read_blocks(paths):
         times = zip(*(block[name] for name in ("scheduled_ns", "end_ns", "outcome")), strict=True)
         for scheduled_ns, end_ns, outcome in times:
@@ -171,7 +171,7 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
             ended[end] += 1
             waiting_changes[due] += 1
             waiting_changes[end + 1] -= 1
-            part = due * parts // _FINE
+            part = due * parts // _FINE_PARTS
             counts = outcomes[part]
             counts[outcome] = counts.get(outcome, 0) + 1
             if outcome == ok:
@@ -213,7 +213,7 @@ def _find_silences(
     silences: list[Silence] = []
     waiting, begin, fewest = 0, 0, 0
     for index, ends in enumerate([*ended, 1]):
-        if ends == 0 and waiting + waiting_changes[index] >= WAITING:
+        if ends == 0 and waiting + waiting_changes[index] >= FEWEST_WAITING:
             fewest = (
                 waiting + waiting_changes[index] if begin == index else min(fewest, waiting + waiting_changes[index])
             )

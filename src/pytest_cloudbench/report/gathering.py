@@ -180,11 +180,11 @@ def gather_runs(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered
             gathered.left_out.append(str(error))
             continue
         run = PageRun(path.name, stored_ms, format_commit(commit))
-        results_folder = (
-            path.parent.parent.parent / RESULTS / path.parent.name
-        )  # runs in .benchmarks, records in results
+        # Runs in .benchmarks have their records in results.
+        results_folder = path.parent.parent.parent / RESULTS / path.parent.name
         folders = [path.parent, path.parent.parent, *records, results_folder]
-        own_entries = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
+        # Entries with cells are rows of a published table.
+        own_entries = [entry for entry in entries if "cells" not in entry.info]
         for entry in own_entries:
             stored_name = entry.info.get("experiment")
             experiment = stored_name if isinstance(stored_name, str) else _experiment_name(entry)

@@ -23,7 +23,7 @@ from pytest_cloudbench.results.points import Point
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _MOST_BARS = 40
-_USUAL = (
+_USUAL_METRICS = (
     "response_p50", "response_p95", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate",
 )  # fmt: skip
 _SHORT_COMMIT = 10
@@ -68,9 +68,10 @@ def _render_bars(values: Sequence[float | None], *, plain: bool) -> str:
 
 def main_metric(index: Index, test: str) -> str:
     """Return the first metric for which a test has a value, preferably a usual one."""
-    names = dict.fromkeys([*_USUAL, *METRICS])
+    names = dict.fromkeys([*_USUAL_METRICS, *METRICS])
     return next(
-        (name for name in names if any(point.value is not None for point in index.series(test, name))), _USUAL[0]
+        (name for name in names if any(point.value is not None for point in index.series(test, name))),
+        _USUAL_METRICS[0],
     )
 
 
@@ -270,7 +271,7 @@ def render_side_by_side(index: Index, chosen: Sequence[RunRow], metrics: Sequenc
     if len({run.emulated for run in chosen}) > 1:
         lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]
     for test in index.tests():
-        points_by_metric = {name: _points_by_run(index, test, name, places) for name in [*metrics] or _USUAL}
+        points_by_metric = {name: _points_by_run(index, test, name, places) for name in [*metrics] or _USUAL_METRICS}
         known_metrics = {
             name
             for name, points in points_by_metric.items()
@@ -354,7 +355,7 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
     comparisons = [entry for entry in entries if _is_comparison(entry)]
     entries = [entry for entry in entries if entry not in comparisons]
-    all_metrics = dict.fromkeys([*_USUAL, *METRICS])
+    all_metrics = dict.fromkeys([*_USUAL_METRICS, *METRICS])
     names = [*metrics] or [
         name for name in all_metrics if _is_shown(name) and any(name in entry.info for entry in entries)
     ]
@@ -378,7 +379,7 @@ def _is_comparison(entry: EntryRow) -> bool:
 
 
 def _is_shown(name: str) -> bool:
-    return name in _USUAL or bool(METRICS[name].column) or METRICS[name].of is None
+    return name in _USUAL_METRICS or bool(METRICS[name].column) or METRICS[name].of is None
 
 
 def _finite_value(entry: EntryRow, name: str) -> float | None:

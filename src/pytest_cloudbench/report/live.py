@@ -21,9 +21,9 @@ WINDOW_S = 10.0
 """The period before now for which rates, percentiles and lateness are computed."""
 
 _REDRAW_S = 1.0
-_SILENT_S = 5.0
+_LONGEST_SILENCE_S = 5.0
 """An agent without a report for this long is not counted as alive. Agents report four times a second."""
-_LEAST_S = 2.0
+_SHORTEST_RATE_S = 2.0
 """The remaining time is not estimated from a rate over a shorter time."""
 
 
@@ -268,7 +268,7 @@ class Meter:
             rate = 0.0
         sample = sorted((value, report.weight) for report in self._recent for value in report.sample_s)
         late_s = max((report.late_s for report in self._recent if report.late_s is not None), default=None)
-        alive = sum(heard_ns >= now_ns - _SILENT_S * 1e9 for heard_ns in self._heard_ns.values())
+        alive = sum(heard_ns >= now_ns - _LONGEST_SILENCE_S * 1e9 for heard_ns in self._heard_ns.values())
         return Progress(
             run.nodeid, done, throttled, failed, run.planned, alive, elapsed_s, rate,
             _weighted_percentile(sample, 0.99), _weighted_percentile(sample, 0.5), late_s,
@@ -290,7 +290,7 @@ def _remaining_s(run: _Run, done: int, elapsed_s: float, rate_per_s: float | Non
     """Return the remaining planned time. When it is over, estimate the remaining time from the recent rate."""
     if run.planned_s > elapsed_s and run.planned_s - elapsed_s > 1:
         return run.planned_s - elapsed_s
-    if not rate_per_s or elapsed_s < _LEAST_S:
+    if not rate_per_s or elapsed_s < _SHORTEST_RATE_S:
         return None
     return max(0.0, (run.planned - done) / rate_per_s)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.report.digest import (
+    FEWEST_WAITING,
     MOST_PARTS,
     MOST_SILENCES,
-    WAITING,
     Digest,
     Histogram,
     Silence,
@@ -24,7 +24,7 @@ from pytest_cloudbench.report.digest import (
 from pytest_cloudbench.report.live import AgentReport
 from pytest_cloudbench.report.svg import SERIES
 
-_LEAST_PART_S = 1.0
+_SHORTEST_PART_S = 1.0
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class LiveDigest:
 
     def __init__(self, start_ns: int) -> None:
         self._start_ns = start_ns
-        self._parts, self._part_s = list[_Part](), _LEAST_PART_S
+        self._parts, self._part_s = list[_Part](), _SHORTEST_PART_S
         self._overall, self._ops, self._last_s = Histogram(), 0, 0.0
         self._heard_s, self._waiting = dict[str, float](), dict[str, int]()
         self._silences = list[Silence]()
@@ -121,7 +121,7 @@ class LiveDigest:
             return
         former = report.in_flight if self._silent_s is None else self._waiting.get(report.agent, report.in_flight)
         self._waiting[report.agent] = min(former, report.in_flight)
-        is_silent = sum(self._waiting.values()) >= WAITING
+        is_silent = sum(self._waiting.values()) >= FEWEST_WAITING
         if is_silent and self._silent_s is None:
             self._silent_s = self._last_s
         elif not is_silent:
@@ -131,7 +131,7 @@ class LiveDigest:
         """Return the silence that lasts until then, if there is one. ``digest`` drops those that are too short."""
         if self._silent_s is None or to_s - self._silent_s < shortest_silence_s(None):
             return []
-        return [Silence(self._silent_s, to_s, max(WAITING, sum(self._waiting.values())))]
+        return [Silence(self._silent_s, to_s, max(FEWEST_WAITING, sum(self._waiting.values())))]
 
     def _end_silence(self, to_s: float) -> None:
         if self._silent_s is not None:

@@ -17,7 +17,7 @@ ANSWERS = {"broken": "Broken", "unknown": "Unknown", "inconclusive": "Inconclusi
 MARKS = {"met": "\u2713 met", "broken": "\u2717 broken", "unknown": "? unknown", "inconclusive": "? inconclusive",
          "note": "\u2013 no baseline"}  # fmt: skip
 
-_OF_GATE = frozenset({"met", "broken", "inconclusive"})
+_GATE_ANSWERS = frozenset({"met", "broken", "inconclusive"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,6 @@ def _expectation_claims(measurement: Measurement) -> Iterator[ClaimOutcome]:
 def gate_claims(measurement: Measurement) -> Iterator[ClaimOutcome]:
     """Yield the lines of the regression gate, each with the gate's answer."""
     answer, lines = measurement.info["gate"].get("answer"), measurement.info["gate"].get("lines")
-    if isinstance(answer, str) and answer in _OF_GATE:
+    if isinstance(answer, str) and answer in _GATE_ANSWERS:
         lines_told = [str(line) for line in lines] if isinstance(lines, list) else []
         yield from (ClaimOutcome(answer, line, measurement) for line in lines_told or [f"gate {answer}"])

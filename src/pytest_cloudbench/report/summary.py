@@ -18,7 +18,7 @@ from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
 from pytest_cloudbench.report.table import OPERATION_TITLES, column_of, operation_rows
 
-_OF_RUN = (
+_RUN_KEYS = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p95", "response_p99",
     "lateness_p99",
 )  # fmt: skip
@@ -165,7 +165,7 @@ def _comparison_table(entries: Sequence[_Entry]) -> Iterator[str]:
 def _column_keys(info: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
     if metrics:
         return tuple(metrics)
-    keys = _OF_RUN if "operation" in info else [key for key in info if key in METRICS]
+    keys = _RUN_KEYS if "operation" in info else [key for key in info if key in METRICS]
     return tuple(key for key in keys if key in info)[:_MOST_COLUMNS]
 
 

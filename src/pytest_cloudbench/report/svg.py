@@ -18,7 +18,7 @@ from pytest_cloudbench.report.scales import Scale
 SERIES = 8
 """The number of series with their own colour, dash and marker."""
 
-_CHARACTER = 6.3
+_CHARACTER_WIDTH = 6.3
 """Mean width of a character of the labels, in the drawing's units. Wide East Asian characters are twice as wide."""
 
 _Point = tuple[float, float]
@@ -34,7 +34,7 @@ def printable(text: object) -> str:
 
 def text_width(text: str) -> float:
     """Return the approximate width of a label in the drawing's units."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text) * _CHARACTER
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text) * _CHARACTER_WIDTH
 
 
 def shorten_text(text: object, room: float) -> str:
@@ -42,7 +42,7 @@ def shorten_text(text: object, room: float) -> str:
     shown = printable(text)
     if text_width(shown) <= room:
         return shown
-    half = max(2, int(room / _CHARACTER / 2) - 1)
+    half = max(2, int(room / _CHARACTER_WIDTH / 2) - 1)
     while half > 2 and text_width(shown[:half] + "\u2026" + shown[-half:]) > room:
         half -= 1
     return f"{shown[:half]}\u2026{shown[-half:]}"

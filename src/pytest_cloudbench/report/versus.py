@@ -19,7 +19,7 @@ _USUAL_METRICS = (
 )  # fmt: skip
 """The metrics that are always shown. The others are shown with -v."""
 
-_OTHER_FORM = (LookupError, TypeError, ValueError, AttributeError)
+_UNKNOWN_FORM = (LookupError, TypeError, ValueError, AttributeError)
 _SAME = "no difference"
 _ENDLESS = 10.0
 """An interval that ends above 1,000 % is shown without an end."""
@@ -44,7 +44,7 @@ def render_stored(name: str, info: Mapping[str, Any], width: int) -> list[str]:
     """Return the same lines for an entry of a stored run, and the lines of the gate. Entries are not trusted."""
     try:
         lines = _comparison_lines(name, info, width)
-    except _OTHER_FORM:
+    except _UNKNOWN_FORM:
         lines = ["", name, "  its comparison has another form, and is not shown"]
     gate = info.get("gate")
     gate_lines = gate.get("lines") if isinstance(gate, Mapping) else None
@@ -92,7 +92,7 @@ def comparison_cells(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a stored comparison as rows below ``TITLES``, or no rows if its form is unknown."""
     try:
         return list(_metric_rows(comparison, is_verbose=False).values())
-    except _OTHER_FORM:
+    except _UNKNOWN_FORM:
         return []
 
 
@@ -109,7 +109,7 @@ def comparison_remarks(comparison: Mapping[str, Any]) -> list[str]:
     try:
         efforts = (_effort_needed(name, comparison) for name in _metric_rows(comparison, is_verbose=False))
         return [_headline(comparison), *(effort for effort in efforts if effort)]
-    except _OTHER_FORM:
+    except _UNKNOWN_FORM:
         return []
 
 
@@ -138,7 +138,7 @@ def _format_change(difference: Mapping[str, Any]) -> str:
         return "-"
     unit = " points" if difference["is_points"] else " %"
     low, high = _format_percent(difference["low"], "-inf"), _format_percent(difference["high"], "+inf")
-    if (low, high) == ("-100.0", "+inf") and not difference["is_points"]:  # a ratio between nothing and anything
+    if (low, high) == ("-100.0", "+inf") and not difference["is_points"]:  # an interval without information
         low = high = "-"
     return f"{_format_percent(difference['change'], '')}{unit} [{low}, {high}]"
 

@@ -20,9 +20,16 @@ from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 from pytest_cloudbench.results.suite import Curve
 
-_ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
-_TITLES = {"tue": "traffic usage efficiency", "size_bytes": "size of the file"}
-_ID_LIKE = frozenset({"service", "client"})
+_UNIT_SUFFIXES = (
+    ("_kbit_per_s", ", kbit/s"),
+    ("_kb", ", kB"),
+    ("_mb", ", MB"),
+    ("_ms", ", ms"),
+    ("_bytes", ""),
+    ("_s", ""),
+)
+_AXIS_TITLES = {"tue": "traffic usage efficiency", "size_bytes": "size of the file"}
+_SUBJECT_KEYS = frozenset({"service", "client"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,7 @@ def _group_into_lines(row: Curve, members: Sequence[Measurement]) -> dict[str, l
     others = [
         name
         for name in [*names, "operation"]
-        if name not in {row.x, *_ID_LIKE} and _needs_own_lines(row, name, members)
+        if name not in {row.x, *_SUBJECT_KEYS} and _needs_own_lines(row, name, members)
     ]
     # Of parameters that always have equal values, one is enough for the names of lines.
     others = list(
@@ -261,9 +268,9 @@ def value_format(key: str) -> Callable[[float], str]:
 
 def _axis_title(key: str) -> str:
     """Return the title of an axis. It names the unit unless the labels do."""
-    if key in _TITLES:
-        return _TITLES[key]
-    for end, unit in _ENDS:
+    if key in _AXIS_TITLES:
+        return _AXIS_TITLES[key]
+    for end, unit in _UNIT_SUFFIXES:
         if key.endswith(end):
             return key.removesuffix(end).replace("_", " ") + unit
     return key.replace("_", " ")

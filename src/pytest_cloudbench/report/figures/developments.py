@@ -37,15 +37,15 @@ class _Panel:
     metric: str
     course: history.Course
     check: Check
-    broken: frozenset[int] = frozenset()
+    broken_runs: frozenset[int] = frozenset()
 
-    def margin(self, page_runs: Sequence[int]) -> tuple[int, int, float, float] | None:
+    def margin_band(self, page_runs: Sequence[int]) -> tuple[int, int, float, float] | None:
         """Return the band of values that the gate accepts: first run, end run, lowest value, highest value.
 
         It begins at the median before the runs of this page.
         """
         last_before = page_runs[0] - 1 if page_runs and page_runs[0] else len(self.course.points) - 1
-        level = next((segment for segment in self.levels if segment[0] <= last_before < segment[1]), None)
+        level = next((segment for segment in self.median_levels if segment[0] <= last_before < segment[1]), None)
         if level is None or not self.check.margin or self.check.kind not in ("level", "rate"):
             return None
         first, end, value = level
@@ -54,33 +54,33 @@ class _Panel:
         return first, max([end, *(index + 1 for index in page_runs)]), min(value, edge), max(value, edge)
 
     @property
-    def known(self) -> list[tuple[int, float]]:
+    def known_values(self) -> list[tuple[int, float]]:
         return [(index, point.value) for index, point in enumerate(self.course.points) if point.value is not None]
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def value_range(self) -> tuple[float, float]:
         """The ends of the axis. Runs that do not count are ignored, so that an outlier does not flatten the others."""
-        counted = [value for index, value in self.known if not self.course.points[index].fit]
-        values = counted if len({*counted}) > 1 else [value for _, value in self.known]
+        counted = [value for index, value in self.known_values if not self.course.points[index].fit]
+        values = counted if len({*counted}) > 1 else [value for _, value in self.known_values]
         return min(values), max(values)
 
     @property
-    def beyond(self) -> frozenset[int]:
+    def outlying_runs(self) -> frozenset[int]:
         """The indexes of the runs whose values are beyond the axis."""
-        low, high = self.reach
-        return frozenset(index for index, value in self.known if not low <= value <= high)
+        low, high = self.value_range
+        return frozenset(index for index, value in self.known_values if not low <= value <= high)
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         return self.metric.replace("_", " ")
 
     @property
-    def head(self) -> str:
+    def column_title(self) -> str:
         unit = METRICS[self.metric].unit if self.metric in METRICS else ""
         return f"{self.metric}, {unit}" if unit else self.metric
 
     @property
-    def text(self) -> Callable[[float], str]:
+    def value_text(self) -> Callable[[float], str]:
         return value_format(self.metric)
 
     @property
@@ -89,7 +89,7 @@ class _Panel:
         return [(self.course.points[index], change) for index, change in self.course.changes]
 
     @property
-    def levels(self) -> list[tuple[int, int, float]]:
+    def median_levels(self) -> list[tuple[int, int, float]]:
         """The medians of the runs that count between changes, each as first run, end run and value."""
         ends = [0, *(index for index, _ in self.course.changes), len(self.course.points)]
         levels = []
@@ -117,13 +117,13 @@ def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | 
         panels.append(_Panel(metric, course, check, _broken_runs(measurement, course, earlier)))
     if not panels:
         return None
-    runs = max(len(panel.known) for panel in panels)
+    runs = max(len(panel.known_values) for panel in panels)
     if runs < LEAST_RUNS:
         needed = f"{LEAST_RUNS} runs under these conditions are needed, found {runs}"
         return f"{measurement.subject}: no history is drawn: {needed}"
-    drawn = [panel for panel in panels if len({value for _, value in panel.known}) > 1]
-    constant_panels = [panel for panel in panels if len(panel.known) >= LEAST_RUNS and panel not in drawn]
-    constants = "; ".join(f"{panel.words} {panel.text(panel.known[0][1])}" for panel in constant_panels)
+    drawn = [panel for panel in panels if len({value for _, value in panel.known_values}) > 1]
+    constant_panels = [panel for panel in panels if len(panel.known_values) >= LEAST_RUNS and panel not in drawn]
+    constants = "; ".join(f"{panel.title} {panel.value_text(panel.known_values[0][1])}" for panel in constant_panels)
     constant_remark = f"The same in each of {runs} runs: {constants}." if constants else ""
     if not drawn:
         return f"{measurement.label}, {measurement.subject}: no history is drawn. {constant_remark}"
@@ -181,25 +181,25 @@ def _build_figure(
     points = panels[0].course.points
     names = {place: run.name for place, run in earlier.runs.items()} | {"": measurement.run.name}
     page_runs = [index for index, point in enumerate(points) if point.run in stored_runs]
-    page_runs = page_runs if len(page_runs) < len(points) else []  # all are of this page: none stands out
+    page_runs = page_runs if len(page_runs) < len(points) else []  # if all runs are of this page, the band says nothing
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"History, {measurement.label}, {measurement.subject}", description)
-        legend = [*_LEGEND, *([_BROKEN] if any(panel.broken for panel in panels) else [])]
-        legend += [_MARGIN] if any(panel.margin(page_runs) for panel in panels) else []
+        legend = [*_LEGEND, *([_BROKEN] if any(panel.broken_runs for panel in panels) else [])]
+        legend += [_MARGIN] if any(panel.margin_band(page_runs) for panel in panels) else []
         top = canvas.draw_legend(6, 14, [*legend, *([("band", "this page")] if page_runs else [])], width - 4) + 34
         x = Categories([history.format_day(point.time_ms)[:10] for point in points])
         for panel in panels:
             plane = Plane(canvas, x, _value_scale(panel), 66, top, width - 14, top + _PANEL_HEIGHT)
             is_last = panel is panels[-1]
-            plane.draw_axes("runs, the latest on the right" if is_last else "", panel.words, x_labels=is_last)
+            plane.draw_axes("runs, the latest on the right" if is_last else "", panel.title, x_labels=is_last)
             _draw_panel(plane, panel, page_runs, names)
             top = plane.bottom + _PANEL_GAP
         canvas.height = top - _PANEL_GAP + 42
         return canvas
 
     description = " ".join(_describe_history(panels, names, constant_remark))
-    head = ["run", "time (UTC)", "commit", *(panel.head for panel in panels), "remark"]
+    head = ["run", "time (UTC)", "commit", *(panel.column_title for panel in panels), "remark"]
     rows = [
         [
             names[point.run], history.format_day(point.time_ms), point.commit[:10] or None,
@@ -219,11 +219,11 @@ def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], consta
     uncounted = sum(any(panel.course.points[index].fit for panel in panels) for index in range(len(points)))
     if uncounted:
         edge_remark = (
-            "; what is beyond the others is drawn at the edge" if any(panel.beyond for panel in panels) else ""
+            "; what is beyond the others is drawn at the edge" if any(panel.outlying_runs for panel in panels) else ""
         )
         yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge_remark}."
     changes = [
-        f"{panel.words}: {history.describe_change(first, change, panel.metric, names[first.run])}"
+        f"{panel.title}: {history.describe_change(first, change, panel.metric, names[first.run])}"
         for panel in panels for first, change in panel.changes
     ]  # fmt: skip
     yield (
@@ -239,43 +239,43 @@ def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], consta
 def _run_remark(index: int, panels: Sequence[_Panel], *, is_of_page: bool) -> str:
     """Return the remarks on a run: whether it is of this page, why it does not count, which changes begin with it."""
     remarks = ["this page"] if is_of_page else []
-    remarks += ["broken, said the gate"] if any(index in panel.broken for panel in panels) else []
+    remarks += ["broken, said the gate"] if any(index in panel.broken_runs for panel in panels) else []
     remarks += dict.fromkeys(panel.course.points[index].fit for panel in panels if panel.course.points[index].fit)
     remarks += [
-        f"first run after a change of {panel.words}"
+        f"first run after a change of {panel.title}"
         for panel in panels for first, _ in panel.course.changes if first == index
     ]  # fmt: skip
     return "; ".join(remarks)
 
 
 def _value_scale(panel: _Panel) -> Scale:
-    low, high = panel.reach
+    low, high = panel.value_range
     if low > 0 and high / low >= 30:
-        return Log(low * 0.8, high * 1.25, panel.text)
-    return Linear(low, high, panel.text)
+        return Log(low * 0.8, high * 1.25, panel.value_text)
+    return Linear(low, high, panel.value_text)
 
 
 def _draw_panel(plane: Plane, panel: _Panel, page_runs: Sequence[int], names: Mapping[str, str]) -> None:
     """Draw one metric. The band of this page's runs is drawn first, then levels, runs and changes on top of it."""
-    points, canvas, beyond = panel.course.points, plane.canvas, panel.beyond
+    points, canvas, beyond = panel.course.points, plane.canvas, panel.outlying_runs
     for index in page_runs:
         left, right = plane.canvas_x(index - 0.5), plane.canvas_x(index + 0.5)
         tip = f"this page: {format_metric(points[index].value, panel.metric)}"
         canvas.draw_box(left, plane.top, max(3.0, right - left), plane.bottom - plane.top, "band", tip)
-    if (band := panel.margin(page_runs)) is not None:
+    if (band := panel.margin_band(page_runs)) is not None:
         first, end, low, high = band
         plane.draw_bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
-    for first, end, level in panel.levels:
+    for first, end, level in panel.median_levels:
         plane.draw_line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
-    special = {index for index, _ in panel.known if points[index].fit} | panel.broken
-    plane.draw_dots([(index, value) for index, value in panel.known if index not in special], "points")
-    for index, value in panel.known:
+    special = {index for index, _ in panel.known_values if points[index].fit} | panel.broken_runs
+    plane.draw_dots([(index, value) for index, value in panel.known_values if index not in special], "points")
+    for index, value in panel.known_values:
         if index in special:
             texts = [format_metric(value, panel.metric), points[index].fit]
-            texts += ["broken, said the gate"] if index in panel.broken else []
+            texts += ["broken, said the gate"] if index in panel.broken_runs else []
             tip = f"{names[points[index].run]}: {', '.join(filter(None, texts))}"
             tip += "; drawn at the edge" if index in beyond else ""
-            plane.draw_dot(index, value, 6 if index in panel.broken else 4, tip)
+            plane.draw_dot(index, value, 6 if index in panel.broken_runs else 4, tip)
     for number, (index, _) in enumerate(panel.course.changes):
         plane.draw_rule(x=index - 0.5, label=_change_label(points[index]), label_line=number % 3 - 1)
 

@@ -110,7 +110,7 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
         for silence in digest.silences:
             tip = f"nothing ended from {silence.from_s:.2f} to {silence.to_s:.2f} s, {silence.waiting} or more waited"
             wide = max(1.5, upper.canvas_x(silence.to_s) - upper.canvas_x(silence.from_s))
-            for plane in (upper, lower):  # not across the legend between them
+            for plane in (upper, lower):  # a box across both would cover the legend
                 canvas.draw_box(
                     plane.canvas_x(silence.from_s), plane.top, wide, plane.bottom - plane.top, "silence", tip
                 )

@@ -55,7 +55,7 @@ def _store_results(config: pytest.Config, folder: Path) -> None:
 
 
 def is_adopted(config: pytest.Config) -> bool:
-    """Return whether this run is one of load suites."""
+    """Return whether ``adopt`` or ``adopt_files`` was called: this is a run of load suites."""
     return _ADOPTED in config.stash
 
 

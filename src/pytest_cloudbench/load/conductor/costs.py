@@ -169,7 +169,7 @@ class Spending:
         self._spent_usd, self._agreed = 0.0, set[str]()
 
     def check(self, accounts: Iterable[str]) -> None:
-        """Raise UsageError if the user has not agreed to use real accounts, and cannot be request."""
+        """Raise UsageError if the user has not agreed to use real accounts, and cannot be asked."""
         if not self.is_agreed and self._asker() is None:
             names = ", ".join(dict.fromkeys(map(_account_name, accounts)))
             raise UsageError(

@@ -40,7 +40,7 @@ def start_counting(requests: Iterable[Start]) -> TcpCounter:
 
 
 def stop_counting(counter: TcpCounter) -> Carried:
-    """Return the bytes of the clients' connections. This package's own requests for a sign of life are left out."""
+    """Return the bytes of the clients' connections, without this package's own checks that a service still answers."""
     from pytest_cloudbench.services.child import OWN_QUESTIONS
 
     return counter.stop(OWN_QUESTIONS)

@@ -1,7 +1,7 @@
-"""Estimates what tests would do to a provider, without a connection, a service or a file.
+"""The estimate of tests' work at a provider, without a connection, a service or a file.
 
-What may live here: an experiment that only counts what its test asks for, and the texts about it. A test goes on with
-results as if everything had gone well. Where it needs more than that, the estimate is the least that it does.
+What may live here: an experiment that only counts the operations of its test, and the texts about it. A test goes on
+with results as if every operation had succeeded. Where it needs more, the estimate is a minimum.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from pytest_cloudbench.report.quantities import format_bytes, format_seconds
 from pytest_cloudbench.workload.arrival import Closed, plan
 from pytest_cloudbench.workload.payload import Generator
 
-_SUPPOSED = {"fraction": (0.0, 1.0), "s": (0.1, 0.1)}
-"""A metric of this unit where all goes well: one that should be low, and one that should be high."""
+_IDEAL_VALUES = {"fraction": (0.0, 1.0), "s": (0.1, 0.1)}
+"""The values of metrics with this unit if all goes well: one that should be low, and one that should be high."""
 
-_MOST_OPS = 10_000
-"""A test that looks at each operation's times is shown no more of them."""
+_MAX_OPS_SHOWN = 10_000
+"""The most operations whose times a test gets."""
 
-_MOST_RUNS = 1000
-"""A test that goes on until something is measured would never end."""
+_MAX_RUNS = 1000
+"""The most runs of a test. One that goes on until a result changes would never end."""
 
 INDENT = 14
-"""Where the texts of an estimate begin."""
+"""The column at which the texts of an estimate begin."""
 
 _NO_ACCOUNT = "none: no account is used"
 
 
 class NotForeseen(CloudbenchError):
-    """A test needs something that only a run can tell it."""
+    """A test needs a value that only a run can give."""
 
 
 class AgentWithoutFleet(Agent):
-    """The one agent of an estimate: nobody else is asked for anything."""
+    """The only agent of an estimate, without a controller."""
 
     def __init__(self) -> None:
         super().__init__("main", lambda message: None)
@@ -63,7 +63,7 @@ class AgentWithoutFleet(Agent):
 
 
 class UnconnectedDriver:
-    """A driver of which only its declared capabilities are known."""
+    """A driver that knows only its declared capabilities."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = leaves
@@ -79,16 +79,16 @@ class UnconnectedDriver:
 
 @dataclass(slots=True)
 class Estimate:
-    """What one test would do.
+    """The estimated work of one test.
 
     Attributes:
         nodeid, provider: of the test.
         work: operations and bytes of all its runs.
         space_bytes: the most that its files take at one time.
-        least_s: how long it takes, as far as it decides that itself.
-        runs: how many runs were counted.
-        is_paced: whether the times of all operations are given; otherwise some begin when others end.
-        reason: why there may be more, or nothing at all; empty if the test came to its end.
+        least_s: the shortest time that it takes, by its own schedule.
+        runs: the number of counted runs.
+        is_paced: whether the times of all operations are fixed. Otherwise some begin when others end.
+        reason: the reason if there may be more work, or none at all. Empty if the test came to its end.
     """
 
     nodeid: str
@@ -101,7 +101,7 @@ class Estimate:
     reason: str = ""
 
     def add(self, work: Work, kept_bytes: int, least_s: float, *, is_paced: bool) -> None:
-        """Add a run, while earlier ones keep so many bytes at the provider."""
+        """Add a run, while earlier runs keep ``kept_bytes`` at the provider."""
         self.runs += 1
         self.work += work
         self.space_bytes = max(self.space_bytes, kept_bytes + work.up_bytes)
@@ -111,33 +111,33 @@ class Estimate:
 
 @dataclass(slots=True)
 class CountingExperiment(Experiment):
-    """An experiment whose runs are counted, and not done."""
+    """An experiment whose runs are only counted."""
 
     estimate: Estimate = field(default_factory=lambda: Estimate("", ""))
-    _space: dict[str, int] = field(default_factory=dict)
+    _kept_bytes: dict[str, int] = field(default_factory=dict)
 
     def run(
         self, load: Load | Generator | None = None, entry: EntryOptions | None = None, **keywords: Unpack[RunKeywords]
     ) -> Result:
-        """Count what a run would do. Returns what it would tell if all went well."""
+        """Count the work of a run. Return its result as if every operation had succeeded."""
         load, entry = parse_request(load, entry, keywords)
         self._runs += 1
-        if self._runs > _MOST_RUNS:
-            raise NotForeseen(f"it makes more than {_MOST_RUNS:,} runs")
+        if self._runs > _MAX_RUNS:
+            raise NotForeseen(f"it makes more than {_MAX_RUNS:,} runs")
         files, deal = self._plan(load, self._run_name())
-        work = _work_of(load, deal, files)
+        work = _count_work(load, deal, files)
         least_s = self._least_s(deal)
         is_paced = not isinstance(load.arrival, Closed) or bool(load.for_s)
-        self.estimate.add(work, sum(self._space.values()), least_s, is_paced=is_paced)
+        self.estimate.add(work, sum(self._kept_bytes.values()), least_s, is_paced=is_paced)
         ops = deal.ops if deal.traced_work(0, 1) is None else sum(work.ops.values())
-        kept = None
+        kept_files = None
         if load.keep:
-            kept = files
+            kept_files = files
             if load.on is None:
-                self._space[files.folder] = work.up_bytes
+                self._kept_bytes[files.folder] = work.up_bytes
                 members = deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else ()
-                kept = Files(files.folder, files.payload, members, files.named, deal.limits)
-        result = _supposed(ops, least_s, files.payload.size_bytes, detail=load.detail, kept=kept)
+                kept_files = Files(files.folder, files.payload, members, files.named, deal.limits)
+        result = _ideal_result(ops, least_s, files.payload.size_bytes, detail=load.detail, files=kept_files)
         return replace(result, info={**result.info, "operation": load.operation.value})
 
     def _least_s(self, deal: Deal) -> float:
@@ -149,10 +149,10 @@ class CountingExperiment(Experiment):
 
     def conclude(self, metrics: Mapping[str, Any], *args: Any, **keywords: Any) -> Result:
         """Return the metrics as they are."""
-        return Result({**_supposed(0, 0.0, 0).info, **metrics, **(keywords.get("extra") or {})})
+        return Result({**_ideal_result(0, 0.0, 0).info, **metrics, **(keywords.get("extra") or {})})
 
     def scratch(self, payload: Generator) -> NoReturn:
-        """Raise NotForeseen: what follows is up to the test."""
+        """Raise NotForeseen, because the operations that follow are the test's own."""
         raise NotForeseen("its operations follow from one another")
 
     def elsewhere(self, provider: Any) -> NoReturn:
@@ -160,19 +160,19 @@ class CountingExperiment(Experiment):
         raise NotForeseen("it goes on at another provider")
 
     def remove(self, files: Files) -> bool:
-        """Count the files no longer."""
-        return self._space.pop(files.folder, None) is not None
+        """Stop counting the space of these files. Return whether they were counted."""
+        return self._kept_bytes.pop(files.folder, None) is not None
 
     def report(self, text: str, file: str = "", content: str = "") -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """Count no file any more."""
-        self._space.clear()
+        """Stop counting the space of all files."""
+        self._kept_bytes.clear()
 
 
-def _work_of(load: Load, deal: Deal, files: Files) -> Work:
-    """Return what a run sends: unmeasured uploads, its operations, and the listing after them."""
+def _count_work(load: Load, deal: Deal, files: Files) -> Work:
+    """Return the work of a run: unmeasured uploads, its operations, and the listing after them."""
     size_bytes = files.payload.size_bytes
     traced = deal.traced_work(0, 1)
     if traced is None:
@@ -194,10 +194,12 @@ def _work_of(load: Load, deal: Deal, files: Files) -> Work:
     return work + Work({Verb.LIST: 1} if lists else {})
 
 
-def _supposed(ops: int, least_s: float, size_bytes: int, *, detail: bool = False, kept: Files | None = None) -> Result:
+def _ideal_result(
+    ops: int, least_s: float, size_bytes: int, *, detail: bool = False, files: Files | None = None
+) -> Result:
     """Return the result of a run in which every operation succeeds at once."""
     info: dict[str, Any] = {
-        name: _SUPPOSED.get(metric.unit, (1.0, 1.0))[metric.better == "higher"] for name, metric in METRICS.items()
+        name: _IDEAL_VALUES.get(metric.unit, (1.0, 1.0))[metric.better == "higher"] for name, metric in METRICS.items()
     }
     elapsed_s = least_s or 0.1
     info |= {
@@ -206,25 +208,28 @@ def _supposed(ops: int, least_s: float, size_bytes: int, *, detail: bool = False
         **dict.fromkeys(("cpu_share", "client_cpu_s", "wire_by")),
         **dict.fromkeys(("failed", "throttled", "corrupt", "lost", "silent_loss"), 0),
     }  # fmt: skip
-    shown = min(ops, _MOST_OPS) if detail else 0
+    shown = min(ops, _MAX_OPS_SHOWN) if detail else 0
     columns: dict[str, list[Any]] = {
         "sensor": [0] * shown, "seq": list(range(shown)), "outcome": ["ok"] * shown, "kind": [""] * shown,
         "start_s": [0.1 * number for number in range(shown)],
         **{name: [0.1] * shown for name in ("service_s", "response_s", "first_byte_s")},
     }  # fmt: skip
-    return Result(info, ops=columns if detail else {}, files=kept)
+    return Result(info, ops=columns if detail else {}, files=files)
 
 
 # --- texts ---
 
 
 def describe(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[str]:
-    """Return lines about one test, whose continuation is indented by ``INDENT``; ``results`` is where records go."""
+    """Return lines about one test, with continuations indented by ``INDENT``.
+
+    ``results`` is the folder of the records.
+    """
     is_in_name = f"[{estimate.provider}" in estimate.nodeid or not estimate.provider
     lines = [f"{estimate.nodeid}:" if is_in_name else f"{estimate.nodeid}, {estimate.provider}:"]
     if not estimate.runs:
         return [*lines, f"  not estimated: {estimate.reason or 'it runs no operation'}"]
-    rows = _rows(estimate, leaves, results)
+    rows = _estimate_rows(estimate, leaves, results)
     if estimate.reason:
         rows.append(("more", f"at least this: {estimate.reason}"))
     return [*lines, *(f"  {name:<12}{text}" for name, text in rows)]
@@ -232,36 +237,36 @@ def describe(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[s
 
 def describe_all(estimates: Sequence[Estimate], leaves: Mapping[str, Sequence[Leaf]], results: str) -> list[str]:
     """Return lines about each test, and about all tests of a provider if there are several."""
-    lines = [line for each in estimates for line in [*describe(each, leaves[each.provider], results), ""]]
-    for provider in dict.fromkeys(each.provider for each in estimates):
-        counted = [each for each in estimates if each.provider == provider and each.runs]
+    lines = [line for estimate in estimates for line in [*describe(estimate, leaves[estimate.provider], results), ""]]
+    for provider in dict.fromkeys(estimate.provider for estimate in estimates):
+        counted = [estimate for estimate in estimates if estimate.provider == provider and estimate.runs]
         if len(counted) > 1:
-            whole = Estimate(f"all {len(counted)} tests", provider, reason=next(filter(None, _reasons(counted)), ""))
-            for each in counted:
-                whole.add(each.work, 0, each.least_s, is_paced=each.is_paced)
-            whole.space_bytes = max(each.space_bytes for each in counted)  # each removes its files at its end
-            lines += [*describe(whole, leaves[provider], results), ""]
+            total = Estimate(f"all {len(counted)} tests", provider, reason=next(filter(None, _reasons(counted)), ""))
+            for estimate in counted:
+                total.add(estimate.work, 0, estimate.least_s, is_paced=estimate.is_paced)
+            total.space_bytes = max(estimate.space_bytes for estimate in counted)  # each removes its files at its end
+            lines += [*describe(total, leaves[provider], results), ""]
     return lines
 
 
 def _reasons(estimates: Sequence[Estimate]) -> list[str]:
-    return [f"{each.nodeid.rpartition('::')[2]}: {each.reason}" for each in estimates if each.reason]
+    return [f"{estimate.nodeid.rpartition('::')[2]}: {estimate.reason}" for estimate in estimates if estimate.reason]
 
 
-def _rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tuple[str, str]]:
+def _estimate_rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tuple[str, str]]:
     work = estimate.work
     counts = ", ".join(f"{count:,} {verb.value}" for verb, count in work.ops.items() if count)
     duration = f"about {format_seconds(estimate.least_s)}" if estimate.least_s else "at once"
     if not estimate.is_paced:
-        least = f", at least {format_seconds(estimate.least_s)}" if estimate.least_s else ""
-        duration = f"as long as the provider takes{least}"
+        minimum = f", at least {format_seconds(estimate.least_s)}" if estimate.least_s else ""
+        duration = f"as long as the provider takes{minimum}"
     counted = [leaf for leaf in leaves if leaf.requests]
     count = sum(work.requests(leaf.requests) for leaf in counted)
     requests = "not known" if not counted else f"at least {count:,}" if count else "none"
     accounts = [(leaf.spec, leaf.requests) for leaf in leaves if leaf.is_account]
-    wheres = {leaf.where for leaf in leaves}
-    where = {"memory": "in this machine's memory", "machine": "on this machine"}.get(
-        wheres.pop() if len(wheres) == 1 else "", "at the provider"
+    locations = {leaf.where for leaf in leaves}
+    location = {"memory": "in this machine's memory", "machine": "on this machine"}.get(
+        locations.pop() if len(locations) == 1 else "", "at the provider"
     )
     records = format_bytes(sum(work.ops.values()) * RECORD_BYTES)
     return [
@@ -270,5 +275,5 @@ def _rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tupl
         ("requests", requests),
         ("duration", duration),
         ("cost", describe_cost(accounts, work) if accounts else _NO_ACCOUNT),
-        ("space", f"at most {format_bytes(estimate.space_bytes)} {where}, {records} of records in {results}"),
+        ("space", f"at most {format_bytes(estimate.space_bytes)} {location}, {records} of records in {results}"),
     ]  # fmt: skip

@@ -85,7 +85,7 @@ def _account_name(spec: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does at a provider: how many operations of each verb, and how many bytes they move."""
+    """The work of a run at a provider: the number of operations of each verb, and the bytes that they move."""
 
     ops: Mapping[Verb, int]
     up_bytes: int = 0
@@ -98,12 +98,15 @@ class Work:
         return Work(ops, self.up_bytes + other.up_bytes, self.down_bytes + other.down_bytes)
 
     def requests(self, requests: Mapping[Verb, int]) -> int:
-        """Return how many requests a driver sends for it, at least, that sends so many for each verb."""
+        """Return the least number of requests of a driver for this work.
+
+        ``requests`` has those of one operation by verb.
+        """
         return sum(count * requests.get(verb, 1) for verb, count in self.ops.items())
 
 
 def load_work(load: LoadShape) -> Work:
-    """Return the work of a load: its operations, what is uploaded before them, and the listing after them."""
+    """Return the work of a load: its operations, the uploads before them, and the listing after them."""
     ops = dict.fromkeys((load.operation, Verb.PUT, Verb.LIST), 0)
     for verb, count in ((load.operation, load.ops), (Verb.PUT, load.prepared), (Verb.LIST, 1)):
         ops[verb] += count
@@ -111,12 +114,12 @@ def load_work(load: LoadShape) -> Work:
 
 
 def estimate_usd(price: Price, work: Work, requests: Mapping[Verb, int]) -> float:
-    """Return what work costs, in US dollars: its requests, and the bytes that leave the provider.
+    """Return the cost of work in US dollars: its requests, and the bytes that leave the provider.
 
     Args:
-        price: what the provider charges.
-        work: what is going to be done.
-        requests: how many requests a verb sends, at least.
+        price: the provider's prices.
+        work: the work to do.
+        requests: the least number of requests of one operation by verb.
     """
     cost = sum(ops * requests.get(verb, 1) * price.requests.get(verb.value, 0.0) for verb, ops in work.ops.items())
     return cost + work.down_bytes / _GB * price.down_gb
@@ -127,7 +130,7 @@ Accounts = Sequence[tuple[str, Mapping[Verb, int]]]
 
 
 def describe_cost(accounts: Accounts, work: Work) -> str:
-    """Return what work costs on all accounts together, as a text that says what is not known."""
+    """Return the cost of work on all accounts together as a text, which names unknown prices."""
     prices = {spec: price_of(spec) for spec, _ in accounts}
     cost_usd = sum(estimate_usd(price, work, requests) for spec, requests in accounts if (price := prices[spec]))
     return _price_text(prices, cost_usd, sorted(_account_name(spec) for spec, price in prices.items() if price is None))

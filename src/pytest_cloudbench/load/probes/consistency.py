@@ -256,7 +256,7 @@ class _Probe:
             lambda observation: observation.startswith("version") and observation not in overwritten,
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
-        glances = [
+        judged_reads = [
             ObservedRead(
                 read.start_s, read.end_s,
                 read.seen if read.seen.startswith(UNKNOWN)
@@ -266,7 +266,7 @@ class _Probe:
             )
             for read in reads
         ]  # fmt: skip
-        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(glances), is_settled=is_settled)
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(judged_reads), is_settled=is_settled)
 
     def _repeated_write(self, number: int) -> Trial:
         """Let a client repeat an upload before the first attempt is answered. There must be one file then."""

@@ -91,9 +91,8 @@ class Chapter:
         yield f'<p class="source"><code>{safe(first.test)}</code></p>'
         if self.one_sided:
             yield from _render_figures(families.draw_figures(self.one_sided), self.name, self.ids, "h3")
-            yield html.item_list(
-                [safe(line) for line in dict.fromkeys(families.explain_undrawn(self.one_sided))], "soft"
-            )
+            undrawn = dict.fromkeys(families.explain_undrawn(self.one_sided))
+            yield html.item_list([safe(line) for line in undrawn], "soft")
         yield from self._render_tables()
         developments = {name: list(self._histories(group)) for name, group in self.groups.values()}
         yield html.item_list(
@@ -102,10 +101,8 @@ class Chapter:
         )
         for name, group in self.groups.values():
             label, histories = self.label(group[0]), [item for item in developments[name] if isinstance(item, Figure)]
-            figures, remarks = (
-                "".join(self._render_experiment(name, label, group, histories)),
-                "".join(_render_remarks(group)),
-            )
+            figures = "".join(self._render_experiment(name, label, group, histories))
+            remarks = "".join(_render_remarks(group))
             if not figures:
                 content = f"<p><b>{safe(label)}</b></p>{remarks}" if remarks else ""
                 yield f'<div id="{name}">{content}</div>'

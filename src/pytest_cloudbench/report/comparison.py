@@ -179,18 +179,15 @@ def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
             former = kind
             heads = [f"{_column_title(keys[index], titles)} ".rjust(widths[index]) for index in indexes]
             head = "provider".ljust(name_width) + "".join(_GAP + text for text in heads)
-            lines += [
-                head.rstrip(),
-                "-" * min(width, name_width + sum(widths[index] + len(_GAP) for index in indexes) - 1),
-            ]
+            table_width = name_width + sum(widths[index] + len(_GAP) for index in indexes) - 1
+            lines += [head.rstrip(), "-" * min(width, table_width)]
             for group in members:
                 rows, remarks = cells[group.experiment]
                 lines += textwrap.wrap(group.label, width, subsequent_indent="  ", break_on_hyphens=False)
                 for row, texts in zip(group.rows, rows, strict=True):
                     name = names[row.provider] + (_DOUBTED if row.has_doubts else "")
-                    line = f"  {name}".ljust(name_width) + "".join(
-                        _GAP + texts[index].rjust(widths[index]) for index in indexes
-                    )
+                    line = f"  {name}".ljust(name_width)
+                    line += "".join(_GAP + texts[index].rjust(widths[index]) for index in indexes)
                     lines.append(line.rstrip())
                     marks += line[name_width:] + (_DOUBTED if row.has_doubts else "")
                 for line in remarks if indexes[-1] == len(keys) - 1 else ():

@@ -34,10 +34,10 @@ class _Finding(Protocol):
 
 def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
     """Return lines for a terminal of ``width`` columns, with ``-v`` for all metrics, with ``-qq`` only for doubts."""
-    return [
-        *(line for finding in findings for line in _comparison_lines(finding.nodeid, finding.info, width, verbosity)),
-        "",
-    ]
+    lines: list[str] = []
+    for finding in findings:
+        lines += _comparison_lines(finding.nodeid, finding.info, width, verbosity)
+    return [*lines, ""]
 
 
 def render_stored(name: str, info: Mapping[str, Any], width: int) -> list[str]:
@@ -122,15 +122,10 @@ def _metric_rows(comparison: Mapping[str, Any], is_verbose: bool) -> dict[str, t
 
 def _metric_row(name: str, difference: Mapping[str, Any]) -> tuple[str, ...]:
     a, b = (format_with_unit(difference[side], COMPARED[name].unit) for side in "ab")
-    return (
-        name,
-        a,
-        b,
-        _format_change(difference),
-        f"{difference['answer']} above {_format_margin(difference)}"
-        if difference["answer"] == _SAME
-        else difference["answer"],
-    )
+    answer = difference["answer"]
+    if answer == _SAME:
+        answer = f"{answer} above {_format_margin(difference)}"
+    return name, a, b, _format_change(difference), answer
 
 
 def _format_change(difference: Mapping[str, Any]) -> str:

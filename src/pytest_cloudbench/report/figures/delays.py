@@ -88,14 +88,8 @@ def _build_figure(row: Delays, measurement: Measurement, lines: dict[str, list[f
     rows += [[f"published: {row.shares_of} from {from_s:g} to {to_s:g} s", None, None, share]
              for (from_s, to_s), share in published_shares.items()]  # fmt: skip
     source = str(measurement.info["published"].get("source") or "")
-    notes = [
-        "; ".join(
-            [
-                f"Published: {source}",
-                *(f"{words} {format_seconds(value)}" for words, value in published_medians.items()),
-            ]
-        )
-    ]
+    medians = [f"{words} {format_seconds(value)}" for words, value in published_medians.items()]
+    notes = ["; ".join([f"Published: {source}", *medians])]
     title = f"Delays of single changes: {measurement.subject}"
     is_published = published_medians or published_shares
     return Figure("delays-of-changes", title, description, draw, head, rows, notes if is_published else [])

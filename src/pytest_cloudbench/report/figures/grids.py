@@ -55,11 +55,11 @@ def _build_loss_grid(
         )
         plane = Plane(canvas, x, y, 52, 30, width - 8, 30 + 54 * len(intervals_s))
         plane.draw_axes("sensors", "interval", grid=False)
-        wide = (plane.right - plane.left) / len(sensors)
+        cell_width = (plane.right - plane.left) / len(sensors)
         for column, count in enumerate(sensors):
             for row, interval_s in enumerate(intervals_s):
-                key, corner = (count, interval_s), (plane.left + column * wide, plane.top + row * 54)
-                _draw_cell(canvas, *corner, wide, key, rates.get(key, (None, False)), published_rates.get(key))
+                key, corner = (count, interval_s), (plane.left + column * cell_width, plane.top + row * 54)
+                _draw_cell(canvas, *corner, cell_width, key, rates.get(key, (None, False)), published_rates.get(key))
         canvas.height = plane.bottom + 42
         return canvas
 

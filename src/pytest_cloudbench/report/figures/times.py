@@ -109,10 +109,10 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
         lower = Plane(canvas, x, Linear(0, highest_rate), 54, head + 34, right, head + 104)
         for silence in digest.silences:
             tip = f"nothing ended from {silence.from_s:.2f} to {silence.to_s:.2f} s, {silence.waiting} or more waited"
-            wide = max(1.5, upper.canvas_x(silence.to_s) - upper.canvas_x(silence.from_s))
+            box_width = max(1.5, upper.canvas_x(silence.to_s) - upper.canvas_x(silence.from_s))
             for plane in (upper, lower):  # a box across both would cover the legend
                 canvas.draw_box(
-                    plane.canvas_x(silence.from_s), plane.top, wide, plane.bottom - plane.top, "silence", tip
+                    plane.canvas_x(silence.from_s), plane.top, box_width, plane.bottom - plane.top, "silence", tip
                 )
         upper.draw_axes("", "response time", x_labels=False)
         middles = [(one + two) / 2 for one, two in pairwise(edges)]
@@ -140,9 +140,8 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
         f"{digest.ops:,} operations in {format_seconds(digest.span_s)}, by the time at which they {counted_when}. "
     )
     counts = {name: sum(counts.get(name, 0) for counts in digest.outcomes) for name in outcomes_seen}
-    description += (
-        ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items()) + ". " + _describe_silences(digest)
-    )
+    description += ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items())
+    description += f". {_describe_silences(digest)}"
     rows = [
         [edges[number], p50[number], p99[number], *(counts.get(name, 0) for name in outcomes_seen)]
         for number, counts in enumerate(digest.outcomes)

@@ -73,8 +73,7 @@ if TYPE_CHECKING:
         timeout_of,
         usable_credentials,
     )
-    from pytest_cloudbench.drivers.egress import Egress
-    from pytest_cloudbench.drivers.egress import leaving as egress_of
+    from pytest_cloudbench.drivers.egress import Egress, egress_of
     from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
     from pytest_cloudbench.drivers.surroundings import Surrounding
@@ -282,7 +281,7 @@ _NAMES = {
         "RequestCount STATUS_KINDS check_params detail_of detail_of_error endpoint_of is_web_address "
         "kind_of_status seconds_of timeout_of usable_credentials"
     ),
-    "pytest_cloudbench.drivers.egress": "Egress egress_of=leaving",
+    "pytest_cloudbench.drivers.egress": "Egress egress_of",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
     "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
     "pytest_cloudbench.drivers.surroundings": "Surrounding",

@@ -79,7 +79,7 @@ class Damaging(FolderDriver):
 
     def put(self, path: str, content: Content) -> Entry:
         entry = super().put(path, content)
-        local = self._local("put", path)
+        local = self._local_path("put", path)
         local.write_bytes(local.read_bytes()[::-1])
         return entry
 

@@ -131,7 +131,7 @@ def test_the_copy_is_what_is_tested(checkout: Path, environment: Mapping[str, st
 
 
 @pytest.mark.slow
-def test_what_it_says_is_well_formed(checkout: Path, environment: Mapping[str, str]) -> None:
+def test_code_of_the_page_is_well_formed(checkout: Path, environment: Mapping[str, str]) -> None:
     python(checkout, environment, "ruff", "check", *written(".py"))
     python(checkout, environment, "ruff", "format", "--check", *written(".py"))
     python(checkout, environment, "mypy", "--strict", "src/pytest_cloudbench/drivers")
@@ -146,7 +146,7 @@ def test_the_driver_passes_the_conformance_suite(checkout: Path, environment: Ma
 
 
 @pytest.mark.slow
-def test_no_other_test_wants_a_change(checkout: Path, environment: Mapping[str, str]) -> None:
+def test_no_other_test_needs_a_change(checkout: Path, environment: Mapping[str, str]) -> None:
     """The rules of the architecture, and every test that examines all drivers."""
     told = python(
         checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "tests/test_architecture.py",
@@ -178,7 +178,7 @@ def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping
         ("docs/reference/drivers.md", "test_driver_tables.py"),
     ],
 )
-def test_each_of_its_places_is_needed(
+def test_each_place_of_the_page_is_needed(
     original: Path, environment: Mapping[str, str], left_out: str, test: str, tmp_path: Path
 ) -> None:
     """The tests above do not pass by accident: if one of the steps is omitted, a test of all drivers fails."""

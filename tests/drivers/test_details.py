@@ -37,7 +37,7 @@ PATH = "/run/a b/s00001-000001.bin"
         ("one\n line", "one line"),
     ],
 )
-def test_what_differs_is_left_out(words: str, expected: str) -> None:
+def test_detail_omits_what_differs_between_requests(words: str, expected: str) -> None:
     assert detail_of(words, PATH) == expected
 
 
@@ -55,9 +55,9 @@ def test_what_differs_is_left_out(words: str, expected: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", [PATH, "/a", "/folder", "/path/reset", "/"])
-def test_what_tells_kinds_apart_stays(words: str, path: str) -> None:
+def test_detail_keeps_what_tells_kinds_apart(words: str, path: str) -> None:
     assert detail_of(words, path) == words
 
 
-def test_it_is_bounded() -> None:
+def test_detail_is_bounded() -> None:
     assert detail_of("word " * 100_000, PATH) == ("word " * 60)[:300]

@@ -136,9 +136,7 @@ def test_a_large_file_goes_in_parts_of_the_dictated_size(driver: Any, emulator: 
     assert (again.size_bytes, driver.stat("/large").revision) == (20_000_001, again.revision)
 
 
-def test_a_commit_that_is_accepted_only_is_sent_again_after_the_named_wait(
-    driver: Any, emulator: EmulatorService
-) -> None:
+def test_commit_answered_by_202_is_sent_again_after_the_wait(driver: Any, emulator: EmulatorService) -> None:
     emulator.control(set={"jobs.start_s": 2.0})
     driver.session_threshold_bytes = 20_000_000
     try:
@@ -153,7 +151,7 @@ def test_a_commit_that_is_accepted_only_is_sent_again_after_the_named_wait(
 # --- what is remembered ---
 
 
-def test_a_folder_that_is_another_one_now_is_looked_up_again(driver: Any, other: Any) -> None:
+def test_remembered_folder_that_was_replaced_is_looked_up_again(driver: Any, other: Any) -> None:
     driver.put("/f/a", Literal(b"old"))
     other.delete("/f")
     refusal(K.NOT_FOUND, lambda: driver.stat("/f/a"))
@@ -315,7 +313,7 @@ def test_a_refusal_is_one_request_of_its_kind(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'{"entries": []}', b'{"entries": [{"type": "file"}]}'])
-def test_a_success_that_makes_no_sense_is_the_services_fault(server: Said, told: Any, body: bytes) -> None:
+def test_unusable_success_is_a_server_error(server: Said, told: Any, body: bytes) -> None:
     server.say(201, body)
     refusal(K.SERVER, lambda: told.put("/a", Literal(b"1")))
     assert len(server.requests) == 1
@@ -344,7 +342,7 @@ def test_no_token_and_no_content_go_to_another_host(server: Said, told: Any) -> 
     assert len(server.requests) == 3
 
 
-def test_no_answer_and_a_wrong_certificate_are_the_network(server: Said, tmp_path: Path) -> None:
+def test_no_answer_and_wrong_certificate_are_network_errors(server: Said, tmp_path: Path) -> None:
     stranger = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(stranger))
     nobody = dict.fromkeys(server.endpoint.urls, "https://127.0.0.1:1")

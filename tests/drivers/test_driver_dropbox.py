@@ -415,7 +415,7 @@ def test_unsendable_token_is_refused_without_showing_it(connected: Connect) -> N
 
 
 @pytest.mark.parametrize("text", ["dropbox:/folder", "dropbox?content_hash=yes", "dropbox?retries=3"])
-def test_spec_that_makes_no_sense(text: str, connected: Connect) -> None:
+def test_unusable_spec_is_refused(text: str, connected: Connect) -> None:
     with pytest.raises(SpecError) as caught:
         connected(None, text, {"access_token": "t"})
     assert "\n" not in str(caught.value)

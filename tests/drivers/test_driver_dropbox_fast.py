@@ -37,7 +37,7 @@ def routes_of(emulator: EmulatorService) -> Counter[str]:
     return Counter({name: sum(counts.values()) for name, counts in routes["routes"].items()})
 
 
-def test_it_sends_what_the_sdk_sends(emulator: EmulatorService) -> None:
+def test_fast_driver_sends_what_the_sdk_sends(emulator: EmulatorService) -> None:
     """Each verb calls the same API functions equally often; otherwise a comparison would say nothing about the SDK."""
     seen = []
     for scheme in ("dropbox", "dropbox+fast"):
@@ -92,7 +92,7 @@ def test_a_token_is_refreshed_by_the_operation_that_needs_it(server: Scripted) -
         assert failure(driver, "stat").detail == "400 *** *** ***"
 
 
-def test_a_path_that_is_no_text_is_never_sent(server: Scripted) -> None:
+def test_path_that_is_not_unicode_is_never_sent(server: Scripted) -> None:
     with connected(server.endpoint) as driver, pytest.raises(CloudError, match="not Unicode text") as caught:
         driver.stat("/\ud800")
     assert caught.value.kind is ErrorKind.INVALID

@@ -115,7 +115,7 @@ def test_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("text", ["folder:", "folder", "folder:?fsync=1", "folder:/tmp/x?fsync=yes"])
-def test_spec_that_makes_no_sense(text: str) -> None:
+def test_unusable_spec_is_refused(text: str) -> None:
     with pytest.raises(SpecError) as caught:
         drivers.connect(ProviderSpec.parse(text))
     assert "\n" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_two_drivers_write_into_one_folder_at_once(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "root").iterdir()} == {"a", "b"}
 
 
-def test_a_mistake_of_the_caller_is_not_dressed_up(driver: Any, tmp_path: Path) -> None:
+def test_mistake_of_the_caller_is_raised_as_it_is(driver: Any, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         driver.put("/a", Broken(ZeroDivisionError()))
     assert list((tmp_path / "root").iterdir()) == []
@@ -223,7 +223,7 @@ def test_real_errors_of_the_disk(driver: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", ["copy", "move"])
-def test_what_is_not_there_leaves_no_folder_for_its_target(driver: Any, tmp_path: Path, verb: str) -> None:
+def test_missing_source_leaves_no_folder_for_its_target(driver: Any, tmp_path: Path, verb: str) -> None:
     with pytest.raises(CloudError) as caught:
         getattr(driver, verb)("/no", "/new/deep/file")
     assert caught.value.kind is ErrorKind.NOT_FOUND

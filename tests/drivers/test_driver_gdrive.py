@@ -194,7 +194,7 @@ def test_files_are_never_remembered(emulator: EmulatorService, driver: Any, conn
     assert failure(lambda: driver.stat("/a")).kind is K.NOT_FOUND
 
 
-def test_a_name_that_two_files_have(driver: Any) -> None:
+def test_newest_of_two_files_with_one_name_is_used(driver: Any) -> None:
     driver.put("/f/a", RandomContent("1", 1))
     driver.put("/g/a", RandomContent("2", 2))
     driver.move("/f/a", "/g/a")
@@ -211,7 +211,7 @@ def test_names_with_a_slash_are_shown_without_one(emulator: EmulatorService, dri
     assert failure(lambda: driver.stat("/a/b")).kind is K.NOT_FOUND
 
 
-def test_another_root(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+def test_root_parameter_names_another_folder(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
     driver.put("/f/a", SMALL)
     inside = connected(emulator.endpoint, f"gdrive?root={driver._folders['f']}")
     assert [entry.path for entry in inside.list("/")] == ["/a"]
@@ -273,7 +273,7 @@ def test_two_downloads_in_one_thread(driver: Any) -> None:
     assert begun[1] + b"".join(second) == data[1000:]
 
 
-def test_a_download_that_is_left_keeps_nothing(driver: Any) -> None:
+def test_abandoned_download_keeps_no_connection(driver: Any) -> None:
     driver.put("/a", RandomContent("big", 1 * MIB))
     pieces = driver.get("/a")
     assert 0 < len(next(pieces)) <= 1 * KIB
@@ -327,7 +327,7 @@ def test_a_token_that_has_ended_is_an_error_of_its_operation(
     assert [failure(lambda: made.stat("/f/a")).kind for _ in range(2)] == [K.AUTH, K.AUTH]
 
 
-def test_what_a_login_brings_is_what_the_driver_takes(emulator: EmulatorService, connected: Connect) -> None:
+def test_fields_of_a_login_are_those_of_the_driver(emulator: EmulatorService, connected: Connect) -> None:
     trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     browser = build_opener(HTTPSHandler(context=trusted), ProxyHandler({}))
     oauth = login.redirect_to_service(GoogleDriveDriver.oauth, emulator.endpoint)
@@ -382,7 +382,7 @@ def test_a_service_account(emulator: EmulatorService, connected: Connect, key: d
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "secret words"}'])
-def test_a_key_that_is_none(connected: Connect, tmp_path: Path, text: str) -> None:
+def test_unusable_key_file_is_refused(connected: Connect, tmp_path: Path, text: str) -> None:
     (tmp_path / "key.json").write_text(text)
     with pytest.raises(CredentialsError, match="is not a service account's key") as caught:
         connected(None, credentials={"service_account_file": str(tmp_path / "key.json")})
@@ -445,7 +445,7 @@ def test_a_download_that_ends_early_and_a_range_that_is_ignored(scripted: FaultS
 
 
 @pytest.mark.parametrize("path", ["", "a", "//", "/a//b", "/a/", "/a/../b", "/./a", "/a\0b", "/\ud800"])
-def test_paths_that_are_none(emulator: EmulatorService, driver: Any, path: str) -> None:
+def test_unusable_paths_are_invalid(emulator: EmulatorService, driver: Any, path: str) -> None:
     for action in (lambda: driver.put(path, SMALL), lambda: driver.stat(path), lambda: driver.mkdir(path)):
         assert failure(action).kind is K.INVALID
     assert routes(emulator) == {}
@@ -469,7 +469,7 @@ def test_missing_credentials(credentials: dict[str, str], connected: Connect) ->
 
 
 @pytest.mark.parametrize("text", ["gdrive:/folder", "gdrive?retries=3", "gdrive?timeout_s=soon"])
-def test_a_spec_that_makes_no_sense(text: str, connected: Connect) -> None:
+def test_unusable_spec_is_refused(text: str, connected: Connect) -> None:
     with pytest.raises(SpecError) as caught:
         connected(None, text, {"access_token": "t"})
     assert "\n" not in str(caught.value)

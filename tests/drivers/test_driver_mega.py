@@ -220,10 +220,10 @@ def test_a_new_account_is_read_again(emulator: EmulatorService, driver: Any) -> 
 def test_threads_make_a_folder_once(driver: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: driver.put(f"/one/two/{number}", SMALL), range(8)))
-    assert len(driver._account._tree.named("/one")) == len(driver._account._tree.named("/one/two")) == 1
+    assert len(driver._account._tree.nodes_at("/one")) == len(driver._account._tree.nodes_at("/one/two")) == 1
 
 
-def test_the_newest_of_one_name_is_meant(emulator: EmulatorService, driver: Any) -> None:
+def test_newest_file_of_a_name_is_read(emulator: EmulatorService, driver: Any) -> None:
     other = connected(emulator.endpoint)
     driver.mkdir("/x")
     for each in (driver, other):
@@ -265,7 +265,7 @@ def test_a_flipped_bit_is_corrupt(emulator: EmulatorService, driver: Any) -> Non
     refusal(ErrorKind.CORRUPT, lambda: got)
 
 
-def test_no_offset(driver: Any) -> None:
+def test_offset_is_refused(driver: Any) -> None:
     driver.put("/a", SMALL)
     refusal(ErrorKind.INVALID, lambda: driver.get("/a", 1))
 
@@ -280,7 +280,7 @@ def test_no_file_is_left(driver: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 # --- refusals ---
 
 
-def test_the_account_is_full(emulator: EmulatorService, driver: Any) -> None:
+def test_full_account_is_a_quota_error(emulator: EmulatorService, driver: Any) -> None:
     emulator.control(set={"quota.bytes": 1000})
     assert refusal(ErrorKind.QUOTA, lambda: driver.put("/a", SMALL)).detail.startswith("-17 EOVERQUOTA")
     assert driver.space() == (0, 1000)
@@ -303,7 +303,7 @@ def test_a_session_that_ended_is_begun_again_by_the_next_operation(emulator: Emu
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/../b", "/.", "/a\0b"])
-def test_paths_that_name_nothing(driver: Any, path: str) -> None:
+def test_unusable_paths_are_invalid(driver: Any, path: str) -> None:
     refusal(ErrorKind.INVALID, lambda: driver.put(path, SMALL))
 
 
@@ -334,7 +334,7 @@ def test_the_root_stays(driver: Any) -> None:
         ((509, b""), ErrorKind.THROTTLED),
     ],
 )
-def test_answers_that_are_none(server: Scripted, answer: tuple[int, bytes], kind: ErrorKind) -> None:
+def test_unreadable_answers_are_server_errors(server: Scripted, answer: tuple[int, bytes], kind: ErrorKind) -> None:
     headers = {"Content-Type": "application/json", "Location": "https://example.com/", "X-MEGA-Time-Left": "9"}
     server.say(*answer, headers=headers)
     secrets = {"email": "me@example.com", "password": "hidden-4711"}
@@ -346,7 +346,7 @@ def test_answers_that_are_none(server: Scripted, answer: tuple[int, bytes], kind
     driver.close()
 
 
-def test_nobody_there_a_wrong_certificate_and_a_cut_answer(
+def test_no_answer_wrong_certificate_and_cut_answer_are_network_errors(
     server: Scripted, other_server: Scripted, emulator: EmulatorService
 ) -> None:
     secrets = dict(emulator.endpoint.credentials)

@@ -156,7 +156,7 @@ def test_a_copy_that_takes_its_time_is_waited_for(driver: Any, emulator: Emulato
     assert "nameAlreadyExists" in error.detail
 
 
-def test_nothing_is_made_for_what_is_not_there(driver: Any) -> None:
+def test_missing_source_creates_nothing(driver: Any) -> None:
     for verb in (driver.copy, driver.move):
         refusal(K.NOT_FOUND, partial(verb, "/nothing", "/new/folder/b"))
     assert list(driver.list("/")) == []
@@ -165,7 +165,7 @@ def test_nothing_is_made_for_what_is_not_there(driver: Any) -> None:
 def test_a_drive_by_its_id(driver: Any, emulator: EmulatorService) -> None:
     driver.put("/a", Literal(b"1"))
     with connected(emulator.endpoint) as other:
-        drive_id = other._json("stat", "/", "GET", other._drive)["id"]
+        drive_id = other._call_graph("stat", "/", "GET", other._drive)["id"]
     with connected(emulator.endpoint, f"onedrive:{drive_id}") as other:
         assert other.stat("/a").size_bytes == 1
     with connected(emulator.endpoint, "onedrive:wrong") as other:
@@ -212,9 +212,9 @@ def test_the_token_does_not_go_where_a_redirect_leads(server: Scripted) -> None:
 def test_the_real_service_has_more_hosts() -> None:
     with connected(None, access_token="made-up") as driver:
         for host in ("my.microsoftpersonalcontent.com", "contoso-my.sharepoint.com", "public.bn.files.1drv.com"):
-            assert driver._elsewhere("get", "/a", f"https://{host}/x") == f"https://{host}/x"
+            assert driver._check_own_host("get", "/a", f"https://{host}/x") == f"https://{host}/x"
         for host in ("evilsharepoint.com", "sharepoint.com.evil.example", "u@sharepoint.com", "sharepoint.com:444"):
-            refusal(K.SERVER, partial(driver._elsewhere, "get", "/a", f"https://{host}/x"))
+            refusal(K.SERVER, partial(driver._check_own_host, "get", "/a", f"https://{host}/x"))
 
 
 def test_further_pages_and_fragments_stay_with_the_service(server: Scripted) -> None:
@@ -248,7 +248,7 @@ def test_further_pages_and_fragments_stay_with_the_service(server: Scripted) -> 
         (410, "resyncRequired", K.INVALID),
     ],
 )
-def test_refusals(server: Scripted, status: int, code: str, kind: ErrorKind) -> None:
+def test_refusal_gives_the_kind(server: Scripted, status: int, code: str, kind: ErrorKind) -> None:
     words = {"error": {"code": code, "message": "you sent sl.secret-4711"}}
     said(server, status, words, **({"Retry-After": "9"} if kind is K.THROTTLED else {}))
     with connected(at(server)) as driver:
@@ -276,14 +276,14 @@ def test_an_expired_token_is_not_tried_again(server: Scripted) -> None:
         assert len(server.requests) == 1
 
 
-def test_throttling_is_told_apart(driver: Any, emulator: EmulatorService) -> None:
+def test_throttling_is_its_own_kind(driver: Any, emulator: EmulatorService) -> None:
     emulator.control(set={"throttle.rate_per_s": 1e-6, "throttle.burst": 1, "throttle.retry_after_s": 7})
     driver.put("/a", Literal(b"1"))
     assert refusal(K.THROTTLED, lambda: driver.put("/a", Literal(b"1"))).retry_after_s == 7.0
     emulator.control(set={"quota.bytes": 1})
 
 
-def test_what_cannot_work_is_said_at_once() -> None:
+def test_unusable_specs_and_credentials_are_refused_on_connecting() -> None:
     with pytest.raises(CredentialsError, match="access_token, or refresh_token and client_id"):
         drivers.connect(SPEC, None, {})
     with pytest.raises(SpecError, match="colour"):

@@ -126,7 +126,7 @@ def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
     assert "('PROPFIND', '/top/sub/')" in asked
 
 
-def test_a_service_that_needs_nothing_and_fields_of_one_that_does() -> None:
+def test_memory_service_needs_no_settings() -> None:
     with providers.opened("opendal:memory") as driver:
         driver.put("/a", Literal(b"abc"))
         assert content_of(driver, "/a") == b"abc"
@@ -165,7 +165,7 @@ def test_ids_stay_readable_and_secrets_do_not() -> None:
 
 
 @pytest.mark.parametrize("where", ["credentials", "spec"])
-def test_of_each_setting_only_what_is_secret_is_hidden(where: str) -> None:
+def test_only_secret_settings_are_hidden(where: str) -> None:
     values = {"access_key_id": "an-id-of-a-key", "secret_access_key": "the-key-itself", "session_token": "its-token"}
     given = {"region": "nowhere", "bucket": "b", **(values if where == "spec" else {})}
     text = f"opendal:s3?{'&'.join(f'{name}={value}' for name, value in given.items())}"

@@ -137,7 +137,7 @@ def test_the_users_own_remotes_are_used(mine: Path) -> None:
 
 def test_an_encrypted_configuration_needs_its_password(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """rclone would ask for it, and ends with a panic where nobody is there to type it."""
-    program = [_rclone_daemon._program(), "config", "encryption", "set", "--config", os.environ["RCLONE_CONFIG"]]
+    program = [_rclone_daemon._program_path(), "config", "encryption", "set", "--config", os.environ["RCLONE_CONFIG"]]
     subprocess.run(program, input=b"correct-horse\n" * 2, check=True, capture_output=True, timeout=HANG_S)
     for password in ("", "battery-staple"):
         monkeypatch.setenv("RCLONE_CONFIG_PASS", password)
@@ -202,7 +202,7 @@ def test_each_verb_of_files_alone(driver: Any) -> None:
     assert list(driver.list("/verbs")) == []
 
 
-def test_what_is_not_there_is_empty_only_below_a_place_that_is(mine: Path) -> None:
+def test_missing_folder_is_empty_only_in_an_existing_remote(mine: Path) -> None:
     with connected(None, "rclone:mine:sub") as driver:
         assert list(driver.list("/no")) == []
         driver.delete("/no")
@@ -218,7 +218,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
 
 
-def test_a_missing_place_is_never_made(mine: Path) -> None:
+def test_missing_remote_folder_is_never_created(mine: Path) -> None:
     """rclone would create a mistyped folder or bucket, which then stays in the account."""
     with connected(None, "rclone:mine:no/such") as driver:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.put("/run/a", Literal(b"1")))
@@ -264,10 +264,10 @@ def test_versions_tell_what_is_off_and_what_is_on(driver: Any) -> None:
         ("something new", "server"),
     ],
 )
-def test_words_have_a_kind(words: str, kind: str) -> None:
+def test_error_words_give_the_kind(words: str, kind: str) -> None:
     import json
 
-    found, told = rclone._reason(500, json.dumps({"error": words, "status": 500}).encode())
+    found, told = rclone._reason_of_refusal(500, json.dumps({"error": words, "status": 500}).encode())
     assert (found, told) == (ErrorKind(kind), words)
 
 
@@ -284,7 +284,7 @@ def test_a_service_without_an_address_is_reached_through_its_proxy() -> None:
     assert "HTTPS_PROXY" not in ahead
 
 
-def test_what_the_daemon_says_wrong_is_the_servers_fault(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
+def test_unreadable_answer_of_the_daemon_is_a_server_error(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     answers: list[Any] = [{}, {"item": 1}, [], None]
     for answer in answers:
         monkeypatch.setattr(driver._client, "send_json", lambda *_args, answer=answer, **_options: answer)

@@ -17,7 +17,7 @@ from pytest_cloudbench.workload.payload import DIGESTS
 from .conformance_table import TABLE
 
 
-def test_schemes() -> None:
+def test_every_scheme_has_a_conformance_row() -> None:
     """Each has its row in the conformance table, so that no driver goes unchecked."""
     assert drivers.schemes() == tuple(sorted(TABLE))
     assert {"dropbox", "folder"} <= TABLE.keys()

@@ -139,7 +139,7 @@ def test_a_folder_sends_none_and_says_so(tmp_path: Path) -> None:
         assert {taken(driver, action) for action in can.values()} == {0}
 
 
-def test_a_driver_that_cannot_tell_is_no_counting_one() -> None:
+def test_driver_without_a_count_is_not_counting() -> None:
     class Silent:
         def put(self, path: str, content: Any) -> None: ...
 

@@ -144,7 +144,7 @@ def test_the_folder_that_the_spec_names_is_never_made(server: Any) -> None:
         refusal(ErrorKind.NOT_FOUND, lambda: whole.stat("/no"))
 
 
-def test_an_account_that_may_only_read_is_told_so() -> None:
+def test_read_only_account_is_an_auth_error() -> None:
     environment = {"RCLONE_USER": "us", "RCLONE_PASS": "{secret}", "RCLONE_READ_ONLY": "true"}
     with served("sftp", environment=environment, credentials={
         "user": "us", "password": "{secret}", "known_hosts": "{folder}/known_hosts",
@@ -163,8 +163,8 @@ def test_an_account_that_may_only_read_is_told_so() -> None:
         ("sftp://[::1]:2022/", ("::1", 2022, "")),
     ],
 )
-def test_places(url: str, place: tuple[str, int, str]) -> None:
-    assert sftp._place(ProviderSpec.parse(url), url) == place
+def test_address_gives_host_port_and_folder(url: str, place: tuple[str, int, str]) -> None:
+    assert sftp._parse_address(ProviderSpec.parse(url), url) == place
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_few_connections_are_opened_at_a_time() -> None:
     assert 1 <= most <= 3  # one that was given up may not have been seen to end yet
 
 
-def test_a_download_that_is_left_leaves_nothing_behind(server: Any) -> None:
+def test_abandoned_download_leaves_nothing_behind(server: Any) -> None:
     with connected(server.endpoint, "sftp") as driver:
         driver.put("/left", RandomContent("left", 5_000_000))
         pieces = driver.get("/left")

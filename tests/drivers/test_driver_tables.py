@@ -14,7 +14,7 @@ from tests.tool import load_tool
     ("reference/drivers.md", "| `folder` | os |", "| `folder` | magic |"),
     ("reference/surroundings.md", "allow_agent=False", "magic"),
 ])  # fmt: skip
-def test_a_table_is_what_the_drivers_say(
+def test_table_agrees_with_the_drivers(
     file: str,
     told: str,
     wrong: str,

@@ -112,7 +112,7 @@ def test_a_name_that_the_gateway_would_change_is_refused(odd: tuple[Answering, A
     assert told.asked == []
 
 
-def test_a_page_about_a_folder_is_no_file(odd: tuple[Answering, Any]) -> None:
+def test_page_about_a_folder_is_not_taken_for_a_file(odd: tuple[Answering, Any]) -> None:
     told, driver = odd
     told.body = b"<html>a folder</html>"
     refusal(ErrorKind.CONFLICT, lambda: content_of(driver, "/a"))

@@ -125,7 +125,7 @@ def listing_of(path: str) -> bytes:
     ).encode()
 
 
-def test_what_a_server_lacks_is_not_offered(server: Any) -> None:
+def test_abilities_that_a_server_lacks_are_not_declared(server: Any) -> None:
     with connected(server.endpoint, "webdav?lacks=copy,dotfiles") as driver:
         assert Verb.COPY not in driver.capabilities.verbs
         assert driver.capabilities.names.problem(".x") == "no name may begin with a dot"
@@ -139,7 +139,7 @@ def test_what_a_server_lacks_is_not_offered(server: Any) -> None:
         drivers.connect(ProviderSpec.parse("webdav://cloud.example?lacks=copy,slash"), None, KEYS)
 
 
-def test_answers_that_nobody_understands_are_the_servers_fault(odd: tuple[Answering, Any]) -> None:
+def test_unreadable_answers_are_server_errors(odd: tuple[Answering, Any]) -> None:
     told, driver = odd
     for body in (b"", b"<", b"<html/>", b'<d:multistatus xmlns:d="DAV:"/>', b"\xff"):
         told.status, told.body = 207, body
@@ -168,7 +168,7 @@ def test_a_folder_that_could_not_be_removed_whole_says_why(odd: tuple[Answering,
     ],
 )
 def test_specs(spec: str, url: str) -> None:
-    assert webdav._url_of(ProviderSpec.parse(spec)) == url
+    assert webdav._server_url(ProviderSpec.parse(spec)) == url
     drivers.connect(ProviderSpec.parse(spec), None, KEYS).close()
 
 
@@ -193,7 +193,7 @@ def test_credentials_are_user_and_password_or_a_token(odd: tuple[Answering, Any]
         assert driver._http.headers["authorization"] == "Bearer t0ken-0815-long"
 
 
-def test_a_path_below_which_it_writes_is_never_left(server: Any) -> None:
+def test_paths_outside_the_folder_of_the_spec_are_refused(server: Any) -> None:
     """A base with characters that are encoded, and a sibling that begins with its name."""
     base = Endpoint({"": f"{server.endpoint.url}base%20%2525/"}, server.endpoint.credentials)
     with connected(server.endpoint, "webdav") as whole, connected(base, "webdav") as driver:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pytest_cloudbench.drivers.egress import CERTIFICATES, leaving
+from pytest_cloudbench.drivers.egress import CERTIFICATES, egress_of
 from pytest_cloudbench.model import Endpoint, UsageError
 from pytest_cloudbench.support import redact
 
@@ -52,7 +52,7 @@ def test_the_proxy_of_an_address(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert leaving(None, url).proxy_for(url) == proxy
+    assert egress_of(None, url).proxy_for(url) == proxy
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_hosts_that_no_proxy_leads_to(monkeypatch: pytest.MonkeyPatch, listed: s
     monkeypatch.setenv("HTTPS_PROXY", PROXY)
     monkeypatch.setenv("NO_PROXY", listed)
     url = f"https://{host}/files"
-    assert leaving(None, url).proxy_for(url) == ("" if is_direct else PROXY)
+    assert egress_of(None, url).proxy_for(url) == ("" if is_direct else PROXY)
 
 
 def test_a_service_of_the_run_has_its_own_authority_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", PROXY)
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
-    egress = leaving(Endpoint({"api": REAL}, ca_file="/own.pem"), REAL)
+    egress = egress_of(Endpoint({"api": REAL}, ca_file="/own.pem"), REAL)
     assert (egress.trusted, egress.proxy_for(REAL), egress.remarks) == ("/own.pem", "", {})
 
 
@@ -96,10 +96,10 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://us:pass%40word@proxy.test:3128")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    egress = leaving(None, REAL)
+    egress = egress_of(None, REAL)
     assert egress.remarks == {"proxy": PROXY, "certificates": "SSL_CERT_FILE"}
     assert "pass@word" not in redact.clean("denied: pass@word")
-    assert leaving(None, "http://127.0.0.1:9").remarks == {}
+    assert egress_of(None, "http://127.0.0.1:9").remarks == {}
 
 
 @pytest.mark.parametrize(
@@ -113,30 +113,32 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
         ("nonsense nonsense", "no address of a proxy"),
     ],
 )
-def test_what_is_no_proxy_is_told_where_it_would_be_asked(
+def test_unusable_proxy_is_refused_only_where_it_would_be_used(
     monkeypatch: pytest.MonkeyPatch, value: str, told: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", value)
     with pytest.raises(UsageError, match=rf"^HTTPS_PROXY=\w+://...: {told}: set it to http://HOST:PORT") as caught:
-        leaving(None, REAL)
+        egress_of(None, REAL)
     assert "4711" not in str(caught.value)
-    assert leaving(None, "https://127.0.0.1").remarks == {}
+    assert egress_of(None, "https://127.0.0.1").remarks == {}
     monkeypatch.setenv("NO_PROXY", "storage.test")
-    assert leaving(None, REAL).proxy_for(REAL) == ""
+    assert egress_of(None, REAL).proxy_for(REAL) == ""
 
 
-def test_the_first_variable_counts_and_a_bad_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_first_certificate_variable_counts_and_a_bad_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in CERTIFICATES:
         trustme.CA().cert_pem.write_to_path(str(tmp_path / name))
         monkeypatch.setenv(name, str(tmp_path / name))
     for name in CERTIFICATES:
-        assert leaving(None, REAL).trusted == str(tmp_path / name)
+        assert egress_of(None, REAL).trusted == str(tmp_path / name)
         monkeypatch.setenv(name, str(tmp_path / "nowhere.pem"))
         with pytest.raises(UsageError, match=rf"{name}=.*nowhere.pem: cannot be read \(No such file or directory\)"):
-            leaving(None, REAL)
+            egress_of(None, REAL)
         monkeypatch.setenv(name, "")
-    assert leaving(None, REAL).trusted == ""
+    assert egress_of(None, REAL).trusted == ""
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    assert leaving(None, REAL).trusted == str(tmp_path)
+    assert egress_of(None, REAL).trusted == str(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
-    assert leaving(None, "http://storage.test").trusted == ""
+    assert egress_of(None, "http://storage.test").trusted == ""

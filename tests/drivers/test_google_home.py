@@ -59,7 +59,7 @@ def key(token_url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scheme", ["gcs", "gdrive"])
-def test_they_come_last_and_a_named_file_before_gclouds(
+def test_google_files_come_last_and_a_named_one_before_gclouds(
     scheme: str, gcloud: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     user = {name: USER[name] for name in ("refresh_token", "client_id", "client_secret")}
@@ -134,7 +134,7 @@ def test_tokens_come_from_the_token_route(
             assert token_requests(emulator) == before + 1
 
 
-def test_a_revoked_login_is_told_as_such(emulator: EmulatorService, gcloud: Path) -> None:
+def test_revoked_login_is_an_auth_error(emulator: EmulatorService, gcloud: Path) -> None:
     gcloud.write_text(json.dumps({**USER, "refresh_token": "invalid-token"}))
     driver = drivers.connect(
         ProviderSpec.parse("gdrive"),

@@ -78,7 +78,7 @@ def connected(scheme: str, servers: dict[str, Endpoint]) -> Any:
     return drivers.connect(ProviderSpec.parse(f"{scheme}://{load_recipe(name).target}"), servers[name], {})
 
 
-def test_pages(driver: Any) -> None:
+def test_list_and_delete_follow_pages(driver: Any) -> None:
     paths = {f"/pages/{number:03}" for number in range(23)}
     for path in paths:
         driver.put(path, Literal(b"x"))
@@ -93,7 +93,7 @@ def test_pages(driver: Any) -> None:
 
 
 @pytest.mark.slow
-def test_more_than_a_thousand(driver: Any) -> None:
+def test_folder_of_more_than_a_thousand_files_is_removed(driver: Any) -> None:
     for number in range(1203):
         driver.put(f"/many/{number:04}", Literal(b"x"))
     driver.put("/many-not", Literal(b"x"))
@@ -152,7 +152,7 @@ def test_large_objects_go_up_in_parts(driver: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", marked(SECRETS))
-def test_wrong_keys_are_told_as_such(scheme: str, servers: dict[str, Endpoint]) -> None:
+def test_wrong_keys_are_an_auth_error(scheme: str, servers: dict[str, Endpoint]) -> None:
     right = servers[RECIPES[scheme]]
     endpoint = replace(right, credentials={**right.credentials, **SECRETS[scheme]})
     driver = connected(scheme, {RECIPES[scheme]: endpoint})

@@ -137,7 +137,7 @@ def test_an_overloaded_service_is_asked_once(store: Store, driver: Any, server: 
 @pytest.mark.parametrize(
     "body", [b"", b"<html>not what you expect</html>", b"\xff\x00{"], ids=["empty", "page", "noise"]
 )
-def test_statuses_count_where_words_do_not(store: Store, driver: Any, server: Scripted, body: bytes) -> None:
+def test_status_gives_the_kind_where_words_do_not(store: Store, driver: Any, server: Scripted, body: bytes) -> None:
     for status, meant in STATUSES.items():
         server.say(status, body, {"Content-Type": "text/html"})
         for verb in ("stat", "put"):
@@ -176,7 +176,7 @@ def test_a_refusal_whose_body_breaks_off_is_the_network() -> None:
         driver.close()
 
 
-def test_noise_for_a_listing_is_the_server(store: Store, driver: Any, server: Scripted) -> None:
+def test_unreadable_listing_is_a_server_error(store: Store, driver: Any, server: Scripted) -> None:
     server.say(200, b"\x00\xff noise", store.headers)
     assert refusal(actions(driver)["list"]).kind is ErrorKind.SERVER
     assert len(server.requests) == 1
@@ -201,7 +201,7 @@ def test_a_certificate_of_somebody_else_is_refused(store: Store, server: Scripte
     driver.close()
 
 
-def test_a_service_that_says_nothing_is_left(store: Store, server: Scripted) -> None:
+def test_silent_service_is_given_up_after_the_timeout(store: Store, server: Scripted) -> None:
     driver = connected(replace(store, spec=f"{store.spec}?timeout_s=0.6"), server)
     server.say(silent=True)
     assert refusal(actions(driver)["stat"]).kind is ErrorKind.NETWORK
@@ -210,7 +210,7 @@ def test_a_service_that_says_nothing_is_left(store: Store, server: Scripted) -> 
 
 
 @pytest.mark.parametrize("path", ["/a//b", "/a/../b", "/a/./b", "/a/", "/a/\ud800", "a"])
-def test_paths_that_may_become_others_are_refused(driver: Any, server: Scripted, path: str) -> None:
+def test_ambiguous_paths_are_refused(driver: Any, server: Scripted, path: str) -> None:
     for action in (lambda: driver.put(path, Literal(b"x")), lambda: driver.get(path), lambda: driver.delete(path)):
         assert refusal(action).kind is ErrorKind.INVALID
     assert server.requests == []
@@ -244,7 +244,7 @@ def test_an_endpoint_is_a_whole_address(name: str, endpoint: str) -> None:
         drivers.connect(ProviderSpec.parse(f"{STORES[name].spec}?endpoint={endpoint}"), None, STORES[name].credentials)
 
 
-def test_an_address_to_log_in_at_is_a_whole_one() -> None:
+def test_login_address_must_be_a_whole_url() -> None:
     keys = STORES["swift"].credentials | {"auth_url": "127.0.0.1:9/auth"}
     with pytest.raises(CredentialsError, match="auth_url is a URL"):
         drivers.connect(ProviderSpec.parse("swift://bench"), None, keys)
@@ -284,7 +284,7 @@ def test_both_clients_of_s3_have_the_same_credentials(monkeypatch: pytest.Monkey
         assert providers.load_credentials(drivers.bind(ProviderSpec.parse(f"{name}://bench"))) == AWS
 
 
-def test_what_is_no_secret_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_fields_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_AZURE_ACCOUNT_KEY", SECRET)
     found = providers.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
     assert found == {"account": "us", "account_key": SECRET}

@@ -149,7 +149,7 @@ def test_lazy_modules_may_import_each_other(package: str) -> None:
     assert is_loaded(f"{package}.heavy")
 
 
-def test_looking_at_a_lazy_module_does_not_run_it(package: str) -> None:
+def test_inspecting_a_lazy_module_does_not_run_it(package: str) -> None:
     module = import_lazily(package, ["heavy"]).heavy
     assert module.__name__ == f"{package}.heavy"
     assert module.__file__.endswith("heavy.py")

@@ -176,7 +176,7 @@ def test_a_private_key_may_have_any_form_that_ssh_reads(key_type: str, name: str
         assert private_key("key", data, "not needed").get_base64() == key.get_base64()
 
 
-def test_what_is_no_private_key_is_said_to_be_none() -> None:
+def test_file_that_is_no_private_key_is_refused() -> None:
     public = public_of(STRANGER).encode()
     begin, end = (f"-----{word} OPENSSH PRIVATE KEY-----".encode() for word in ("BEGIN", "END"))
     for data in (

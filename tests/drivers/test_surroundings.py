@@ -130,7 +130,7 @@ def assert_same(expected: list[Recorded], found: list[Recorded], what: object) -
 
 
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
-def test_all_that_libraries_read_set_at_once_changes_no_request(scheme: str, tmp_path: Path) -> None:
+def test_all_surroundings_at_once_change_no_request(scheme: str, tmp_path: Path) -> None:
     home = hostile_home(tmp_path / "home")
     with account_of(scheme, tmp_path) as account, ExitStack() as stack:
         stack.callback((sender := Sender(tmp_path)).close)
@@ -143,7 +143,7 @@ def test_all_that_libraries_read_set_at_once_changes_no_request(scheme: str, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
-def test_each_thing_that_libraries_read_changes_no_request(scheme: str, tmp_path: Path) -> None:
+def test_no_single_surrounding_changes_a_request(scheme: str, tmp_path: Path) -> None:
     home = hostile_home(tmp_path / "home")
     with account_of(scheme, tmp_path) as account, ExitStack() as stack:
         stack.callback((sender := Sender(tmp_path)).close)
@@ -197,7 +197,7 @@ _REAL = {
 
 
 @pytest.mark.parametrize("scheme", _REAL)
-def test_a_bad_proxy_or_certificate_is_one_line(scheme: str, tmp_path: Path) -> None:
+def test_unusable_proxy_or_certificate_is_refused_in_one_line(scheme: str, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     expected = {
         "HTTPLIB2_CA_CERTS=/nowhere.pem: cannot be read (No such file or directory)": {
@@ -229,7 +229,7 @@ class _Declared(_Stranger):
     surroundings = (Surrounding("STRANGE_PLACE", closed="not seen"), Surrounding("STRANGE_*", passed="its own files"))
 
 
-def test_a_driver_of_others_sees_what_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_third_party_driver_sees_what_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANGE_PLACE", "hostile")
     monkeypatch.setenv("STRANGE_CONFIG", "file")
     with closed(rows_of("strange", _Stranger)):

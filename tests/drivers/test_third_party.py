@@ -100,7 +100,7 @@ def test_it_is_found_in_every_process_after_an_installation_by_pip(lab: Lab) -> 
     assert (info["provider"], info["versions"]["flat"]) == ("flat:objects", "1")
 
 
-def test_what_a_killed_run_left_on_it_can_be_cleaned(lab: Lab) -> None:
+def test_remains_of_a_killed_run_can_be_cleaned(lab: Lab) -> None:
     folder = install(lab.folder / "site", "flat", {"flat": "flat:FlatDriver"})
     journal = str(lab.folder / "journal.jsonl")
     env = {**with_path(folder), "CLOUDBENCH_JOURNAL": journal}
@@ -140,7 +140,7 @@ def test_a_driver_of_the_package_needs_no_look_at_what_is_installed(site: Path) 
     assert done.stdout.splitlines() == ["pytest_cloudbench.drivers.folder True", "looked"], done.stderr
 
 
-def test_others_are_not_imported(site: Path, tmp_path: Path) -> None:
+def test_other_entry_points_are_not_imported(site: Path, tmp_path: Path) -> None:
     install(site, "flat", {"flat": "flat:FlatDriver"})
     install(site, "loud", {"loud": "loud:Loud"}, {"loud": LOUD})
     drivers.connect(ProviderSpec.parse(f"flat:{tmp_path}/objects"))
@@ -199,7 +199,7 @@ def test_a_driver_that_cannot_be_used_is_one_line(lab: Lab, case: str) -> None:
     assert (run.status, run.text.splitlines()) == (4, [f"ERROR: {expected}", ""]), run.text
 
 
-def test_a_driver_for_nobody(lab: Lab) -> None:
+def test_unknown_scheme_is_refused_with_the_known_ones(lab: Lab) -> None:
     run = lab.run("test_it.py", "--provider", "mine:objects", env=with_path(lab.folder), store=False)
     expected = "ERROR: provider 'mine': no driver has this name; there are: " + KNOWN
     assert (run.status, run.text.splitlines()) == (4, [expected, ""])

@@ -190,7 +190,7 @@ def gcs(bucket: Bucket) -> Any:
 
 
 @pytest.mark.parametrize("play", [azure, gcs, s3, s3_fast], ids=lambda play: play.__name__)
-def test_a_removal_that_is_interrupted_can_be_told_and_repeated(play: Any) -> None:
+def test_interrupted_removal_can_be_noticed_and_repeated(play: Any) -> None:
     for steps in range(20):
         bucket = filled()
         driver = play(bucket)
@@ -216,7 +216,7 @@ def test_a_removal_that_is_interrupted_can_be_told_and_repeated(play: Any) -> No
     assert 5 <= steps < 19
 
 
-def test_without_the_official_sdk_it_is_told_once_what_stays() -> None:
+def test_missing_sdk_gives_one_warning_about_remains() -> None:
     bucket = filled()
     driver = s3_fast(bucket, has_sdk=False)
     with pytest.warns(UserWarning, match=rf"unfinished uploads below /{FOLDER} stay.* lifecycle rule.*\[s3\]") as told:

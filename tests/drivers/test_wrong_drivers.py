@@ -124,7 +124,7 @@ def test_a_right_driver_fails_for_nothing(run: Ended, name: str) -> None:
     assert {scheme for _, scheme in passed} == ({"wrong", "flat"} if name == "right" else {"flat"})
 
 
-def test_what_is_not_declared_is_not_demanded(run: Ended) -> None:
+def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
     """Flat keys, no streams, no conflicts: tests of these are skipped and say what is not declared."""
     reasons = " ".join(re.findall(r"^SKIPPED .*: not declared: (.*)$", run.text, re.M))
     for word in ("folders", "streams", "revisions", "overwrites", "a conflict for a put onto a folder", "move"):
@@ -163,7 +163,7 @@ def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[
         "1025 bytes took 0 requests, and one byte 0",
     ],
 )
-def test_what_is_wrong_is_said_in_words(run: Ended, told: str) -> None:
+def test_report_says_in_words_what_is_wrong(run: Ended, told: str) -> None:
     assert run.lines_with(told)
 
 

@@ -167,7 +167,7 @@ class MovesOverFiles(WrongDriver):
     """Replaces what is in the way of a move, though it declares a conflict."""
 
     def move(self, source: str, target: str) -> Entry:
-        os.replace(self._local("move", source), self._local("move", target))
+        os.replace(self._local_path("move", source), self._local_path("move", target))
         return self.stat(target)
 
 
@@ -175,7 +175,7 @@ class CopiesAreLinks(WrongDriver):
     """A copy and its source are one file, and a put writes into it: only a sequence of operations shows that."""
 
     def put(self, path: str, content: Content) -> Entry:
-        local = self._local("put", path)
+        local = self._local_path("put", path)
         if not os.path.isfile(local):
             return super().put(path, content)
         local.write_bytes(content.read(0, content.size_bytes))
@@ -183,9 +183,9 @@ class CopiesAreLinks(WrongDriver):
 
     def copy(self, source: str, target: str) -> Entry:
         entry = super().copy(source, target)
-        local = self._local("copy", target)
+        local = self._local_path("copy", target)
         local.unlink()
-        os.link(self._local("copy", source), local)
+        os.link(self._local_path("copy", source), local)
         return entry
 
 

@@ -16,7 +16,7 @@ from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.model import KIB, Capabilities, CloudError, Endpoint, ErrorKind
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.support import redact
@@ -147,7 +147,7 @@ class _Steps:
 
 def _reach(url: str, endpoint: Endpoint | None) -> Checkup:
     """Open a connection to where a driver will send its requests, which has sent nothing yet."""
-    if leaving(endpoint, url).proxy_for(url):
+    if egress_of(endpoint, url).proxy_for(url):
         return Checkup("connect", None, "unknown: a proxy leads there")
     parts = urlsplit(url)
     address = parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
@@ -189,7 +189,7 @@ def _date_of(url: str, endpoint: Endpoint | None) -> str:
     from urllib.request import Request
 
     try:
-        with leaving(endpoint, url).opener(url).open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
+        with egress_of(endpoint, url).opener(url).open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
             return str(response.headers.get("date", ""))
     except HTTPError as error:  # refused without credentials, but dated
         with error:

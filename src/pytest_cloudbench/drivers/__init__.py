@@ -71,51 +71,51 @@ def schemes() -> tuple[str, ...]:
 
 def has_driver(scheme: str) -> bool:
     """Return whether any process can find a driver of this name, here or among installed distributions."""
-    return scheme in _DRIVERS or bool(_installed(scheme))
+    return scheme in _DRIVERS or bool(_installed_drivers(scheme))
 
 
 def driver_class(scheme: str) -> type[Driver]:
-    """Return the driver class of one scheme, for the credentials it needs; imports no SDK.
+    """Return the driver class of one scheme, for the credentials it needs. Imports no SDK.
 
     Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
     or if it cannot be used.
     """
     if scheme in _DRIVERS:
-        if told := missing_library(scheme):
-            raise SpecError(f"provider {scheme!r}: {told}")
+        if advice := missing_library(scheme):
+            raise SpecError(f"provider {scheme!r}: {advice}")
         module_name, _, class_name = _DRIVERS[scheme].partition(":")
-        return _checked(scheme, getattr(importlib.import_module(module_name), class_name))
-    return _checked(scheme, _loaded(scheme))
+        return _checked_class(scheme, getattr(importlib.import_module(module_name), class_name))
+    return _checked_class(scheme, _load_installed(scheme))
 
 
-def _checked(scheme: str, found: object) -> type[Driver]:
+def _checked_class(scheme: str, found: object) -> type[Driver]:
     check_class(scheme, found)
     return cast("type[Driver]", found)
 
 
-def _loaded(scheme: str) -> object:
+def _load_installed(scheme: str) -> object:
     """Return what another distribution brings for a scheme."""
-    found = _installed(scheme)
-    if not found:
-        others = {point.name for point in _installed()} - _DRIVERS.keys()
-        known = [*schemes(), *sorted(others)]
-        told = f"no driver has this name; there are: {', '.join(known)}{did_you_mean(scheme, known)}"
-        raise SpecError(f"provider {scheme!r}: {told}")
-    if len(found) > 1:
-        brought = ", ".join(sorted(f"{_distribution(point)} ({point.value})" for point in found))
+    points = _installed_drivers(scheme)
+    if not points:
+        others = {point.name for point in _installed_drivers()} - _DRIVERS.keys()
+        names = [*schemes(), *sorted(others)]
+        problem = f"no driver has this name; there are: {', '.join(names)}{did_you_mean(scheme, names)}"
+        raise SpecError(f"provider {scheme!r}: {problem}")
+    if len(points) > 1:
+        providers = ", ".join(sorted(f"{_distribution_name(point)} ({point.value})" for point in points))
         raise SpecError(
-            f"provider {scheme!r}: several distributions bring this driver: {brought}; uninstall all but one"
+            f"provider {scheme!r}: several distributions bring this driver: {providers}; uninstall all but one"
         )
     try:
-        return found[0].load()
+        return points[0].load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
         reason = " ".join(str(error).split()) or "no reason given"
-        why = f"{found[0].value} cannot be imported: {type(error).__name__}: {reason}"
-        raise SpecError(f"provider {scheme!r}: {why} (from {_distribution(found[0])})") from error
+        why = f"{points[0].value} cannot be imported: {type(error).__name__}: {reason}"
+        raise SpecError(f"provider {scheme!r}: {why} (from {_distribution_name(points[0])})") from error
 
 
 def missing_library(scheme: str) -> str:
-    """Return how to install the library of a driver of this package, in one line; empty if nothing is missing."""
+    """Return how to install the library of a driver of this package, in one line. Empty if nothing is missing."""
     if scheme not in _LIBRARIES:
         return ""
     from pytest_cloudbench.support import extras
@@ -124,7 +124,7 @@ def missing_library(scheme: str) -> str:
     return extras.missing_extra(extra, (module,))
 
 
-def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:
+def _installed_drivers(scheme: str | None = None) -> Sequence[EntryPoint]:
     """Return the entry points of other distributions: those of one scheme, or all. Imports none of them."""
     from importlib.metadata import entry_points  # here, because a run on a provider of this package does not need it
 
@@ -132,7 +132,7 @@ def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:
     return tuple(point for point in points if scheme is None or point.name == scheme)
 
 
-def _distribution(point: EntryPoint) -> str:
+def _distribution_name(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
@@ -148,7 +148,7 @@ class BoundSpec:
 
     @property
     def credential_sets(self) -> Sequence[CredentialSet]:
-        """The sets of fields by which the driver can log in; empty if it needs none."""
+        """The sets of fields by which the driver can log in. Empty if it needs none."""
         sets: Sequence[CredentialSet] = getattr(self.driver, "credential_sets", ())
         return sets
 
@@ -204,5 +204,5 @@ def connect(
     spec: ProviderSpec, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None,
     *, is_part: bool = False,
 ) -> Driver:  # fmt: skip
-    """Return a driver ready for use; see ``BoundSpec.connect``."""
+    """Return a driver ready for use, see ``BoundSpec.connect``."""
     return bind(spec).connect(endpoint, credentials, is_part=is_part)

@@ -1,6 +1,6 @@
-"""What the Box driver remembers about paths: ids of folders, and of files that it has stored.
+"""The Box driver's memory of paths: ids of folders, and of files that it has stored.
 
-What may live here: the memory, safe for threads. It sends no requests; the driver tells it what is true and what no
+What may live here: the memory, safe for threads. It sends no requests: the driver tells it what is true and what no
 longer is. Paths that differ only in case are the same, as names are at Box.
 """
 
@@ -13,58 +13,58 @@ from threading import Lock
 ROOT = "0"
 """The id of the folder above all."""
 
-_KNOWN_FILES = 10_000
+_MOST_FILES = 10_000
 
 
 class Memory:
-    """See the module."""
+    """Ids by path, as far as the driver knows them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._folders: dict[str, str] = {}
         self._stored: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
-    def known(self, path: str) -> tuple[str, str, Sequence[str]]:
+    def nearest_folder(self, path: str) -> tuple[str, str, Sequence[str]]:
         """Return the longest known folder on the way to a path (empty: the root), its id, and the names after it."""
         names = [name for name in path.split("/") if name]
         for count in range(len(names), 0, -1):
-            at = "/" + "/".join(names[:count])
-            folder_id = self._folders.get(at.lower())
+            parent = "/" + "/".join(names[:count])
+            folder_id = self._folders.get(parent.lower())
             if folder_id is not None:
-                return at, folder_id, names[count:]
+                return parent, folder_id, names[count:]
         return "", ROOT, names
 
-    def folder(self, path: str, folder_id: str) -> str:
-        """Remember a folder's id; returns it."""
+    def remember_folder(self, path: str, folder_id: str) -> str:
+        """Remember a folder's id, and return it."""
         with self._lock:
             self._folders[path.lower()] = folder_id
         return folder_id
 
-    def forget_way(self, path: str) -> bool:
-        """Forget the folders on the way to a path, and the path's own; returns whether there were any."""
+    def forget_folders_to(self, path: str) -> bool:
+        """Forget the folders on the way to a path, and the path's own. Return whether there were any."""
         key = path.lower()
         with self._lock:
-            gone = [each for each in self._folders if f"{key}/".startswith(f"{each}/")]
-            for each in gone:
-                del self._folders[each]
-        return bool(gone)
+            parents = [folder for folder in self._folders if f"{key}/".startswith(f"{folder}/")]
+            for parent in parents:
+                del self._folders[parent]
+        return bool(parents)
 
     def forget_below(self, path: str) -> None:
         """Forget all that was at a path, or below it."""
         key = path.lower()
         with self._lock:
-            for known in (self._folders, self._stored):
-                for each in [each for each in known if f"{each}/".startswith(f"{key}/")]:
-                    del known[each]
+            for memory in (self._folders, self._stored):
+                for inner in [other for other in memory if f"{other}/".startswith(f"{key}/")]:
+                    del memory[inner]
 
-    def stored(self, path: str, file_id: str, etag: str) -> None:
+    def remember_stored(self, path: str, file_id: str, etag: str) -> None:
         """Remember a file that was stored just now."""
         with self._lock:
             self._stored[path.lower()] = file_id, etag
-            if len(self._stored) > _KNOWN_FILES:
+            if len(self._stored) > _MOST_FILES:
                 self._stored.popitem(last=False)
 
-    def taken(self, path: str) -> tuple[str, str] | None:
+    def take_stored(self, path: str) -> tuple[str, str] | None:
         """Return id and etag of a file that was stored at a path, and forgets them."""
         with self._lock:
             return self._stored.pop(path.lower(), None)

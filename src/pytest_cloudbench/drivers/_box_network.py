@@ -1,6 +1,6 @@
 """Between the Box SDK and the network: its session, its redirects, its tokens, and the files that it reads.
 
-What may live here: what the driver gives the SDK, and what it sees of each request. No verbs and no paths.
+What may live here: parts that the driver gives the SDK, and what they do to each request. No verbs and no paths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from io import BufferedIOBase, BytesIO
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import MIB, Content, Endpoint
@@ -56,43 +56,43 @@ _HOSTS = (".box.com", ".boxcloud.com")
 _API = "https://api.box.com"
 
 
-def _session(endpoint: Endpoint | None, url: str) -> Any:
-    """A session whose adapter never retries (``max_retries=0``) and has room for many threads."""
+def _new_session(endpoint: Endpoint | None, url: str) -> Any:
+    """Return a session whose adapter never retries (``max_retries=0``) and has room for many threads."""
     requests: Any = import_module("requests")
     session = requests.Session()
     size = {"pool_connections": _POOL_CONNECTIONS, "pool_maxsize": _POOL_CONNECTIONS, "max_retries": 0}
     session.mount("https://", requests.adapters.HTTPAdapter(**size))
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    session.egress = leaving(endpoint, url)
+    session.egress = egress_of(endpoint, url)
     session.egress.direct_session(session)
     return session
 
 
 class _Redirects:
-    """Which redirects are followed: only a download's, only to a host of the service, and only over TLS."""
+    """Follows a download's redirects, and only these, only to a host of the service, and only over TLS."""
 
     def __init__(self, hosts: tuple[str, ...]) -> None:
         self._hosts = hosts
 
     def __call__(self, response: Any) -> str | None:
-        """Return the target of a redirect that may be followed."""
+        """Return the target of a redirect that may be followed, and None for any other."""
         target = response.headers.get("location")
         path = urlsplit(response.request.url).path
         if not response.is_redirect or response.request.method != "GET" or not path.endswith("/content"):
             return None
-        place = urlsplit(target)
-        is_own = place.netloc in self._hosts or ((place.hostname or "").endswith(_HOSTS) and self._hosts == _HOSTS)
-        return str(target) if place.scheme == "https" and is_own else None
+        url = urlsplit(target)
+        is_own = url.netloc in self._hosts or ((url.hostname or "").endswith(_HOSTS) and self._hosts == _HOSTS)
+        return str(target) if url.scheme == "https" and is_own else None
 
 
-def load_sdk() -> Any:
+def load_sdk_names() -> Any:
     """Return the names of the SDK that the driver uses."""
     return import_parts("box_sdk_gen", _LAZY, _PARTS)
 
 
-def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
+def new_network_session(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
     """Return a session, and the SDK's network layer on top of it, which repeats nothing."""
-    session = _session(endpoint, _API)
+    session = _new_session(endpoint, _API)
     urls: dict[str, str] = {}
     hosts: tuple[str, ...] = _HOSTS
     if endpoint is not None:
@@ -120,7 +120,7 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
     granted = sdk.BoxCCGAuth(config=config)
 
     class Grant:
-        """Ask for the next token; takes the place of the client that ``Bearer`` expects."""
+        """Asks for the next token, in place of the client that ``Bearer`` expects."""
 
         def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
             token = granted.refresh_token(network_session=network)
@@ -146,27 +146,27 @@ def forget_details(error: Any) -> None:
     if request is None or response is None:
         return
     request.headers, request.query_params, request.body = {}, {}, None
-    found = response.context_info if isinstance(response.context_info, dict) else {}
+    context = response.context_info if isinstance(response.context_info, dict) else {}
     is_taken = response.code == "item_name_in_use"
-    response.context_info = {"conflicts": found.get("conflicts")} if is_taken else {}
+    response.context_info = {"conflicts": context.get("conflicts")} if is_taken else {}
     response.headers, response.body, response.raw_body = {}, None, None
     response.request_id = response.help_url = None
 
 
-def patience(sdk: Any) -> Any:
+def commit_retries(sdk: Any) -> Any:
     """Return the SDK's rule for a commit: wait while the service says so, and repeat nothing else."""
 
-    class Patience(sdk.BoxRetryStrategy):  # type: ignore[misc]  # the SDK has no types here
+    class CommitRetries(sdk.BoxRetryStrategy):  # type: ignore[misc]  # the SDK has no types here
         """Sends a commit again if it was answered by 202 and a time to wait."""
 
         def should_retry(self, fetch_options: Any, fetch_response: Any, attempt_number: int) -> bool:
             wait = fetch_response.headers.get("Retry-After", "") if fetch_response.status == 202 else ""
             return wait.isascii() and wait.isdigit() and int(wait) <= _LONGEST_WAIT_S and attempt_number < _COMMITS
 
-    return Patience(max_attempts=_COMMITS, max_retries_on_exception=0)
+    return CommitRetries(max_attempts=_COMMITS, max_retries_on_exception=0)
 
 
-def stream_of(content: Content) -> BufferedIOBase:
+def content_stream(content: Content) -> BufferedIOBase:
     """Return the content as the SDK wants it: a file that it reads while it sends."""
     if content.size_bytes <= _AT_ONCE_BYTES:
         return BytesIO(content.read(0, content.size_bytes))
@@ -197,7 +197,8 @@ class _Reader(BufferedIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes."""
-        left = self._content.size_bytes - self._at
-        data = self._content.read(self._at, left if size is None or size < 0 else min(size, left)) if left > 0 else b""
+        unread_bytes = self._content.size_bytes - self._at
+        length = unread_bytes if size is None or size < 0 else min(size, unread_bytes)
+        data = self._content.read(self._at, length) if length > 0 else b""
         self._at += len(data)
         return data

@@ -1,4 +1,4 @@
-"""What both Dropbox drivers know about the service: capabilities, credentials and the table of its errors.
+"""Facts about Dropbox that both of its drivers use: capabilities, credentials and the table of its errors.
 
 What may live here: values and functions of values. Each driver has its own library to send requests.
 """
@@ -86,7 +86,7 @@ _TOKEN_WORDS = ("access token", "authorization")
 
 
 def kind_of_status(status: int, text: str) -> ErrorKind:
-    """Return what an answer without tags means. A 2xx here is one that cannot be read, which is the server's fault."""
+    """Return the kind of an answer without tags. A 2xx is one that cannot be read, which is the server's fault."""
     if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
         return ErrorKind.AUTH
     return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
@@ -94,8 +94,8 @@ def kind_of_status(status: int, text: str) -> ErrorKind:
 
 def kind_of_tags(tags: list[str]) -> ErrorKind:
     """Return what a refusal's path of tags means."""
-    known = [TAG_KINDS[tag] for tag in tags if tag in TAG_KINDS]
-    return known[-1] if known else ErrorKind.INVALID
+    kinds = [TAG_KINDS[tag] for tag in tags if tag in TAG_KINDS]
+    return kinds[-1] if kinds else ErrorKind.INVALID
 
 
 def require_composed(verb: str, path: str, text: str) -> None:

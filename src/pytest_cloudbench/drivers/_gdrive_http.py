@@ -1,4 +1,4 @@
-"""What carries the requests of the Google Drive driver: httplib2, one client per thread, and their count.
+"""The transport of the Google Drive driver's requests: httplib2, one client per thread, and their count.
 
 What may live here: connections, tokens, switching off redirects and retries, and reading a body piece by piece.
 ``httplib2`` is the library's own transport; each of its clients is for one thread.
@@ -52,8 +52,11 @@ class Transport:
     Args:
         egress: how requests leave this machine.
         hosts: the hosts, with ports if they have any, to which requests may go.
-        token: what makes and renews access tokens.
+        token: gives access tokens.
         timeout_s: for each single step: connecting, sending a piece, waiting for the next bytes of an answer.
+
+    Attributes:
+        sent: counts the requests of each thread.
     """
 
     def __init__(self, egress: Egress, hosts: frozenset[str], token: Token, timeout_s: float) -> None:
@@ -67,26 +70,18 @@ class Transport:
                 "gdrive: its library for HTTP asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT"
             )
         self.timeout_s = timeout_s
-        self._own = _Own()
+        self.sent = _PerThread()
         self._all: list[Any] = []
         self._lock = Lock()
-
-    def requests(self) -> int:
-        """Return how many requests the calling thread has sent."""
-        return self._own.requests
-
-    def count(self) -> None:
-        """A request is being sent."""
-        self._own.count()
 
     @property
     def http(self) -> Any:
         """The calling thread's client, whose requests carry a token."""
-        if self._own.http is None:
-            self._own.http = self._http(self, self.timeout_s, self.egress.trusted or None)
+        if self.sent.http is None:
+            self.sent.http = self._http(self, self.timeout_s, self.egress.trusted or None)
             with self._lock:
-                self._all.append(self._own.http)
-        return self._own.http
+                self._all.append(self.sent.http)
+        return self.sent.http
 
     def close(self) -> None:
         """Close all connections."""
@@ -101,28 +96,28 @@ class Transport:
         Until the body is read, the thread cannot reuse the connection: another request opens a new one.
         """
         http = self.http
-        conn = http.borrow(uri)
+        conn = http.borrow_connection(uri)
         is_whole = False
         try:
-            response = self.sent(conn, "GET", http.local_part(uri), None, http.authorized(uri, headers))
+            response = self.send_once(conn, "GET", http.path_and_query(uri), None, http.add_token(uri, headers))
             if response.status not in (200, accept):
                 raise Refused(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-            yield response.status, _pieces(response)
+            yield response.status, _read_pieces(response)
             is_whole = response.isclosed()
         finally:
             if is_whole:
-                http.give_back(uri, conn)
+                http.return_connection(uri, conn)
             else:
                 conn.close()
 
-    def sent(self, conn: Any, method: str, uri: str, body: Any, headers: Mapping[str, str]) -> Any:
-        """Send one request once; returns its answer with the body unread."""
+    def send_once(self, conn: Any, method: str, uri: str, body: Any, headers: Mapping[str, str]) -> Any:
+        """Send one request once, and return its answer with the body unread."""
         if conn.sock is not None and _is_readable(conn.sock):
             conn.close()  # the server has closed it
         try:
             if conn.sock is None:
                 conn.connect()
-            self.count()
+            self.sent.count()
             conn.request(method, uri, body, headers)
             return conn.getresponse()
         except BaseException:
@@ -130,13 +125,13 @@ class Transport:
             raise
 
 
-class _Own(RequestCount):
-    """Also what else belongs to one thread."""
+class _PerThread(RequestCount):
+    """Also the thread's client."""
 
     http: Any = None
 
 
-def _pieces(response: Any) -> Iterator[bytes]:
+def _read_pieces(response: Any) -> Iterator[bytes]:
     piece = response.read(_FIRST_READ_BYTES)
     while piece:
         yield piece
@@ -155,7 +150,7 @@ def _is_readable(sock: Any) -> bool:
 
 
 def _http_class() -> type[Any]:
-    """Return a subclass of httplib2's client that works as the module says; made late: the import costs time."""
+    """Return a subclass of httplib2's client that works as the module says. Made late: the import costs time."""
     import httplib2
 
     class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
@@ -165,63 +160,63 @@ def _http_class() -> type[Any]:
             super().__init__(timeout=timeout_s, ca_certs=ca_file, proxy_info=None)
             self.transport, self.follow_redirects = transport, False
 
-        def authorized(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
+        def add_token(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
             """Return the headers with the token, and with a new one if it has ended."""
             if urlsplit(uri).netloc not in self.transport.hosts:
                 raise Misled(f"the answer leads to another host: {urlsplit(uri).netloc}")
-            return {**headers, "authorization": self.transport.token.header(self.bare)}
+            return {**headers, "authorization": self.transport.token.header(self.request_without_token)}
 
         def request(self, uri: str, method: str = "GET", body: Any = None, headers: Any = None, **more: Any) -> Any:
             """Send one request with the token."""
-            more["connection_type"] = self.connection_to(uri)
-            return super().request(uri, method, body=body, headers=self.authorized(uri, headers or {}), **more)
+            more["connection_type"] = self.connection_class_for(uri)
+            return super().request(uri, method, body=body, headers=self.add_token(uri, headers or {}), **more)
 
-        def bare(self, uri: str, method: str, body: Any, headers: Mapping[str, str]) -> Any:
+        def request_without_token(self, uri: str, method: str, body: Any, headers: Mapping[str, str]) -> Any:
             """Send one request without a token."""
-            kind = self.connection_to(uri)
+            kind = self.connection_class_for(uri)
             return super().request(uri, method, body=body, headers=dict(headers), connection_type=kind)
 
-        def connection_to(self, uri: str) -> Any:
+        def connection_class_for(self, uri: str) -> Any:
             """Return the class of connections to an address: httplib2's, or one that passes the user's proxy."""
             proxy = self.transport.egress.proxy_for(uri)
-            return _through(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
+            return _tunnel_class(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
 
         def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
             """Overrides httplib2's method for one exchange, which would send twice."""
-            response = self.transport.sent(conn, method, uri, body, headers)
+            response = self.transport.send_once(conn, method, uri, body, headers)
             try:
                 content = response.read()
             except BaseException:
                 conn.close()
                 raise
-            found = httplib2.Response(response)
-            coding = found.get("content-encoding", "")
+            answer = httplib2.Response(response)
+            coding = answer.get("content-encoding", "")
             if coding in ("gzip", "deflate"):
                 try:
                     content = zlib.decompress(content, zlib.MAX_WBITS | 32) if content else content
                 except zlib.error as error:
                     raise ValueError(f"no {coding}: {error}") from error
-                found["content-length"] = str(len(content))
-            return found, content
+                answer["content-length"] = str(len(content))
+            return answer, content
 
-        def borrow(self, uri: str) -> Any:
+        def borrow_connection(self, uri: str) -> Any:
             """Return a connection that nobody else uses until it is given back."""
             parts = urlsplit(uri)
-            known = self.connections.pop(f"{parts.scheme}:{parts.netloc}", None)
-            if known is not None:
-                return known
-            kind = self.connection_to(uri)
-            more = {"ca_certs": self.ca_certs} if parts.scheme == "https" else {}
-            return kind(parts.netloc, timeout=self.timeout, **more)
+            idle = self.connections.pop(f"{parts.scheme}:{parts.netloc}", None)
+            if idle is not None:
+                return idle
+            connection_class = self.connection_class_for(uri)
+            options = {"ca_certs": self.ca_certs} if parts.scheme == "https" else {}
+            return connection_class(parts.netloc, timeout=self.timeout, **options)
 
-        def give_back(self, uri: str, conn: Any) -> None:
+        def return_connection(self, uri: str, conn: Any) -> None:
             """Keep a connection whose answer was read to its end."""
             parts = urlsplit(uri)
             if self.connections.setdefault(f"{parts.scheme}:{parts.netloc}", conn) is not conn:
                 conn.close()
 
         @staticmethod
-        def local_part(uri: str) -> str:
+        def path_and_query(uri: str) -> str:
             """Return path and query of an address."""
             parts = urlsplit(uri)
             return f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -229,10 +224,10 @@ def _http_class() -> type[Any]:
     return Http
 
 
-def _through(proxy: str, ca_file: str) -> type[HTTPSConnection]:
+def _tunnel_class(proxy: str, ca_file: str) -> type[HTTPSConnection]:
     """Return a class of connections through a proxy. httplib2's own need another library, and go direct without it."""
     parts = urlsplit(proxy)
-    user_info, _, place = parts.netloc.rpartition("@")
+    user_info, _, proxy_host = parts.netloc.rpartition("@")
     login = base64.b64encode(unquote(user_info).encode()).decode("ascii")
     headers = {"Proxy-Authorization": f"Basic {login}"} if user_info else {}
 
@@ -241,7 +236,7 @@ def _through(proxy: str, ca_file: str) -> type[HTTPSConnection]:
 
         def __init__(self, netloc: str, timeout: float | None = None, **_more: Any) -> None:
             trusted = ssl.create_default_context(cafile=ca_file)
-            super().__init__(place, None if parts.port else 80, timeout=timeout, context=trusted)
+            super().__init__(proxy_host, None if parts.port else 80, timeout=timeout, context=trusted)
             self.set_tunnel(netloc, headers=headers)
 
     return Tunnelled
@@ -262,15 +257,15 @@ class Token:
 
     def header(self, send: Send) -> str:
         """Return the value of ``Authorization``."""
-        found = self._credentials
-        if found is None:
+        credentials = self._credentials
+        if credentials is None:
             return f"Bearer {self._fixed}"
-        if not found.valid:
+        if not credentials.valid:
             with self._lock:
-                if not found.valid:  # another thread may have done it
-                    found.refresh(_Renewal(send))
-                    redact.learn([found.token])
-        return f"Bearer {found.token}"
+                if not credentials.valid:  # another thread may have done it
+                    credentials.refresh(_Renewal(send))
+                    redact.learn([credentials.token])
+        return f"Bearer {credentials.token}"
 
 
 class _Renewal:

@@ -27,7 +27,7 @@ _LAST_TURNS = 100
 
 
 class SentBy(threading.local):
-    """How many requests were sent for a thread, whichever thread sent them."""
+    """The number of requests that were sent for a thread, whichever thread sent them."""
 
     def __init__(self) -> None:
         self.requests = [0]
@@ -46,8 +46,8 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the loop for the calling thread; returns what it returns."""
-        future = asyncio.run_coroutine_threadsafe(self._counted(self._sent.requests, work), self._loop)
+        """Run a coroutine in the loop for the calling thread, and return its result."""
+        future = asyncio.run_coroutine_threadsafe(self._count_requests(self._sent.requests, work), self._loop)
         try:
             return future.result()
         finally:
@@ -55,7 +55,7 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """True once it has ended."""
         return self._loop.is_closed()
 
     def requests(self) -> int:
@@ -63,19 +63,19 @@ class LoopThread:
         return self._sent.requests[0]
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End what still runs, run the final coroutine, and end the thread; safe to call again."""
+        """End what still runs, run the final coroutine, and end the thread. Safe to call again."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end_tasks(last), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _counted(self, count: list[int], work: Coroutine[Any, Any, _T]) -> _T:
+    async def _count_requests(self, count: list[int], work: Coroutine[Any, Any, _T]) -> _T:
         _SENDER.set(count)
         return await work
 
-    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _end_tasks(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -94,13 +94,13 @@ class RefusedAnswer(Exception):
 
 
 class CountedSession:
-    """What the SDK takes for its aiohttp session: every request is counted, none is repeated, no redirect is followed.
+    """Stands in for the SDK's aiohttp session, to count each request, repeat none and follow no redirect.
 
     Args:
         egress: how requests leave this machine.
         timeout_s: for each single step: connecting, waiting for the next bytes.
         wait_headers: headers by which a refusal says how long to wait; the first one present counts.
-        passes: a header; answers that have it are passed on to the SDK, whatever their status.
+        passes: a header. Answers that have it are passed on to the SDK, whatever their status.
     """
 
     def __init__(self, egress: Egress, timeout_s: float, wait_headers: Sequence[str], passes: str) -> None:
@@ -133,16 +133,16 @@ class CountedSession:
     async def close(self) -> None:
         """Close all connections, without waiting for servers that no longer respond."""
         await self._session.close()
-        open_ones = [each for each in self._sockets if each.fileno() >= 0]
-        for each in open_ones:
+        open_sockets = [own_socket for own_socket in self._sockets if own_socket.fileno() >= 0]
+        for own_socket in open_sockets:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                own_socket.shutdown(socket.SHUT_RDWR)
         for _ in range(_LAST_TURNS):
-            if all(each.fileno() < 0 for each in open_ones):
+            if all(own_socket.fileno() < 0 for own_socket in open_sockets):
                 return
             await asyncio.sleep(0)  # one turn of the loop, which closes them
 
     def _new_socket(self, address: Any) -> socket.socket:
-        made = socket.socket(*address[:3])
-        self._sockets.add(made)
-        return made
+        new_socket = socket.socket(*address[:3])
+        self._sockets.add(new_socket)
+        return new_socket

@@ -29,27 +29,27 @@ class NodeTree:
         return handle in self._nodes
 
     def get(self, handle: str) -> Any:
-        """Return the node of a handle; None if there is none."""
+        """Return the node of a handle. None if there is none."""
         return self._nodes.get(handle)
 
     # ---------------------------------------------------------------- changes
 
     def add(self, node: Any) -> None:
         """Add a node, or replace the one with that handle."""
-        self._detach(node.id)
+        self._detach_node(node.id)
         self._nodes[node.id] = node
         self._numbers.setdefault(node.id, next(self._next))
         self._children.setdefault(node.parent_id, {}).setdefault(node.attributes.name, {})[node.id] = node
 
     def remove(self, handle: str) -> None:
         """Remove a node with all below it, if there is one."""
-        lost = [*self._below(handle)]
-        self._detach(handle)
+        lost = [*self._nodes_below(handle)]
+        self._detach_node(handle)
         for node in lost:
             self._children.pop(node.id, None)
             del self._nodes[node.id], self._numbers[node.id]
 
-    def _detach(self, handle: str) -> None:
+    def _detach_node(self, handle: str) -> None:
         node = self._nodes.get(handle)
         if node is None:
             return
@@ -59,55 +59,55 @@ class NodeTree:
         if not same:
             del names[node.attributes.name]
 
-    def _below(self, handle: str) -> Iterator[Any]:
-        left = [handle] if handle in self._nodes else []
-        while left:
-            node = self._nodes[left.pop()]
+    def _nodes_below(self, handle: str) -> Iterator[Any]:
+        pending = [handle] if handle in self._nodes else []
+        while pending:
+            node = self._nodes[pending.pop()]
             yield node
-            left += [child for same in self._children.get(node.id, {}).values() for child in same]
+            pending += [child for same in self._children.get(node.id, {}).values() for child in same]
 
     # ---------------------------------------------------------------- paths
 
-    def named(self, path: str) -> list[Any]:
+    def nodes_at(self, path: str) -> list[Any]:
         """Return all nodes at a path: files, newest first, then folders."""
-        found = [self._nodes[self.root]] if self.root in self._nodes else []
+        nodes = [self._nodes[self.root]] if self.root in self._nodes else []
         for name in filter(None, path.split("/")):
-            found = [
+            nodes = [
                 child
-                for node in found
+                for node in nodes
                 if not node.is_file
                 for child in self._children.get(node.id, {}).get(name, {}).values()
             ]
-        return sorted(found, key=self._rank)
+        return sorted(nodes, key=self._sort_key)
 
-    def _rank(self, node: Any) -> tuple[bool, float, int]:
+    def _sort_key(self, node: Any) -> tuple[bool, float, int]:
         return not node.is_file, -node.created_at, -self._numbers[node.id]
 
-    def files(self, path: str) -> list[Any]:
+    def files_at(self, path: str) -> list[Any]:
         """Return the files at a path, newest first."""
-        return [node for node in self.named(path) if node.is_file]
+        return [node for node in self.nodes_at(path) if node.is_file]
 
-    def folder(self, path: str) -> Any:
-        """Return the folder at a path, the oldest if there are several; None if there is none."""
-        folders = [node for node in self.named(path) if not node.is_file]
+    def folder_at(self, path: str) -> Any:
+        """Return the folder at a path, the oldest if there are several. None if there is none."""
+        folders = [node for node in self.nodes_at(path) if not node.is_file]
         return folders[-1] if folders else None
 
-    def under(self, path: str) -> Iterator[tuple[str, Any]]:
+    def descendants(self, path: str) -> Iterator[tuple[str, Any]]:
         """Yield everything below a path with its own path, each path once, parents first."""
-        left = [("" if path == "/" else path, [node for node in self.named(path) if not node.is_file])]
-        while left:
-            above, folders = left.pop()
+        pending = [("" if path == "/" else path, [node for node in self.nodes_at(path) if not node.is_file])]
+        while pending:
+            parent, folders = pending.pop()
             merged: dict[str, list[Any]] = {}
             for folder in folders:
                 for name, same in self._children.get(folder.id, {}).items():
                     merged.setdefault(name, []).extend(same.values())
             for name, same_name in merged.items():
-                here = f"{above}/{name}"
-                best = min(same_name, key=self._rank)
-                yield here, best
+                child_path = f"{parent}/{name}"
+                best = min(same_name, key=self._sort_key)
+                yield child_path, best
                 if not best.is_file:
-                    left.append((here, same_name))
+                    pending.append((child_path, same_name))
 
-    def children(self, node: Any) -> list[Any]:
+    def children_of(self, node: Any) -> list[Any]:
         """Return the nodes in a folder."""
         return [child for same in self._children.get(node.id, {}).values() for child in same.values()]

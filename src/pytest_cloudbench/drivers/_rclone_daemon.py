@@ -67,26 +67,26 @@ def settings(endpoint: Endpoint) -> dict[str, str]:
     """
     from urllib.parse import urlsplit
 
-    kind, told = _TYPES[endpoint.api]
+    kind, templates = _TYPES[endpoint.api]
     parts = urlsplit(endpoint.url)
     token = json.dumps({"access_token": endpoint.credentials.get("access_token", ""), "token_type": "bearer",
                         "refresh_token": "", "expiry": _LASTING})  # fmt: skip
-    given = {
+    values = {
         **endpoint.credentials, "url": endpoint.url.rstrip("/"), "token": token, "host": parts.hostname or "",
         "port": str(parts.port or ""),
     }  # fmt: skip
-    if endpoint.api == "onedrive" and "drive_id" not in given:
-        given["drive_id"] = _drive_id(endpoint)
-    found = {"type": kind}
-    for name, template in told.items():
-        text = re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], ""), template)
+    if endpoint.api == "onedrive" and "drive_id" not in values:
+        values["drive_id"] = _drive_id(endpoint)
+    options = {"type": kind}
+    for name, template in templates.items():
+        text = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], ""), template)
         if template.endswith("!}"):
-            text = _obscured(given.get(template[1:-2], ""))
-        found[name] = text
-    environment = {f"RCLONE_CONFIG_{REMOTE}_{name}".upper(): value for name, value in found.items() if value}
+            text = _obscure_password(values.get(template[1:-2], ""))
+        options[name] = text
+    environment = {f"RCLONE_CONFIG_{REMOTE}_{name}".upper(): value for name, value in options.items() if value}
     if endpoint.api == "mega":
         environment["X_MEGA_API_URL"] = endpoint.url.rstrip("/")
-    if endpoint.proxy and "{url}" not in "".join(told.values()) and endpoint.api not in ("mega", "sftp"):
+    if endpoint.proxy and "{url}" not in "".join(templates.values()) and endpoint.api not in ("mega", "sftp"):
         environment["HTTPS_PROXY"] = endpoint.proxy
     if endpoint.ca_file:  # some of its requests are made by a client that ignores the flag
         environment |= {"SSL_CERT_FILE": endpoint.ca_file, "RCLONE_CA_CERT": endpoint.ca_file}
@@ -105,23 +105,23 @@ def _drive_id(endpoint: Endpoint) -> str:
         return str(json.loads(answer.read())["id"])
 
 
-def _program() -> str:
-    """Return the path of the program; this environment comes first, where the wheel installs it."""
+def _program_path() -> str:
+    """Return the path of the program. This environment comes first, where the wheel installs it."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return shutil.which("rclone", path=path) or "rclone"
 
 
-def _obscured(text: str) -> str:
+def _obscure_password(text: str) -> str:
     """Return a password in the form in which remotes hold it."""
     done = subprocess.run(
-        [_program(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S,
+        [_program_path(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S,
         env={"PATH": os.environ.get("PATH", os.defpath), "RCLONE_CONFIG": os.devnull},
     )  # fmt: skip
     return done.stdout.decode().strip()
 
 
 class Daemon:
-    """rclone with its remote control, on a port of loopback and with a password. It starts when it is first needed.
+    """An rclone with its remote control, on a port of loopback and with a password. It starts when it is first needed.
 
     Args:
         endpoint: the service that its only remote leads to; None for the user's own remotes.
@@ -143,7 +143,7 @@ class Daemon:
         redact.learn([self.password])
 
     def url(self) -> str:
-        """Return its address; starts it first if it is not running. Raises ServiceError."""
+        """Return its address. Starts it first if it is not running. Raises ServiceError."""
         with self._lock:
             if not self._url:
                 try:
@@ -165,21 +165,21 @@ class Daemon:
             path = os.environ.get("PATH", os.defpath)
             environment |= {"PATH": path, "HOME": self._folder, "RCLONE_CONFIG": str(Path(self._folder, "none.conf"))}
             environment |= settings(self._endpoint)
-        argv = [_program(), "rcd", "--rc-addr", "127.0.0.1:0", "--rc-serve", *self.flags]
+        argv = [_program_path(), "rcd", "--rc-addr", "127.0.0.1:0", "--rc-serve", *self.flags]
         child = Child([sys.executable, "-I", "-S", str(guard.__file__)], log_path=log, env=environment)
         self._child = child
-        told = {"argv": argv, "folder": self._folder, "port": 0, "ready": _SERVING}
-        child.write(json.dumps(told).encode() + b"\n")
+        message = {"argv": argv, "folder": self._folder, "port": 0, "ready": _SERVING}
+        child.write(json.dumps(message).encode() + b"\n")
         if not child.readline(_START_S):
             child.wait()
             raise ServiceError(f"rclone did not start: {child.exit_reason()}")
-        found = re.search(rf"{_SERVING}(http://\S+)", log.read_text("utf-8", "replace"))
-        if found is None:
+        match = re.search(rf"{_SERVING}(http://\S+)", log.read_text("utf-8", "replace"))
+        if match is None:
             raise ServiceError("rclone did not say where it listens")
-        self._url = found[1]
+        self._url = match[1]
 
     def stop(self) -> None:
-        """End it; safe to call again."""
+        """End it. Safe to call again."""
         with self._lock:
             if self._child is not None:
                 self._child.stop()

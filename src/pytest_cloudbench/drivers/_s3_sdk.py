@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_cloudbench.drivers.base import RequestCount, detail_of, endpoint_of, timeout_of
-from pytest_cloudbench.drivers.egress import Egress, leaving
+from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import key_of, md5_of, path_of
 from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
 from pytest_cloudbench.model import (
@@ -247,9 +247,9 @@ class S3Bucket(SdkDriver):
                 marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
-def egress_of(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:
+def bucket_egress(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:
     """Return how requests to a bucket leave this machine. Raises UsageError."""
-    return leaving(endpoint, endpoint_of(spec) or _amazon_url(spec))
+    return egress_of(endpoint, endpoint_of(spec) or _amazon_url(spec))
 
 
 def _amazon_url(spec: ProviderSpec) -> str:

@@ -1,4 +1,4 @@
-"""Which host keys a ``known_hosts`` file trusts for one host, read as OpenSSH reads it (sshd(8), SSH_KNOWN_HOSTS).
+"""The host keys that a ``known_hosts`` file trusts for a host, as OpenSSH reads it (sshd(8), SSH_KNOWN_HOSTS).
 
 What may live here: the text of the file, without I/O. paramiko's own reader fails on markers and knows no patterns.
 """
@@ -19,7 +19,7 @@ _MARKERS = ("@cert-authority", "@revoked")
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """What a file says about one host.
+    """The keys that a file has for one host.
 
     Attributes:
         trusted: pairs of key type and key, in the order of the file.
@@ -48,18 +48,18 @@ def known_keys(text: str, host: str, port: int) -> KnownKeys:
     A server on another port than 22 is ``[HOST]:PORT``. If the file has no key for this name, it is looked up as HOST.
     """
     names = [host.lower()] if port == _PORT else [f"[{host.lower()}]:{port}", host.lower()]
-    lines = list(_lines(text))
+    lines = list(_parse_lines(text))
     revoked = frozenset(key for marker, hosts, _, key in lines if marker == "@revoked" and _matches_any(hosts, names))
     for name in names:
-        about = [(marker, key_type, key) for marker, hosts, key_type, key in lines if _matches(hosts, name)]
-        trusted = [(key_type, key) for marker, key_type, key in about if not marker]
-        has_authority = any(marker == "@cert-authority" for marker, *_ in about)
+        host_lines = [(marker, key_type, key) for marker, hosts, key_type, key in lines if _matches(hosts, name)]
+        trusted = [(key_type, key) for marker, key_type, key in host_lines if not marker]
+        has_authority = any(marker == "@cert-authority" for marker, *_ in host_lines)
         if trusted or has_authority:
             return KnownKeys(trusted, revoked, has_authority)
     return KnownKeys(revoked=revoked)
 
 
-def _lines(text: str) -> Iterator[tuple[str, str, str, bytes]]:
+def _parse_lines(text: str) -> Iterator[tuple[str, str, str, bytes]]:
     """Yield marker, host patterns, key type and key of each line that has them."""
     for line in text.splitlines():
         fields = line.split()
@@ -83,17 +83,17 @@ def _matches_any(hosts: str, names: Sequence[str]) -> bool:
 
 
 def _matches(hosts: str, name: str) -> bool:
-    """Return whether a list of patterns means a host; a negated pattern that matches excludes it."""
+    """Return whether a list of patterns means a host. A negated pattern that matches excludes it."""
     if hosts.startswith("|"):
         return _is_hash_of(hosts, name)
     patterns = hosts.lower().split(",")
-    if any(_fits(pattern[1:], name) for pattern in patterns if pattern.startswith("!")):
+    if any(_fits_pattern(pattern[1:], name) for pattern in patterns if pattern.startswith("!")):
         return False
-    return any(_fits(pattern, name) for pattern in patterns)
+    return any(_fits_pattern(pattern, name) for pattern in patterns)
 
 
-def _fits(pattern: str, name: str) -> bool:
-    """Only ``*`` and ``?`` are special: brackets enclose a host with a port."""
+def _fits_pattern(pattern: str, name: str) -> bool:
+    """Return whether a pattern means a host. Only ``*`` and ``?`` are special: brackets enclose a host with a port."""
     expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name) is not None
 
@@ -102,7 +102,7 @@ def _is_hash_of(hashed: str, name: str) -> bool:
     try:
         _, version, salt, digest = hashed.split("|")
         expected = base64.b64decode(digest, validate=True)
-        found = hmac.digest(base64.b64decode(salt, validate=True), name.encode(), hashlib.sha1)
+        actual = hmac.digest(base64.b64decode(salt, validate=True), name.encode(), hashlib.sha1)
     except (binascii.Error, ValueError):
         return False
-    return version == "1" and hmac.compare_digest(found, expected)
+    return version == "1" and hmac.compare_digest(actual, expected)

@@ -31,7 +31,7 @@ class _OtherType(Exception):
 
 
 class HostKeys:
-    """Which host keys of one server are trusted.
+    """The host keys of one server that are trusted.
 
     Args:
         named: the fingerprint of the only key that is trusted; empty if those in ``known`` are.
@@ -43,15 +43,15 @@ class HostKeys:
         self._named_type = ""
 
     def algorithms(self, supported: Sequence[str], shown: Collection[str]) -> Sequence[str]:
-        """Return what to negotiate, trusted types first, because the server takes the first one that it has.
+        """Return the algorithms to negotiate, trusted types first, because the server takes the first that it has.
 
         Args:
             supported: what paramiko can negotiate.
             shown: types of which the server has already shown its key, in vain.
         """
         trusted_types = [self._named_type] if self._named else self._known.types
-        offered = [each for each in supported if _type_of(each) not in shown]
-        return sorted(offered, key=lambda each: _type_of(each) not in trusted_types)
+        new = [algorithm for algorithm in supported if _type_of_key(algorithm) not in shown]
+        return sorted(new, key=lambda algorithm: _type_of_key(algorithm) not in trusted_types)
 
     def check(self, hostname: str, key_type: str, key: bytes) -> None:
         """Return if a host key is trusted. Raises Untrusted, or _OtherType if another key may be the named one."""
@@ -63,9 +63,9 @@ class HostKeys:
         elif key in self._known.revoked:
             raise Untrusted(f"{hostname} has the host key {shown}, which known_hosts says is revoked")
         elif (key_type, key) not in self._known.trusted:
-            raise Untrusted(f"{hostname} has the unknown host key {shown}{self._known_besides()}; {_ADVICE}")
+            raise Untrusted(f"{hostname} has the unknown host key {shown}{self._note_on_known_keys()}; {_ADVICE}")
 
-    def _known_besides(self) -> str:
+    def _note_on_known_keys(self) -> str:
         if self._known.types:
             return f"; known_hosts has another one for it ({', '.join(self._known.types)})"
         if self._known.has_authority:
@@ -73,7 +73,7 @@ class HostKeys:
         return ""
 
 
-def _type_of(algorithm: str) -> str:
+def _type_of_key(algorithm: str) -> str:
     """Return the type of the keys that an algorithm of negotiation uses: RSA keys have several."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
@@ -93,7 +93,7 @@ def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
 
     load = form.load_ssh_private_key if b"BEGIN OPENSSH PRIVATE KEY" in data else form.load_pem_private_key
     try:
-        private = _loaded(load, data, passphrase)
+        private = _load_key(load, data, passphrase)
     except TypeError as error:
         raise CredentialsError(f"sftp: {name} is encrypted: give its passphrase") from error
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -114,8 +114,8 @@ def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
     return key
 
 
-def _loaded(load: Callable[..., Any], data: bytes, passphrase: str | None) -> Any:
-    """Return a private key. The library refuses a passphrase for a key that needs none: it is left out then."""
+def _load_key(load: Callable[..., Any], data: bytes, passphrase: str | None) -> Any:
+    """Return a private key. The library refuses a passphrase for a key that needs none, so it is left out then."""
     try:
         return load(data, passphrase.encode() if passphrase else None)
     except TypeError:
@@ -139,13 +139,13 @@ def open_client(
         try:
             return _log_in(host, port, secrets, key, host_keys, timeout_s, shown)
         except _OtherType as other:
-            key_type, told = other.args
-            shown[key_type] = told
+            key_type, fingerprint = other.args
+            shown[key_type] = fingerprint
         except IncompatiblePeer as error:
             if not shown:
                 raise
-            found = f"{host}:{port} has the unknown host key {' and '.join(shown.values())}"
-            raise Untrusted(f"{found}; {_ADVICE}") from error
+            problem = f"{host}:{port} has the unknown host key {' and '.join(shown.values())}"
+            raise Untrusted(f"{problem}; {_ADVICE}") from error
 
 
 def _log_in(
@@ -161,14 +161,14 @@ def _log_in(
         def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
             host_keys.check(hostname, str(key.get_name()), key.asbytes())
 
-    def transport(*args: Any, **options: Any) -> Any:
-        made = paramiko.Transport(*args, **options)
-        security = made.get_security_options()
+    def make_transport(*args: Any, **options: Any) -> Any:
+        new_transport = paramiko.Transport(*args, **options)
+        security = new_transport.get_security_options()
         security.key_types = host_keys.algorithms(security.key_types, shown)
         if not security.key_types:
-            made.close()
+            new_transport.close()
             raise IncompatiblePeer("no type of host key is left")
-        return made
+        return new_transport
 
     client = paramiko.SSHClient()
     client.set_log_channel(_LOG.name)
@@ -177,7 +177,7 @@ def _log_in(
         client.connect(
             host, port, secrets["user"], secrets.get("password"), pkey=key,
             timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s, channel_timeout=timeout_s,
-            allow_agent=False, look_for_keys=False, transport_factory=transport,
+            allow_agent=False, look_for_keys=False, transport_factory=make_transport,
         )  # fmt: skip
     except BaseException:
         client.close()

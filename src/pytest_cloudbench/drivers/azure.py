@@ -29,7 +29,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress, leaving
+from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
 from pytest_cloudbench.model import (
@@ -136,7 +136,7 @@ class AzureDriver(SdkDriver):
             raise SpecError(f"provider {spec.text!r}: {problem}")
         session = _pooled_session()
         container = _container_client(spec, endpoint, secrets, session)
-        egress = leaving(endpoint, str(container.url))
+        egress = egress_of(endpoint, str(container.url))
         egress.direct_session(session)
         return cls(container, session, egress)
 

@@ -1,6 +1,6 @@
-"""The one narrow seam between experiments and providers.
+"""The one narrow seam between experiments and providers: the driver protocol, and what all drivers share.
 
-What may live here: the driver protocol and what all drivers share. Drivers never measure time, never retry and never
+Drivers never measure time, never retry and never
 swallow errors: every failure is raised as ``CloudError`` with the cause chained. The engine is the only clock. A driver
 is safe to call from many threads at once.
 """
@@ -31,15 +31,17 @@ from pytest_cloudbench.support import redact
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
 """What every driver offers."""
 
-_METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
-_EVERYWHERE = (*_METHODS, "capabilities")
+_REQUIRED_METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
+_REQUIRED_NAMES = (*_REQUIRED_METHODS, "capabilities")
 _TIMEOUT_S, _LONGEST_TIMEOUT_S = 100.0, 86400
 _DETAIL_CHARACTERS = 300
 _MOST_CHARACTERS = 8192
-_LEAST_NAME = 4
-_VARIES = "*"
-_ASKED = re.compile(r"(\bhttps?://[^\s/?\"'<>]+(?=[/?])|(?:\burl:|\b[A-Z]{3,9}) (?=/)|\?(?=[\w.-]+=))[^\s\"'<>)]*")
-"""What a request asks for: after a URL's host, as urllib3 or HTTP says it, or in its parameters."""
+_LEAST_NAME_CHARACTERS = 4
+_WILDCARD = "*"
+_REQUEST_TARGET = re.compile(
+    r"(\bhttps?://[^\s/?\"'<>]+(?=[/?])|(?:\burl:|\b[A-Z]{3,9}) (?=/)|\?(?=[\w.-]+=))[^\s\"'<>)]*"
+)
+"""The target of a request: after a URL's host, as urllib3 or HTTP says it, or in its parameters."""
 _ID = (
     r"(?<![\w+/=.-])(?<!SHA256:)(?:(?=[a-z+/=_-]*\d+[a-z+/=_-]+\d)[\w+/=-]{16,}|(?=[a-z+/=_-]*\d)[\w+/=-]{28,}"
     r"|(?=[a-f]*\d)[\da-f]{16,}\b|0x[\da-f]{6,}|\d{10,}\b)"
@@ -52,8 +54,8 @@ _VARYING = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """Ids (no words with one number, and no fingerprints of hosts); times; how much of a body came, and of how much."""
-_COMPOSED = ("check_children", "compose")
-_Place = TypeVar("_Place")
+_COMPOSITE_METHODS = ("check_children", "compose")
+_FolderKey = TypeVar("_FolderKey")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class CredentialSet:
 
 @dataclass(frozen=True, slots=True)
 class OAuthLogin:
-    """How a user logs in to a provider (OAuth 2.0 with PKCE, RFC 7636), as data: a driver's class attribute ``oauth``.
+    """A user's way to log in to a provider (OAuth 2.0 with PKCE, RFC 7636), as data: a driver's ``oauth``.
 
     Attributes:
         authorize_url: the page on which the user agrees.
@@ -130,7 +132,7 @@ def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS)
 
 
 def seconds_of(header: object) -> float | None:
-    """Return the seconds of a ``Retry-After``; None if there is none, or a date, since a driver has no clock."""
+    """Return the seconds of a ``Retry-After``. None if there is none, or a date, since a driver has no clock."""
     text = str(header or "").strip()
     return float(text) if text.isascii() and text.isdigit() else None
 
@@ -142,27 +144,29 @@ def detail_of(words: str, path: str) -> str:
     ``path``, ids, times, how much of a body came. Each becomes ``*``, so that errors of one kind have one text.
     """
     words = " ".join(redact.clean(words)[:_MOST_CHARACTERS].split())
-    words = _ASKED.sub(rf"\1{_VARIES}", words)
-    for name in filter(words.__contains__, _names_of(path)):  # each name is another pattern to compile
-        words = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _VARIES, words)
-    return _VARYING.sub(_VARIES, words)[:_DETAIL_CHARACTERS]
+    words = _REQUEST_TARGET.sub(rf"\1{_WILDCARD}", words)
+    for name in filter(words.__contains__, _names_of_file(path)):  # each name is another pattern to compile
+        words = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _WILDCARD, words)
+    return _VARYING.sub(_WILDCARD, words)[:_DETAIL_CHARACTERS]
 
 
-def _names_of(path: str) -> Sequence[str]:
-    """Return what a provider may call a file, the longest first; not what could be a word."""
+def _names_of_file(path: str) -> Sequence[str]:
+    """Return the names that a provider may use for a file, the longest first, without those that could be words."""
     forms = {path, path.lstrip("/"), path.rpartition("/")[2]}
     forms |= {quote(form, safe=safe, errors="replace") for form in forms for safe in ("/", "")}
-    return sorted((form for form in forms if len(form) >= _LEAST_NAME and not form.isalpha()), key=len, reverse=True)
+    return sorted(
+        (form for form in forms if len(form) >= _LEAST_NAME_CHARACTERS and not form.isalpha()), key=len, reverse=True
+    )
 
 
 def detail_of_error(error: BaseException, path: str) -> str:
-    """Return what a library's error says as a detail, see ``detail_of``; the error holds no secret afterwards."""
+    """Return a library's error as a detail, see ``detail_of``. The error holds no secret afterwards."""
     redact.clean_error(error)
     return detail_of(str(error), path)
 
 
 class RequestCount(local):
-    """How many requests a thread has sent.
+    """The number of requests that a thread has sent.
 
     Attributes:
         requests: by this thread so far.
@@ -206,11 +210,11 @@ class LastResponse(RequestCount):
         self.response = response
 
     def status(self) -> int | None:
-        """The last HTTP status; None if there was no answer."""
+        """Return the last HTTP status. None if there was no answer."""
         return getattr(self.response, "status_code", None)
 
     def retry_after_s(self) -> float | None:
-        """The seconds that the provider asked to wait; None if it named none, or a date."""
+        """Return the seconds that the provider asked to wait. None if it named none, or a date."""
         return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
 
@@ -225,7 +229,7 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
 
 
 def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: str | None = None) -> str:
-    """Return the value of a parameter that has two; without it, ``default`` or else the first one. Raises SpecError."""
+    """Return the value of a parameter that has two, by default the first one. Raises SpecError."""
     value = spec.params.get(name, choices[0] if default is None else default)
     if value not in choices and name in spec.params:
         raise SpecError(f"provider {spec.text!r}: {name} is {choices[0]} or {choices[1]}, not {value!r}")
@@ -233,7 +237,7 @@ def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: 
 
 
 def endpoint_of(spec: ProviderSpec) -> str:
-    """Return the address of a service that is not the provider's own: the spec's ``endpoint``; empty if it has none.
+    """Return the address of a service that is not the provider's own: the spec's ``endpoint``. Empty if it has none.
 
     Raises SpecError.
     """
@@ -273,7 +277,7 @@ def timeout_of(spec: ProviderSpec) -> float:
 
 
 def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the first complete set of credentials, without the others; raises CredentialsError if there is none.
+    """Return the first complete set of credentials, without the others. Raises CredentialsError if there is none.
 
     From here on, messages do not show its secret values.
     """
@@ -286,15 +290,15 @@ def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: 
                 _check_value(scheme, name, value, is_free=name in fields.free)
             redact.learn(value for name, value in usable.items() if name not in fields.public)
             return usable
-    wanted = ", or ".join(" and ".join(fields.required) for fields in usable_sets)
-    raise CredentialsError(f"{scheme}: credentials are missing: {wanted}")
+    choices = ", or ".join(" and ".join(fields.required) for fields in usable_sets)
+    raise CredentialsError(f"{scheme}: credentials are missing: {choices}")
 
 
 def _check_value(scheme: str, name: str, value: str, *, is_free: bool) -> None:
     # Here, because an HTTP library that finds it prints the value in its own message.
     if not value.isprintable() or not (is_free or (value.isascii() and " " not in value)):
-        what = "a control character" if is_free else "a space or another character that is not allowed"
-        raise CredentialsError(f"{scheme}: {name} contains {what}; copy it again")
+        problem = "a control character" if is_free else "a space or another character that is not allowed"
+        raise CredentialsError(f"{scheme}: {name} contains {problem}; copy it again")
 
 
 def names_in(verb: str, path: str) -> list[str]:
@@ -312,23 +316,23 @@ def names_in(verb: str, path: str) -> list[str]:
     return names
 
 
-def walk(top: _Place, children: Callable[[_Place], Iterable[tuple[Entry, _Place]]]) -> Iterator[Entry]:
+def walk(top: _FolderKey, children: Callable[[_FolderKey], Iterable[tuple[Entry, _FolderKey]]]) -> Iterator[Entry]:
     """Yield everything below a folder, for a driver that lists folder by folder.
 
     A folder below it may go in the meantime, before its turn or between two of its pages. What it held is left out
     then: the listing is later than the deletion. Only for the top folder, NOT_FOUND leaves.
 
     Args:
-        top: where the folder is, as the driver addresses it: a path, an id, or both.
-        children: yields what is directly in the folder at a place, with the place of each entry.
+        top: the driver's key of the folder: a path, an id, or both.
+        children: yields what is directly in the folder of a key, with the key of each entry.
     """
-    left = [top]
+    pending = [top]
     is_top = True
-    while left:
+    while pending:
         try:
-            for entry, place in children(left.pop()):
+            for entry, key in children(pending.pop()):
                 if entry.is_folder:
-                    left.append(place)
+                    pending.append(key)
                 yield entry
         except CloudError as error:
             if is_top or error.kind is not ErrorKind.NOT_FOUND:
@@ -340,13 +344,13 @@ def check_class(scheme: str, found: object) -> None:
     """Raise SpecError, in one line, if ``found`` cannot be the driver of a scheme."""
     name = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', found)}"
     if not isinstance(found, type):
-        wanted = ", ".join(("connect", *_METHODS))
-        raise SpecError(f"provider {scheme!r}: {name} is not a class: expected one that has {wanted}")
-    begins = _COMPOSED if any(hasattr(found, method) for method in _COMPOSED) else ("connect",)
-    _check_has(scheme, name, found, (*begins, *_EVERYWHERE))
+        methods = ", ".join(("connect", *_REQUIRED_METHODS))
+        raise SpecError(f"provider {scheme!r}: {name} is not a class: expected one that has {methods}")
+    factories = _COMPOSITE_METHODS if any(hasattr(found, method) for method in _COMPOSITE_METHODS) else ("connect",)
+    _check_attributes(scheme, name, found, (*factories, *_REQUIRED_NAMES))
 
 
-def _check_has(scheme: str, name: str, found: object, required: Iterable[str]) -> None:
+def _check_attributes(scheme: str, name: str, found: object, required: Iterable[str]) -> None:
     if absent := [method for method in required if not hasattr(found, method)]:
         raise SpecError(f"provider {scheme!r}: {name} has no {', '.join(absent)}: every driver must have it")
 
@@ -354,14 +358,14 @@ def _check_has(scheme: str, name: str, found: object, required: Iterable[str]) -
 def check_declared(scheme: str, driver: Driver) -> None:
     """Raise SpecError, in one line, if a driver lacks what every driver must have, or what it declares."""
     name = type(driver).__qualname__
-    _check_has(scheme, name, driver, _EVERYWHERE)  # ``connect`` may return an object of another class
+    _check_attributes(scheme, name, driver, _REQUIRED_NAMES)  # ``connect`` may return an object of another class
     declared = driver.capabilities
     if not isinstance(declared, Capabilities):
         raise SpecError(f"provider {scheme!r}: {name}.capabilities is not Capabilities, but {type(declared).__name__}")
     if absent := sorted(REQUIRED_VERBS - declared.verbs):
         raise SpecError(f"provider {scheme!r}: {name}.capabilities.verbs lacks {', '.join(absent)}")
-    wanted = [*sorted(verb.value for verb in declared.verbs), *(["space"] if declared.space else [])]
-    if undone := [method for method in wanted if not hasattr(driver, method)]:
+    methods = [*sorted(verb.value for verb in declared.verbs), *(["space"] if declared.space else [])]
+    if undone := [method for method in methods if not hasattr(driver, method)]:
         raise SpecError(
             f"provider {scheme!r}: {name}.capabilities declares {', '.join(undone)}, which it does not have"
         )
@@ -384,7 +388,7 @@ class Driver(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the driver can do. A class attribute if it is the same for all specs."""
+        """The driver's abilities. A class attribute if they are the same for all specs."""
         ...
 
     @classmethod
@@ -400,11 +404,11 @@ class Driver(Protocol):
         ...
 
     def put(self, path: str, content: Content) -> Entry:
-        """Create or overwrite the file at ``path``; missing parent folders are created."""
+        """Create or overwrite the file at ``path``. Missing parent folders are created."""
         ...
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
+        """Yield the file's bytes from ``offset`` as they arrive. The first item marks the first byte."""
         ...
 
     def stat(self, path: str) -> Entry:
@@ -412,7 +416,7 @@ class Driver(Protocol):
         ...
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield all files below ``folder``, recursively, with size and digest; and folders, if there are any.
+        """Yield all files below ``folder``, recursively, with size and digest, and folders, if there are any.
 
         NOT_FOUND means ``folder`` itself. A folder below it that goes while it is listed is left out, see ``walk``.
         """
@@ -423,7 +427,7 @@ class Driver(Protocol):
         ...
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists. Does nothing if the provider has no folders."""
+        """Create a folder and its parents. No error if it exists. Does nothing if the provider has no folders."""
         ...
 
     def close(self) -> None:
@@ -445,7 +449,7 @@ class Preparing(Protocol):
     """A driver that has to look up or create something before operations in a folder are measured."""
 
     def prepare(self, folder: str) -> None:
-        """Called by every agent before measurement starts, once the folder exists; it may be called again.
+        """Called by every agent before measurement starts, once the folder exists. It may be called again.
 
         For what an application does only once instead of for each file: get a folder's id, a bucket, a connection.
         """

@@ -26,34 +26,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from io import BytesIO
 from typing import Any, ClassVar, TypeVar
 
 from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
     authentication,
+    commit_retries,
+    content_stream,
     forget_details,
-    load_sdk,
-    new_network,
-    patience,
-    stream_of,
+    load_sdk_names,
+    new_network_session,
 )
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
     OAuthLogin,
     check_params,
-    detail_of,
     kind_of_status,
     timeout_of,
     usable_credentials,
     walk,
 )
+from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -68,7 +66,6 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
-from pytest_cloudbench.support import redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -119,28 +116,26 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 
 
 _Result = TypeVar("_Result")
-_Stored = tuple[Entry, str, str]
+_StoredFile = tuple[Entry, str, str]
 _Page = tuple[Sequence[tuple[Entry, str]], str | None]
 
 
-class _Absent(Exception):
-    """The service was asked for a name and said that nothing has it: the cause of a CloudError."""
-
-
-class _Odd(Exception):
-    """A successful answer that cannot be used: the cause of a CloudError."""
+class _NameIsFree(Exception):
+    """The service says that nothing has a name: the cause of a CloudError."""
 
 
 # --- connect --------------------------------------------------------------------------------------
 
 
-class BoxDriver:
+class BoxDriver(SdkDriver):
     """The SDK's managers on one session, shared by all threads.
 
     That is safe: the managers have no state, and the session's only state is its cookies, which are refused. The token
     is renewed under a lock, once for all threads.
     """
 
+    libraries = ("boxsdk", "requests", "urllib3", "openssl")
+    settings: Mapping[str, str] = {"boxsdk.retries": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
@@ -163,17 +158,16 @@ class BoxDriver:
 
     def __init__(self, sdk: Any, session: Any, network: Any, secrets: Mapping[str, str]) -> None:
         http = import_module("requests.exceptions")
-        self._sdk, self._session = sdk, session
+        self._sdk, self._session, self._last = sdk, session, LastResponse()
+        super().__init__(self._last, session.egress.remarks, session)
+        self._last.watch(session)
         self._refusal, self._failure = sdk.BoxAPIError, sdk.BoxSDKError
         self._unreadable: tuple[type[Exception], ...] = (http.InvalidJSONError,)
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, http.InvalidHeader)
         self._broken: tuple[type[Exception], ...] = (http.RequestException, OSError)
-        self._last = LastResponse()
-        for adapter in session.adapters.values():
-            adapter.send = self._last.counted(adapter.send)
         auth = authentication(sdk, network, secrets)
         options = {"auth": auth, "network_session": network}
-        patient = {"auth": auth, "network_session": network.with_retry_strategy(patience(sdk))}
+        patient = {"auth": auth, "network_session": network.with_retry_strategy(commit_retries(sdk))}
         self._files, self._folders = sdk.FilesManager(**options), sdk.FoldersManager(**options)
         self._uploads, self._downloads = sdk.UploadsManager(**options), sdk.DownloadsManager(**options)
         self._parts, self._commits = sdk.ChunkedUploadsManager(**options), sdk.ChunkedUploadsManager(**patient)
@@ -188,63 +182,46 @@ class BoxDriver:
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'box:'; the account's root is used")
         check_params(spec, {"timeout_s", "token_env"})
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        sdk = load_sdk()
-        session, network = new_network(sdk, endpoint, timeout_of(spec))
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        sdk = load_sdk_names()
+        session, network = new_network_session(sdk, endpoint, timeout_of(spec))
         return cls(sdk, session, network, secrets)
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        names = ("boxsdk", "requests", "urllib3")
-        more = {"openssl": ssl.OPENSSL_VERSION, "boxsdk.retries": "off", **self._session.egress.remarks}
-        return {name: version(name) for name in names} | more
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._session.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._last.requests
-
     @contextmanager
-    def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turn every error into CloudError, also an answer that only looks like a success."""
+    def _cloud_errors(self, verb: str, path: str) -> Iterator[None]:
+        """Raise every error as CloudError, also an answer that only looks like a success."""
         self._last.response = None
-        try:
+        with super()._cloud_errors(verb, path):
             yield
             if (self._last.status() or 200) >= 300:
-                raise _Odd(f"{self._last.status()}: a redirect that is not followed")
-        except Exception as error:
-            if isinstance(error, CloudError):
-                raise
-            kind, detail = self._why(error)
-            retry_after_s = self._last.retry_after_s()
-            forget_details(error)
-            redact.clean_error(error)
-            detail = detail_of(detail, path)
-            raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
+                raise OwnError(ErrorKind.SERVER, f"{self._last.status()}: a redirect that is not followed")
 
-    def _why(self, error: Any) -> tuple[ErrorKind, str]:
+    def _explain_error(self, error: Any) -> Meaning | None:
+        kind, words = self._kind_of_error(error)
+        if kind is None:
+            return None
+        forget_details(error)
+        return Meaning(kind, words, self._last.retry_after_s())
+
+    def _kind_of_error(self, error: Any) -> tuple[ErrorKind | None, str]:
         if isinstance(error, self._refusal):
             info = error.response_info
-            code = str(info.code or (info.body or {}).get("error") or "")
-            told = (info.body or {}).get("message") or (info.body or {}).get("error_description") or info.raw_body or ""
+            body = info.body or {}
+            code = str(info.code or body.get("error") or "")
+            words = body.get("message") or body.get("error_description") or info.raw_body or ""
             status = int(info.status_code)
-            return _CODE_KINDS.get(code) or kind_of_status(status), f"{status} {code} {told}"
+            return _CODE_KINDS.get(code) or kind_of_status(status), f"{status} {code} {words}"
         cause = error.error if isinstance(error, self._failure) and error.error is not None else error
         if isinstance(cause, (*self._unsendable, UnicodeError)):
             return ErrorKind.INVALID, str(cause)
         if isinstance(cause, self._broken) and not isinstance(cause, self._unreadable):
             return ErrorKind.NETWORK, str(cause)
-        if isinstance(cause, _Odd):
-            return ErrorKind.SERVER, str(cause)
         if self._last.status() is not None:
             return ErrorKind.SERVER, f"{self._last.status()}: the answer cannot be read"
         if isinstance(cause, self._failure):
             return ErrorKind.SERVER, str(cause.message)
-        raise error  # a mistake in this file, and not the provider's
+        return None, ""
 
     # --- from paths to ids ------------------------------------------------------------------------
 
@@ -252,170 +229,179 @@ class BoxDriver:
         """Look up the ids of a folder and of those above it."""
         self._folder_id("prepare", folder)
 
-    def _twice(self, verb: str, path: str, attempt: Callable[[], _Result]) -> _Result:
+    def _retry_if_stale(self, verb: str, path: str, attempt: Callable[[], _Result]) -> _Result:
         """Try, and try once more with freshly looked-up ids if remembered ones led nowhere."""
         try:
             return attempt()
         except CloudError as error:
-            is_stale = error.kind is ErrorKind.NOT_FOUND and not isinstance(error.__cause__, _Absent)
-            if not is_stale or not self._memory.forget_way(path):
+            is_stale = error.kind is ErrorKind.NOT_FOUND and not isinstance(error.__cause__, _NameIsFree)
+            if not is_stale or not self._memory.forget_folders_to(path):
                 raise
         return attempt()
 
-    def _known(self, verb: str, path: str) -> tuple[str, str, Sequence[str]]:
+    def _nearest_folder(self, verb: str, path: str) -> tuple[str, str, Sequence[str]]:
         """Return the longest known folder on the way to a path, its id, and the names that follow."""
         if not path.startswith("/"):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="a path begins with /")
-        return self._memory.known(path)
+        return self._memory.nearest_folder(path)
 
-    def _named(self, verb: str, path: str, folder_id: str, name: str) -> tuple[str, str]:
+    def _item_by_name(self, verb: str, path: str, folder_id: str, name: str) -> tuple[str, str]:
         """Return type and id of what has a name in a folder. Raises CloudError, also if nothing has it."""
         try:
-            with self._calling(verb, path):
+            with self._cloud_errors(verb, path):
                 parent = self._sdk.PreflightFileUploadCheckParent(id=folder_id)
                 if not self._uploads.preflight_file_upload_check(name=name, parent=parent).upload_url:
-                    raise _Odd("neither taken nor free")
+                    raise OwnError(ErrorKind.SERVER, "neither taken nor free")
         except CloudError as error:
-            if (found := _conflicting(error)) is None:
+            if (item := _item_in_the_way(error)) is None:
                 raise
-            return found
-        raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail="nothing has this name") from _Absent(name)
+            return item
+        raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail="nothing has this name") from _NameIsFree(name)
 
-    def _item(self, verb: str, path: str) -> tuple[str, str]:
+    def _item_at(self, verb: str, path: str) -> tuple[str, str]:
         """Return type and id of what is at a path, by look-ups."""
-        at, item_id, names = self._known(verb, path)
+        parent, item_id, names = self._nearest_folder(verb, path)
         kind = "folder"
         for name in names:
             if kind != "folder":
-                raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"{at} is not a folder") from _Absent(name)
-            kind, item_id = self._named(verb, path, item_id, name)
-            at = f"{at}/{name}"
+                raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"{parent} is not a folder") from _NameIsFree(
+                    name
+                )
+            kind, item_id = self._item_by_name(verb, path, item_id, name)
+            parent = f"{parent}/{name}"
             if kind == "folder":
-                self._memory.folder(at, item_id)
+                self._memory.remember_folder(parent, item_id)
         return kind, item_id
 
     def _folder_id(self, verb: str, path: str) -> str:
-        kind, item_id = self._item(verb, path)
+        kind, item_id = self._item_at(verb, path)
         if kind != "folder":
             raise CloudError(ErrorKind.CONFLICT, verb, path, detail="not a folder")
         return item_id
 
     def _file_id(self, verb: str, path: str) -> str:
-        kind, item_id = self._looked_up(verb, path)
+        kind, item_id = self._look_up_item(verb, path)
         if kind != "file":
             raise CloudError(ErrorKind.CONFLICT, verb, path, detail="not a file")
         return item_id
 
-    def _looked_up(self, verb: str, path: str) -> tuple[str, str]:
-        """Like ``_item``, but always looks up the last name, which may belong to another item by now."""
-        parent, name = _split(verb, path)
-        return self._named(verb, path, self._folder_id(verb, parent), name)
+    def _look_up_item(self, verb: str, path: str) -> tuple[str, str]:
+        """Like ``_item_at``, but always looks up the last name, which may belong to another item by now."""
+        parent, name = _split_path(verb, path)
+        return self._item_by_name(verb, path, self._folder_id(verb, parent), name)
 
-    def _made_folder(self, verb: str, path: str, about: str, *, asks: bool = False) -> str:
-        """Return the id of a folder; makes what is missing. ``asks``: asks the service even if all ids are known."""
-        at, folder_id, names = self._known(verb, path)
-        if asks and not names and at:
-            at, _, name = at.rpartition("/")
-            _, folder_id, names = self._known(verb, at)
+    def _ensure_folder(self, verb: str, path: str, about: str, *, asks: bool = False) -> str:
+        """Return the id of a folder, and create what is missing. If ``asks``, the service is asked in any case."""
+        parent, folder_id, names = self._nearest_folder(verb, path)
+        if asks and not names and parent:
+            parent, _, name = parent.rpartition("/")
+            _, folder_id, names = self._nearest_folder(verb, parent)
             names = [*names, name]
         for name in names:
-            at = f"{at}/{name}"
-            folder_id = self._memory.folder(at, self._new_folder(verb, about, folder_id, name))
+            parent = f"{parent}/{name}"
+            folder_id = self._memory.remember_folder(parent, self._create_folder(verb, about, folder_id, name))
         return folder_id
 
-    def _new_folder(self, verb: str, path: str, parent_id: str, name: str) -> str:
+    def _create_folder(self, verb: str, path: str, parent_id: str, name: str) -> str:
         try:
-            with self._calling(verb, path):
+            with self._cloud_errors(verb, path):
                 parent = self._sdk.CreateFolderParent(id=parent_id)
                 return str(self._folders.create_folder(name, parent, fields=["id"]).id)
         except CloudError as error:
-            found = _conflicting(error)
-            if found is None or found[0] != "folder":
+            item = _item_in_the_way(error)
+            if item is None or item[0] != "folder":
                 raise
-            return found[1]
+            return item[1]
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Upload in one request, or in parts if the file is large; what has that name gets a new version."""
-        parent, name = _split("put", path)
-        known = self._memory.taken(path)
-        if known is not None:
+        """Upload in one request, or in parts if the file is large. A file that has that name gets a new version."""
+        parent, name = _split_path("put", path)
+        earlier = self._memory.take_stored(path)
+        if earlier is not None:
             try:
-                return self._kept(path, self._new_version(path, name, content, known[0], known[1]))
+                return self._remember_stored(path, self._upload_new_version(path, name, content, *earlier))
             except CloudError as error:
                 if error.kind not in (ErrorKind.CONFLICT, ErrorKind.NOT_FOUND):
                     raise
                 # The file is no longer the one that this driver stored: whatever is there now gets the content.
-        return self._kept(path, self._twice("put", path, lambda: self._stored_file(path, parent, name, content)))
+        return self._remember_stored(
+            path, self._retry_if_stale("put", path, lambda: self._upload_by_name(path, parent, name, content))
+        )
 
-    def _stored_file(self, path: str, parent: str, name: str, content: Content) -> _Stored:
-        folder_id = self._made_folder("put", parent, path)
+    def _upload_by_name(self, path: str, parent: str, name: str, content: Content) -> _StoredFile:
+        folder_id = self._ensure_folder("put", parent, path)
         try:
-            return self._new_file(path, content, folder_id, name)
+            return self._upload_new_file(path, content, folder_id, name)
         except CloudError as error:
-            found = _conflicting(error)
-            if found is None or found[0] != "file":
+            item = _item_in_the_way(error)
+            if item is None or item[0] != "file":
                 raise
-            return self._new_version(path, name, content, found[1], None)
+            return self._upload_new_version(path, name, content, item[1], None)
 
-    def _kept(self, path: str, stored: _Stored) -> Entry:
+    def _remember_stored(self, path: str, stored: _StoredFile) -> Entry:
         entry, file_id, etag = stored
-        self._memory.stored(path, file_id, etag)
+        self._memory.remember_stored(path, file_id, etag)
         return entry
 
-    def _new_file(self, path: str, content: Content, folder_id: str, name: str) -> _Stored:
+    def _upload_new_file(self, path: str, content: Content, folder_id: str, name: str) -> _StoredFile:
         if content.size_bytes > self.session_threshold_bytes:
-            with self._calling("put", path):
+            with self._cloud_errors("put", path):
                 session = self._parts.create_file_upload_session(folder_id, content.size_bytes, name)
-            return self._in_parts(path, content, session, None)
-        with self._calling("put", path):
+            return self._upload_in_parts(path, content, session, None)
+        with self._cloud_errors("put", path):
             parent = self._sdk.UploadFileAttributesParentField(id=folder_id)
             attributes = self._sdk.UploadFileAttributes(name=name, parent=parent)
-            return _stored(path, self._uploads.upload_file(attributes, stream_of(content), file_file_name=name))
-
-    def _new_version(self, path: str, name: str, content: Content, file_id: str, etag: str | None) -> _Stored:
-        if content.size_bytes > self.session_threshold_bytes:
-            with self._calling("put", path):
-                session = self._parts.create_file_upload_session_for_existing_file(file_id, content.size_bytes)
-            return self._in_parts(path, content, session, etag)
-        with self._calling("put", path):
-            attributes = self._sdk.UploadFileVersionAttributes(name=name)
-            made = self._uploads.upload_file_version(
-                file_id, attributes, stream_of(content), file_file_name=name, if_match=etag
+            return _stored_file(
+                path, self._uploads.upload_file(attributes, content_stream(content), file_file_name=name)
             )
-            return _stored(path, made)
 
-    def _in_parts(self, path: str, content: Content, session: Any, etag: str | None) -> _Stored:
+    def _upload_new_version(
+        self, path: str, name: str, content: Content, file_id: str, etag: str | None
+    ) -> _StoredFile:
+        if content.size_bytes > self.session_threshold_bytes:
+            with self._cloud_errors("put", path):
+                session = self._parts.create_file_upload_session_for_existing_file(file_id, content.size_bytes)
+            return self._upload_in_parts(path, content, session, etag)
+        with self._cloud_errors("put", path):
+            attributes = self._sdk.UploadFileVersionAttributes(name=name)
+            answer = self._uploads.upload_file_version(
+                file_id, attributes, content_stream(content), file_file_name=name, if_match=etag
+            )
+            return _stored_file(path, answer)
+
+    def _upload_in_parts(self, path: str, content: Content, session: Any, etag: str | None) -> _StoredFile:
         """Upload the parts, of the size that the service dictates, and commit them."""
-        with self._calling("put", path):
+        with self._cloud_errors("put", path):
             session_id, part_bytes = str(session.id), int(session.part_size)
-        whole, parts, size_bytes = hashlib.sha1(usedforsecurity=False), [], content.size_bytes
+        file_hash, parts, size_bytes = hashlib.sha1(usedforsecurity=False), [], content.size_bytes
         for offset in range(0, size_bytes, part_bytes):
             data = content.read(offset, min(part_bytes, size_bytes - offset))
-            whole.update(data)
-            digest = f"sha={_base64(hashlib.sha1(data, usedforsecurity=False).digest())}"
-            place = f"bytes {offset}-{offset + len(data) - 1}/{size_bytes}"
-            with self._calling("put", path):
-                parts.append(self._parts.upload_file_part(session_id, BytesIO(data), digest, place).part)
-        with self._calling("put", path):
-            digest = f"sha={_base64(whole.digest())}"
-            made = self._commits.create_file_upload_session_commit(session_id, parts, digest, if_match=etag)
-            if made is None:
-                raise _Odd("202: the upload is not committed yet")
-            return _stored(path, made)
+            file_hash.update(data)
+            digest = f"sha={_base64_text(hashlib.sha1(data, usedforsecurity=False).digest())}"
+            span = f"bytes {offset}-{offset + len(data) - 1}/{size_bytes}"
+            with self._cloud_errors("put", path):
+                parts.append(self._parts.upload_file_part(session_id, BytesIO(data), digest, span).part)
+        with self._cloud_errors("put", path):
+            digest = f"sha={_base64_text(file_hash.digest())}"
+            answer = self._commits.create_file_upload_session_commit(session_id, parts, digest, if_match=etag)
+            if answer is None:
+                raise OwnError(ErrorKind.SERVER, "202: the upload is not committed yet")
+            return _stored_file(path, answer)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
-        file_id = self._twice("get", path, lambda: self._file_id("get", path))
+        """Yield the file's bytes from ``offset``. The requests are sent when the first piece is asked for."""
+        file_id = self._retry_if_stale("get", path, lambda: self._file_id("get", path))
         span = f"bytes={offset}-" if offset else None
-        with self._calling("get", path):
+        with self._cloud_errors("get", path):
             stream = self._downloads.download_file(file_id, range=span)
             response = self._last.response
             try:
                 if stream is None or response.status_code != (206 if offset else 200):
-                    odd = "202: not ready yet" if stream is None else f"{response.status_code}: not the range asked for"
-                    raise _Odd(odd)
+                    status = response.status_code
+                    problem = "202: not ready yet" if stream is None else f"{status}: not the range asked for"
+                    raise OwnError(ErrorKind.SERVER, problem)
                 piece_bytes = _FIRST_READ_BYTES
                 while piece := stream.read(piece_bytes):
                     yield piece
@@ -426,56 +412,56 @@ class BoxDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what Box knows about one path."""
-        return self._twice("stat", path, lambda: self._stat(path))
+        return self._retry_if_stale("stat", path, lambda: self._stat_item(path))
 
-    def _stat(self, path: str) -> Entry:
+    def _stat_item(self, path: str) -> Entry:
         if path and not path.strip("/"):
             return Entry(path, is_folder=True)
-        kind, item_id = self._looked_up("stat", path)
-        with self._calling("stat", path):
+        kind, item_id = self._look_up_item("stat", path)
+        with self._cloud_errors("stat", path):
             read = self._folders.get_folder_by_id if kind == "folder" else self._files.get_file_by_id
-            return _entry(path, read(item_id, fields=_ITEM_FIELDS))
+            return _entry_of_item(path, read(item_id, fields=_ITEM_FIELDS))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, folder by folder and page by page."""
-        return walk((folder.rstrip("/"), ""), lambda place: self._children(folder, *place))
+        return walk((folder.rstrip("/"), ""), lambda parent: self._list_children(folder, *parent))
 
-    def _children(self, folder: str, at: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
-        """Yield what is directly in a folder; without an id, that of ``folder`` is looked up."""
+    def _list_children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        """Yield what is directly in the folder at ``path``. Without an id, that of ``folder`` is looked up."""
 
         def first_page() -> tuple[str, _Page]:
-            found = folder_id or self._folder_id("list", folder)
-            return found, self._page(folder, at, found, None)
+            own_id = folder_id or self._folder_id("list", folder)
+            return own_id, self._list_page(folder, path, own_id, None)
 
-        folder_id, (entries, marker) = first_page() if folder_id else self._twice("list", folder, first_page)
+        folder_id, (entries, marker) = first_page() if folder_id else self._retry_if_stale("list", folder, first_page)
         while True:
             for entry, item_id in entries:
                 if entry.is_folder:
-                    self._memory.folder(entry.path, item_id)
+                    self._memory.remember_folder(entry.path, item_id)
                 yield entry, (entry.path, item_id)
             if not marker:
                 return
-            entries, marker = self._page(folder, at, folder_id, marker)
+            entries, marker = self._list_page(folder, path, folder_id, marker)
 
-    def _page(self, folder: str, at: str, folder_id: str, marker: str | None) -> _Page:
+    def _list_page(self, folder: str, path: str, folder_id: str, marker: str | None) -> _Page:
         """Return files and folders of one page with their ids, and where the next one begins."""
-        with self._calling("list", folder):
+        with self._cloud_errors("list", folder):
             page = self._folders.get_folder_items(
                 folder_id, fields=_ITEM_FIELDS, usemarker=True, marker=marker, limit=self.list_page_entries
             )
             if page.entries is None:
-                raise _Odd("the answer has no entries")
+                raise OwnError(ErrorKind.SERVER, "the answer has no entries")
             items = [item for item in page.entries if item.type in ("file", "folder")]
-            return [(_entry(f"{at}/{item.name}", item), str(item.id)) for item in items], page.next_marker
+            return [(_entry_of_item(f"{path}/{item.name}", item), str(item.id)) for item in items], page.next_marker
 
     def delete(self, path: str) -> None:
         """Move a file, or a folder with all its contents, to the trash."""
-        self._twice("delete", path, lambda: self._delete(path))
+        self._retry_if_stale("delete", path, lambda: self._delete_item(path))
         self._memory.forget_below(path)
 
-    def _delete(self, path: str) -> None:
-        kind, item_id = self._looked_up("delete", path)
-        with self._calling("delete", path):
+    def _delete_item(self, path: str) -> None:
+        kind, item_id = self._look_up_item("delete", path)
+        with self._cloud_errors("delete", path):
             if kind == "folder":
                 self._folders.delete_folder_by_id(item_id, recursive=True)
             else:
@@ -483,38 +469,38 @@ class BoxDriver:
 
     def mkdir(self, path: str) -> None:
         """Create a folder and its parents. No error if it exists."""
-        self._twice("mkdir", path, lambda: self._made_folder("mkdir", path, path, asks=True))
+        self._retry_if_stale("mkdir", path, lambda: self._ensure_folder("mkdir", path, path, asks=True))
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Return the URL of a public link to ``path``; a second time it is the same one."""
+        """Return the URL of a public link to ``path``. A second time it is the same one."""
 
         def attempt() -> str:
-            kind, item_id = self._looked_up("share", path)
-            with self._calling("share", path):
-                return str(self._link(kind, item_id, {}).shared_link.url)
+            kind, item_id = self._look_up_item("share", path)
+            with self._cloud_errors("share", path):
+                return str(self._change_link(kind, item_id, is_shared=True).shared_link.url)
 
-        return self._twice("share", path, attempt)
+        return self._retry_if_stale("share", path, attempt)
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
-        with self._calling("revoke", url):
-            found = self._links.find_file_for_shared_link(f"shared_link={url}", fields=["type"])
-            kind, item_id = str(getattr(found.type, "value", found.type)), str(found.id)
-        with self._calling("revoke", url):
-            self._link(kind, item_id, None)
+        with self._cloud_errors("revoke", url):
+            item = self._links.find_file_for_shared_link(f"shared_link={url}", fields=["type"])
+            kind, item_id = str(getattr(item.type, "value", item.type)), str(item.id)
+        with self._cloud_errors("revoke", url):
+            self._change_link(kind, item_id, is_shared=False)
 
-    def _link(self, kind: str, item_id: str, link: Mapping[str, str] | None) -> Any:
-        null = self._sdk.null
+    def _change_link(self, kind: str, item_id: str, *, is_shared: bool) -> Any:
+        """Give an item a public link, or take the one away that it has. Return the item."""
         if kind == "folder":
-            made = null if link is None else self._sdk.UpdateFolderByIdSharedLink()
-            return self._folders.update_folder_by_id(item_id, shared_link=made, fields=["shared_link"])
-        made = null if link is None else self._sdk.UpdateFileByIdSharedLink()
-        return self._files.update_file_by_id(item_id, shared_link=made, fields=["shared_link"])
+            link = self._sdk.UpdateFolderByIdSharedLink() if is_shared else self._sdk.null
+            return self._folders.update_folder_by_id(item_id, shared_link=link, fields=["shared_link"])
+        link = self._sdk.UpdateFileByIdSharedLink() if is_shared else self._sdk.null
+        return self._files.update_file_by_id(item_id, shared_link=link, fields=["shared_link"])
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file or folder; an existing target is a conflict."""
+        """Copy a file or folder. An existing target is a conflict."""
 
         def attempt(kind: str, item_id: str, parent_id: str, name: str) -> Any:
             if kind == "folder":
@@ -524,10 +510,10 @@ class BoxDriver:
                 item_id, self._sdk.CopyFileParent(id=parent_id), name=name, fields=_ITEM_FIELDS
             )
 
-        return self._to("copy", source, target, attempt)
+        return self._transfer_item("copy", source, target, attempt)
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
+        """Rename a file or folder. An existing target is a conflict."""
 
         def attempt(kind: str, item_id: str, parent_id: str, name: str) -> Any:
             if kind == "folder":
@@ -536,27 +522,27 @@ class BoxDriver:
             parent = self._sdk.UpdateFileByIdParent(id=parent_id)
             return self._files.update_file_by_id(item_id, name=name, parent=parent, fields=_ITEM_FIELDS)
 
-        moved = self._to("move", source, target, attempt)
+        entry = self._transfer_item("move", source, target, attempt)
         self._memory.forget_below(source)
-        return moved
+        return entry
 
-    def _to(self, verb: str, source: str, target: str, action: Callable[[str, str, str, str], Any]) -> Entry:
-        parent, name = _split(verb, target)
+    def _transfer_item(self, verb: str, source: str, target: str, action: Callable[[str, str, str, str], Any]) -> Entry:
+        parent, name = _split_path(verb, target)
 
         def attempt() -> Entry:
-            kind, item_id = self._looked_up(verb, source)
-            parent_id = self._made_folder(verb, parent, source)
-            with self._calling(verb, source):
-                return _entry(target, action(kind, item_id, parent_id, name))
+            kind, item_id = self._look_up_item(verb, source)
+            parent_id = self._ensure_folder(verb, parent, source)
+            with self._cloud_errors(verb, source):
+                return _entry_of_item(target, action(kind, item_id, parent_id, name))
 
         try:
-            return self._twice(verb, source, attempt)
+            return self._retry_if_stale(verb, source, attempt)
         finally:
             self._memory.forget_below(target)
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes that the account may hold."""
-        with self._calling("space", "/"):
+        with self._cloud_errors("space", "/"):
             user = self._users.get_user_me(fields=["space_used", "space_amount"])
             return int(user.space_used), int(user.space_amount)
 
@@ -564,7 +550,7 @@ class BoxDriver:
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _split(verb: str, path: str) -> tuple[str, str]:
+def _split_path(verb: str, path: str) -> tuple[str, str]:
     """Return the folder of a path, and the name in it. Raises CloudError."""
     parent, slash, name = path.rpartition("/")
     if not path.startswith("/") or not slash or not name:
@@ -572,27 +558,27 @@ def _split(verb: str, path: str) -> tuple[str, str]:
     return parent or "/", name
 
 
-def _conflicting(error: CloudError) -> tuple[str, str] | None:
+def _item_in_the_way(error: CloudError) -> tuple[str, str] | None:
     """Return type and id of the item that has the name already, if the service refused because of that."""
     info = getattr(error.__cause__, "response_info", None)
     if error.kind is not ErrorKind.CONFLICT or getattr(info, "code", None) != "item_name_in_use":
         return None
-    found = (getattr(info, "context_info", None) or {}).get("conflicts")
-    item = found[0] if isinstance(found, list) and found else found
+    conflicts = (getattr(info, "context_info", None) or {}).get("conflicts")
+    item = conflicts[0] if isinstance(conflicts, list) and conflicts else conflicts
     return (str(item["type"]), str(item["id"])) if isinstance(item, dict) and {"type", "id"} <= item.keys() else None
 
 
-def _entry(path: str, item: Any) -> Entry:
+def _entry_of_item(path: str, item: Any) -> Entry:
     if str(getattr(item.type, "value", item.type)) == "folder":
         return Entry(path, is_folder=True)
     return Entry(path, size_bytes=int(item.size), digest=item.sha_1, revision=item.file_version.id)
 
 
-def _stored(path: str, answer: Any) -> _Stored:
+def _stored_file(path: str, answer: Any) -> _StoredFile:
     """Return a stored file, its id and its etag."""
     file = answer.entries[0]
-    return _entry(path, file), str(file.id), str(file.etag)
+    return _entry_of_item(path, file), str(file.id), str(file.etag)
 
 
-def _base64(data: bytes) -> str:
+def _base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode()

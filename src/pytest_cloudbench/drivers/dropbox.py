@@ -17,14 +17,12 @@ does not resend requests.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
-from importlib.metadata import version
 from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -44,11 +42,12 @@ from pytest_cloudbench.drivers.base import (
     LastResponse,
     OAuthLogin,
     check_params,
-    detail_of,
+    choice_of,
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress, leaving
+from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure
 from pytest_cloudbench.drivers.sdk_import import import_lazily
 from pytest_cloudbench.model import (
     KIB,
@@ -81,12 +80,11 @@ _POOL_CONNECTIONS = 256
 _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1 * KIB
-# A server error can carry a whole web page.
 
 # --- error table ----------------------------------------------------------------------------------
 
 
-def _tags(error: Any) -> list[str]:
+def _path_of_tags(error: Any) -> list[str]:
     """Return the path of tags of a refusal, from the outermost to the innermost."""
     tags = []
     while error is not None:
@@ -99,21 +97,20 @@ def _tags(error: Any) -> list[str]:
     return tags
 
 
-class _Last(LastResponse):
-    """Also the status and headers, which the SDK's exceptions drop."""
+class _LastRead(LastResponse):
+    """Also reads refusals to their end: the SDK drops the one of a download unread, and its connection with it."""
 
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
-        """The next response."""
+        """A response hook."""
         super().note(response)
         if response.status_code >= 400:
-            # The SDK drops the response of a refused download unread, and its connection with it.
             _ = response.content
 
 
 # --- connect --------------------------------------------------------------------------------------
 
 
-class DropboxDriver:
+class DropboxDriver(SdkDriver):
     """One SDK client and one session, shared by all threads.
 
     That is safe: after ``connect`` the client's only state is its token, which is refreshed under a lock, and the
@@ -122,6 +119,7 @@ class DropboxDriver:
     thread.
     """
 
+    libraries = ("dropbox", "requests", "urllib3", "stone", "openssl")
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = CREDENTIAL_SETS
     clock_url: ClassVar[str] = CLOCK_URL
@@ -139,7 +137,11 @@ class DropboxDriver:
         part_bytes: int = SESSION_PIECE_BYTES,
         list_page_entries: int | None = None,
     ) -> None:
-        self._files, self._client, self._session, self._egress = sdk.files, client, session, egress
+        self._files, self._client, self._session, self._last = sdk.files, client, session, _LastRead()
+        super().__init__(self._last, egress.remarks, session)
+        hashes = "on" if client._auto_content_hash else "off"
+        self.settings = {"dropbox.retries": "off", "dropbox.content_hash": hashes}
+        self._last.watch(session)
         # Classes of errors, for the table: refused by the API; an answer, or a request, that makes no sense.
         http = import_module("requests.exceptions")
         stone = import_module("stone.backends.python_rsrc.stone_validators")
@@ -148,9 +150,6 @@ class DropboxDriver:
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, stone.ValidationError)
         self._may_refresh = "refresh_token" in secrets
         self._refresh_lock, self._token = Lock(), secrets.get("access_token")
-        self._last = _Last()
-        for adapter in self._session.adapters.values():
-            adapter.send = self._last.counted(adapter.send)
         self.multipart_bytes = multipart_bytes
         self.part_bytes = part_bytes
         self.list_page_entries = list_page_entries
@@ -161,14 +160,12 @@ class DropboxDriver:
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox:'; the account's root is used")
         check_params(spec, {"content_hash", "timeout_s", "token_env"})
-        content_hash = spec.params.get("content_hash", "0")
-        if content_hash not in {"0", "1"}:
-            raise SpecError(f"provider {spec.text!r}: content_hash is 0 or 1, not {content_hash!r}")
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        content_hash = choice_of(spec, "content_hash", ("0", "1"))
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         sdk = import_lazily("dropbox", _LAZY_NAMESPACES, _LAZY_VERSIONED)
-        egress = leaving(endpoint, f"https://{_HOSTS['api']}")
-        session = _session(sdk, egress)
+        egress = egress_of(endpoint, f"https://{_HOSTS['api']}")
+        session = _new_session(sdk, egress)
         client = sdk.Dropbox(
             oauth2_access_token=secrets.get("access_token"),
             oauth2_refresh_token=secrets.get("refresh_token"),
@@ -189,71 +186,52 @@ class DropboxDriver:
         }
         return cls(sdk, client, session, secrets, egress)
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        names = ("dropbox", "requests", "urllib3", "stone")
-        return {name: version(name) for name in names} | {
-            "openssl": ssl.OPENSSL_VERSION,
-            "dropbox.retries": "off",
-            "dropbox.content_hash": "on" if self._client._auto_content_hash else "off",
-            **self._egress.remarks,
-        }
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._session.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._last.requests
-
     @contextmanager
-    def _calling(self, operation: str, path: str, target: str = "") -> Iterator[Any]:
-        """Yield the SDK's client; turns every error into CloudError."""
-        require_composed(operation, path, path + target)
+    def _cloud_errors(self, verb: str, path: str, target: str = "") -> Iterator[Any]:
+        """Yield the SDK's client with a valid token, and raise every error as CloudError."""
+        require_composed(verb, path, path + target)
         self._last.response = None
-        try:
+        with super()._cloud_errors(verb, path):
             if self._may_refresh:
-                # A no-op while the token is valid. Without the lock every thread would refresh at once.
-                with self._refresh_lock:
-                    self._client.check_and_refresh_access_token()
-                    if (token := self._client._oauth2_access_token) != self._token:
-                        redact.learn([token])
-                        self._token = token
+                self._refresh_token()
             yield self._client
-        except Exception as error:
-            if isinstance(error, CloudError):
-                raise
-            kind, detail = self._why(error)
-            if self._last.response is not None:
-                self._last.response.close()  # the SDK leaves a download's response open
-            header_s = self._last.retry_after_s()
-            retry_after_s = getattr(error, "backoff", None) if header_s is None else header_s
-            redact.clean_error(error)
-            detail = detail_of(detail, path)
-            raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
-    def _why(self, error: Any) -> tuple[ErrorKind, str]:
+    def _refresh_token(self) -> None:
+        """Get another token if the one there is about to end: once, because every thread would refresh otherwise."""
+        with self._refresh_lock:
+            self._client.check_and_refresh_access_token()
+            if (token := self._client._oauth2_access_token) != self._token:
+                redact.learn([token])
+                self._token = token
+
+    def _explain_error(self, error: Any) -> Meaning | None:
+        kind, words = self._kind_of_error(error)
+        if kind is None:
+            return None
+        if self._last.response is not None:
+            self._last.response.close()  # the SDK leaves a download's response open
+        header_s = self._last.retry_after_s()
+        return Meaning(kind, words, getattr(error, "backoff", None) if header_s is None else header_s)
+
+    def _kind_of_error(self, error: Any) -> tuple[ErrorKind | None, str]:
         if isinstance(error, self._refusal):
-            tags = _tags(error.error)
+            tags = _path_of_tags(error.error)
             return kind_of_tags(tags), f"{self._last.status()} {'/'.join(tags)}"
         if isinstance(error, OSError) and not isinstance(error, (*self._unreadable, *self._unsendable)):
-            return ErrorKind.NETWORK, str(error)  # all that requests raises is an OSError
+            return network_failure(error)[:2]  # all that requests raises is an OSError
         # Not the SDK's own text: it begins with the request's number, so no two would be equal.
-        tags = _tags(getattr(error, "error", None))
+        tags = _path_of_tags(getattr(error, "error", None))
         text = "/".join(tags) or str(getattr(error, "body", None) or getattr(error, "message", None) or error)
         status = getattr(error, "status_code", None) or self._last.status()
         if status is not None:
             return kind_of_status(status, text), f"{status} {text}"
-        if isinstance(error, self._unsendable):
-            return ErrorKind.INVALID, text
-        raise error  # a mistake in this file, and not the provider's
+        return ErrorKind.INVALID if isinstance(error, self._unsendable) else None, text
 
-    def _entry(self, found: Any) -> Entry:
-        path = found.path_display or found.path_lower or ""
-        if isinstance(found, self._files.FolderMetadata):
+    def _entry_of_metadata(self, metadata: Any) -> Entry:
+        path = metadata.path_display or metadata.path_lower or ""
+        if isinstance(metadata, self._files.FolderMetadata):
             return Entry(path, is_folder=True)
-        return Entry(path, size_bytes=found.size, digest=found.content_hash, revision=found.rev)
+        return Entry(path, size_bytes=metadata.size, digest=metadata.content_hash, revision=metadata.rev)
 
     # --- required verbs ---------------------------------------------------------------------------
 
@@ -262,30 +240,32 @@ class DropboxDriver:
         if content.size_bytes > self.multipart_bytes:
             return self._put_in_pieces(path, content)
         data = content.read(0, content.size_bytes)
-        with self._calling("put", path) as client:
-            return self._entry(client.files_upload(data, path, mode=self._files.WriteMode.overwrite, mute=True))
+        with self._cloud_errors("put", path) as client:
+            return self._entry_of_metadata(
+                client.files_upload(data, path, mode=self._files.WriteMode.overwrite, mute=True)
+            )
 
     def _put_in_pieces(self, path: str, content: Content) -> Entry:
         piece_bytes, size_bytes, files = self.part_bytes, content.size_bytes, self._files
         data = content.read(0, piece_bytes)
-        with self._calling("put", path) as client:
+        with self._cloud_errors("put", path) as client:
             session_id = client.files_upload_session_start(data).session_id
         offset = len(data)
         while size_bytes - offset > piece_bytes:
             data = content.read(offset, piece_bytes)
-            with self._calling("put", path) as client:
+            with self._cloud_errors("put", path) as client:
                 client.files_upload_session_append_v2(data, files.UploadSessionCursor(session_id, offset))
             offset += len(data)
         data = content.read(offset, size_bytes - offset)
-        with self._calling("put", path) as client:
+        with self._cloud_errors("put", path) as client:
             cursor = files.UploadSessionCursor(session_id, offset)
             commit = files.CommitInfo(path, mode=files.WriteMode.overwrite, mute=True)
-            return self._entry(client.files_upload_session_finish(data, cursor, commit))
+            return self._entry_of_metadata(client.files_upload_session_finish(data, cursor, commit))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``. The request is sent when the first piece is asked for."""
         headers = {"Range": f"bytes={offset}-"} if offset else None
-        with self._calling("get", path) as client:
+        with self._cloud_errors("get", path) as client:
             _, response = client.files_download(path, extra_headers=headers)
             # Closing returns the connection to the pool if all was read, and drops it otherwise.
             with closing(response):
@@ -298,70 +278,70 @@ class DropboxDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what Dropbox knows about one path."""
-        with self._calling("stat", path) as client:
-            return self._entry(client.files_get_metadata(path))
+        with self._cloud_errors("stat", path) as client:
+            return self._entry_of_metadata(client.files_get_metadata(path))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, page by page."""
         top = "" if folder == "/" else folder
-        with self._calling("list", folder) as client:
+        with self._cloud_errors("list", folder) as client:
             page = client.files_list_folder(top, recursive=True, limit=self.list_page_entries)
         while True:
-            for found in page.entries:
+            for metadata in page.entries:
                 # A recursive list starts with the folder itself.
-                if found.path_lower != top.lower() and not isinstance(found, self._files.DeletedMetadata):
-                    yield self._entry(found)
+                if metadata.path_lower != top.lower() and not isinstance(metadata, self._files.DeletedMetadata):
+                    yield self._entry_of_metadata(metadata)
             if not page.has_more:
                 return
-            with self._calling("list", folder) as client:
+            with self._cloud_errors("list", folder) as client:
                 page = client.files_list_folder_continue(page.cursor)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents."""
-        with self._calling("delete", path) as client:
+        with self._cloud_errors("delete", path) as client:
             client.files_delete_v2(path)
 
     def mkdir(self, path: str) -> None:
-        """Create a folder; Dropbox creates its parents. No error if it exists."""
-        with self._calling("mkdir", path) as client:
+        """Create a folder. Dropbox creates its parents. No error if it exists."""
+        with self._cloud_errors("mkdir", path) as client:
             try:
                 client.files_create_folder_v2(path)
             except self._refusal as error:
-                if _tags(error.error) != ["path", "conflict", "folder"]:
+                if _path_of_tags(error.error) != ["path", "conflict", "folder"]:
                     raise
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Return the URL of a new public link to ``path``; an existing link is a conflict."""
-        with self._calling("share", path) as client:
+        """Return the URL of a new public link to ``path``. An existing link is a conflict."""
+        with self._cloud_errors("share", path) as client:
             return str(client.sharing_create_shared_link_with_settings(path).url)
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
-        with self._calling("revoke", url) as client:
+        with self._cloud_errors("revoke", url) as client:
             client.sharing_revoke_shared_link(url)
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file or folder; an existing target is a conflict."""
-        with self._calling("copy", source, target) as client:
-            return self._entry(client.files_copy_v2(source, target).metadata)
+        """Copy a file or folder. An existing target is a conflict."""
+        with self._cloud_errors("copy", source, target) as client:
+            return self._entry_of_metadata(client.files_copy_v2(source, target).metadata)
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
-        with self._calling("move", source, target) as client:
-            return self._entry(client.files_move_v2(source, target).metadata)
+        """Rename a file or folder. An existing target is a conflict."""
+        with self._cloud_errors("move", source, target) as client:
+            return self._entry_of_metadata(client.files_move_v2(source, target).metadata)
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes that the account may hold."""
-        with self._calling("space", "/") as client:
+        with self._cloud_errors("space", "/") as client:
             usage = client.users_get_space_usage()
         kind = usage.allocation
         return int(usage.used), int((kind.get_team() if kind.is_team() else kind.get_individual()).allocated)
 
 
-def _session(sdk: Any, egress: Egress) -> Any:
-    """The SDK's own session. Its adapter never retries (``max_retries=0``)."""
+def _new_session(sdk: Any, egress: Egress) -> Any:
+    """Return the SDK's own session, without redirects. Its adapter never retries (``max_retries=0``)."""
     session = sdk.create_session(max_connections=_POOL_CONNECTIONS, ca_certs=egress.trusted or None)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     session.get_redirect_target = lambda _response: None

@@ -1,8 +1,8 @@
 """Driver for Dropbox without its SDK: plain HTTP, one request per operation.
 
 What may live here: what is specific to Dropbox as a client by its HTTP interface, in this order: imports, capabilities,
-error table, connect, required verbs, optional verbs. Beside ``dropbox`` it shows what the SDK itself costs, so the two
-send the same requests for the same operations.
+error table, connect, required verbs, optional verbs. It shows what the SDK that
+``dropbox`` uses costs by itself, so the two send the same requests for the same operations.
 
 The HTTP client resends nothing and follows no redirect. A token that is about to expire is refreshed before the
 request, inside the operation that notices it.
@@ -28,8 +28,8 @@ from pytest_cloudbench.drivers._dropbox_api import (
     require_composed,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
-from pytest_cloudbench.drivers.egress import leaving
-from pytest_cloudbench.drivers.web import Bearer, WebClient
+from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.web import Bearer, WebClient, WebDriver
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -55,20 +55,20 @@ _PIECE_BYTES = 1 * MIB
 # --- error table ----------------------------------------------------------------------------------
 
 
-def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """The kind and the words of a refusal: a path of tags, or a sentence."""
+def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
+    """Return the kind and the words of a refusal: a path of tags, or a sentence."""
     text = body.decode(errors="replace")
     try:
-        tags = _tags(json.loads(body)["error"])
+        tags = _path_of_tags(json.loads(body)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
         tags = []
     if status != 409:
-        known = TAG_KINDS.get(tags[-1]) if tags and status in (403, 404) else None
-        return known or kind_of_status(status, text), "/".join(tags) or text
+        kind = TAG_KINDS.get(tags[-1]) if tags and status in (403, 404) else None
+        return kind or kind_of_status(status, text), "/".join(tags) or text
     return kind_of_tags(tags), "/".join(tags) or text
 
 
-def _tags(error: Any) -> list[str]:
+def _path_of_tags(error: Any) -> list[str]:
     """Return the path of tags of a refusal, from the outermost to the innermost."""
     tags = []
     while isinstance(error, dict):
@@ -81,17 +81,11 @@ def _tags(error: Any) -> list[str]:
     return tags
 
 
-def _unreadable(verb: str, path: str, cause: Exception) -> CloudError:
-    error = CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read")
-    error.__cause__ = cause
-    return error
-
-
 # --- connect --------------------------------------------------------------------------------------
 
 
-class DropboxFastDriver:
-    """One pool of connections, shared by all threads; its only state is the token, which is refreshed under a lock."""
+class DropboxFastDriver(WebDriver):
+    """One pool of connections for all threads. The only other state is the token, which is refreshed under a lock."""
 
     apis: ClassVar[frozenset[str]] = frozenset({"dropbox"})
     credentials_of: ClassVar[str] = "dropbox"
@@ -105,7 +99,8 @@ class DropboxFastDriver:
     list_page_entries: int | None = None
 
     def __init__(self, client: WebClient, bearer: Bearer, api: str, content: str) -> None:
-        self._client, self._bearer = client, bearer
+        super().__init__(client)
+        self._bearer = bearer
         self._api, self._content = f"{api}/2/", f"{content}/2/"
 
     @classmethod
@@ -116,54 +111,41 @@ class DropboxFastDriver:
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox+fast:'; the account's root is used")
         check_params(spec, {"timeout_s", "token_env"})
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         api = endpoint.urls["api"] if endpoint else _API
         content = endpoint.urls["content"] if endpoint else _CONTENT
-        client = WebClient(leaving(endpoint, api), _reason, timeout_of(spec))
+        client = WebClient(egress_of(endpoint, api), _reason_of_refusal, timeout_of(spec))
         names = {"refresh_token": "refresh_token", "app_key": "client_id", "app_secret": "client_secret"}
         form = {"grant_type": "refresh_token"} | {names[name]: secrets[name] for name in names if name in secrets}
         bearer = Bearer(client, secrets, f"{api}/oauth2/token", lambda: urlencode(form).encode())
         return cls(client, bearer, api, content)
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        return self._client.versions()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._client.requests()
-
-    def _call(self, verb: str, path: str, function: str, arg: Any) -> Any:
+    def _call_function(self, verb: str, path: str, function: str, arg: Any) -> Any:
         """Call a function whose argument and answer are JSON."""
-        body = b"null" if arg is None else _json(arg, verb, path)
+        body = b"null" if arg is None else _ascii_json(arg, verb, path)
         headers = {"authorization": self._bearer.header(), "content-type": "application/json"}
         return self._client.send_json(verb, path, "POST", self._api + function, headers=headers, content=body)
 
-    def _upload(self, path: str, function: str, arg: Any, content: Content, offset: int, length: int) -> Any:
-        """Call a function with content: in one piece, or in several if it is long."""
+    def _upload_content(self, path: str, function: str, arg: Any, content: Content, offset: int, length: int) -> Any:
+        """Call a function with a content, which is sent in one piece, or in several if it is long."""
         headers = {
             "authorization": self._bearer.header(),
             "content-type": "application/octet-stream",
             "content-length": str(length),
-            "dropbox-api-arg": _json(arg, "put", path).decode(),
+            "dropbox-api-arg": _ascii_json(arg, "put", path).decode(),
         }
         is_small, is_all = length <= _PIECE_BYTES, length == content.size_bytes
         body = content.read(offset, length) if is_small or not is_all else chunks(content, _PIECE_BYTES)
         return self._client.send_json("put", path, "POST", self._content + function, headers=headers, content=body)
 
-    def _entry(self, verb: str, path: str, found: Any) -> Entry:
-        try:
-            shown = str(found["path_display"])
-            if found.get(".tag") == "folder" or "rev" not in found:
-                return Entry(shown, is_folder=True)
-            return Entry(shown, size_bytes=int(found["size"]), digest=found["content_hash"], revision=found["rev"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _unreadable(verb, path, error) from error
+    def _entry_of_metadata(self, verb: str, path: str, metadata: Any) -> Entry:
+        with self._client.parsing(verb, path):
+            own_path = str(metadata["path_display"])
+            if metadata.get(".tag") == "folder" or "rev" not in metadata:
+                return Entry(own_path, is_folder=True)
+            size_bytes, digest = int(metadata["size"]), metadata["content_hash"]
+            return Entry(own_path, size_bytes=size_bytes, digest=digest, revision=metadata["rev"])
 
     # --- required verbs ---------------------------------------------------------------------------
 
@@ -173,110 +155,109 @@ class DropboxFastDriver:
         if size_bytes > self.multipart_bytes:
             return self._put_in_pieces(path, content)
         arg = {"path": path, "mode": "overwrite", "mute": True}
-        return self._entry("put", path, self._upload(path, "files/upload", arg, content, 0, size_bytes))
+        return self._entry_of_metadata(
+            "put", path, self._upload_content(path, "files/upload", arg, content, 0, size_bytes)
+        )
 
     def _put_in_pieces(self, path: str, content: Content) -> Entry:
         piece_bytes, size_bytes = self.part_bytes, content.size_bytes
-        started = self._upload(path, "files/upload_session/start", {}, content, 0, piece_bytes)
-        try:
-            cursor: dict[str, Any] = {"session_id": str(started["session_id"]), "offset": piece_bytes}
-        except (KeyError, TypeError) as error:
-            raise _unreadable("put", path, error) from error
+        session = self._upload_content(path, "files/upload_session/start", {}, content, 0, piece_bytes)
+        with self._client.parsing("put", path):
+            cursor: dict[str, Any] = {"session_id": str(session["session_id"]), "offset": piece_bytes}
         while size_bytes - cursor["offset"] > piece_bytes:
             arg = {"cursor": cursor}
-            self._upload(path, "files/upload_session/append_v2", arg, content, cursor["offset"], piece_bytes)
+            self._upload_content(path, "files/upload_session/append_v2", arg, content, cursor["offset"], piece_bytes)
             cursor["offset"] += piece_bytes
         finish = {"cursor": cursor, "commit": {"path": path, "mode": "overwrite", "mute": True}}
-        left = size_bytes - cursor["offset"]
-        found = self._upload(path, "files/upload_session/finish", finish, content, cursor["offset"], left)
-        return self._entry("put", path, found)
+        last_bytes = size_bytes - cursor["offset"]
+        file = self._upload_content(path, "files/upload_session/finish", finish, content, cursor["offset"], last_bytes)
+        return self._entry_of_metadata("put", path, file)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``. The request is sent when the first piece is asked for."""
         headers = {
             "authorization": self._bearer.header(),
-            "dropbox-api-arg": _json({"path": path}, "get", path).decode(),
+            "dropbox-api-arg": _ascii_json({"path": path}, "get", path).decode(),
             **({"range": f"bytes={offset}-"} if offset else {}),
         }
         with self._client.stream("get", path, "POST", f"{self._content}files/download", headers=headers) as response:
             if "dropbox-api-result" not in response.headers:
-                raise _unreadable("get", path, KeyError("dropbox-api-result"))
+                raise KeyError("dropbox-api-result")
             if offset and response.status_code != 206:
                 raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
             yield from response.iter_bytes()
 
     def stat(self, path: str) -> Entry:
         """Return what Dropbox knows about one path."""
-        return self._entry("stat", path, self._call("stat", path, "files/get_metadata", {"path": path}))
+        return self._entry_of_metadata(
+            "stat", path, self._call_function("stat", path, "files/get_metadata", {"path": path})
+        )
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, page by page."""
         top = "" if folder == "/" else folder
-        more = {"limit": self.list_page_entries} if self.list_page_entries else {}
-        page = self._call("list", folder, "files/list_folder", {"path": top, "recursive": True, **more})
+        limit = {"limit": self.list_page_entries} if self.list_page_entries else {}
+        page = self._call_function("list", folder, "files/list_folder", {"path": top, "recursive": True, **limit})
         while True:
-            try:
-                found, cursor = [*page["entries"]], page["cursor"] if page["has_more"] else None
+            with self._client.parsing("list", folder):
+                cursor = page["cursor"] if page["has_more"] else None
                 # A recursive list starts with the folder itself.
-                found = [each for each in found if each["path_lower"] != top.lower() and each[".tag"] != "deleted"]
-            except (KeyError, TypeError) as error:
-                raise _unreadable("list", folder, error) from error
-            for each in found:
-                yield self._entry("list", folder, each)
+                rows = [row for row in page["entries"] if row["path_lower"] != top.lower() and row[".tag"] != "deleted"]
+            for row in rows:
+                yield self._entry_of_metadata("list", folder, row)
             if cursor is None:
                 return
-            page = self._call("list", folder, "files/list_folder/continue", {"cursor": cursor})
+            page = self._call_function("list", folder, "files/list_folder/continue", {"cursor": cursor})
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents."""
-        self._described("delete", path, self._call("delete", path, "files/delete_v2", {"path": path}))
+        self._entry_in_answer("delete", path, self._call_function("delete", path, "files/delete_v2", {"path": path}))
 
     def mkdir(self, path: str) -> None:
-        """Create a folder; Dropbox creates its parents. No error if it exists."""
+        """Create a folder. Dropbox creates its parents. No error if it exists."""
         try:
-            self._described("mkdir", path, self._call("mkdir", path, "files/create_folder_v2", {"path": path}))
+            self._entry_in_answer(
+                "mkdir", path, self._call_function("mkdir", path, "files/create_folder_v2", {"path": path})
+            )
         except CloudError as error:
             if getattr(error.__cause__, "args", ()) != (409, "path/conflict/folder"):
                 raise
 
-    def _described(self, verb: str, path: str, answer: Any) -> Entry:
+    def _entry_in_answer(self, verb: str, path: str, answer: Any) -> Entry:
         """Return the entry that an answer describes. Raises CloudError if it describes none."""
-        return self._entry(verb, path, answer.get("metadata") if isinstance(answer, dict) else None)
+        with self._client.parsing(verb, path):
+            return self._entry_of_metadata(verb, path, answer["metadata"])
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Return the URL of a new public link to ``path``; an existing link is a conflict."""
-        made = self._call("share", path, "sharing/create_shared_link_with_settings", {"path": path})
-        try:
-            return str(made["url"])
-        except (KeyError, TypeError) as error:
-            raise _unreadable("share", path, error) from error
+        """Return the URL of a new public link to ``path``. An existing link is a conflict."""
+        link = self._call_function("share", path, "sharing/create_shared_link_with_settings", {"path": path})
+        with self._client.parsing("share", path):
+            return str(link["url"])
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
-        self._call("revoke", url, "sharing/revoke_shared_link", {"url": url})
+        self._call_function("revoke", url, "sharing/revoke_shared_link", {"url": url})
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file or folder; an existing target is a conflict."""
+        """Copy a file or folder. An existing target is a conflict."""
         arg = {"from_path": source, "to_path": target}
-        return self._described("copy", source, self._call("copy", source, "files/copy_v2", arg))
+        return self._entry_in_answer("copy", source, self._call_function("copy", source, "files/copy_v2", arg))
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
+        """Rename a file or folder. An existing target is a conflict."""
         arg = {"from_path": source, "to_path": target}
-        return self._described("move", source, self._call("move", source, "files/move_v2", arg))
+        return self._entry_in_answer("move", source, self._call_function("move", source, "files/move_v2", arg))
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes that the account may hold."""
-        usage = self._call("space", "/", "users/get_space_usage", None)
-        try:
+        usage = self._call_function("space", "/", "users/get_space_usage", None)
+        with self._client.parsing("space", "/"):
             return int(usage["used"]), int(usage["allocation"]["allocated"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise _unreadable("space", "/", error) from error
 
 
-def _json(arg: Any, verb: str, path: str) -> bytes:
+def _ascii_json(arg: Any, verb: str, path: str) -> bytes:
     """Return an argument as ASCII, as headers need it. Raises CloudError if it is not valid, composed Unicode."""
     text = json.dumps(arg)
     if "\\u" in text:

@@ -1,4 +1,4 @@
-"""How requests leave this machine: proxies and certificates, by one rule for all drivers.
+"""The way of requests out of this machine: proxies and certificates, by one rule for all drivers.
 
 What may live here: reading the user's variables, choosing by an address, and giving the choice to HTTP libraries. A
 proxy that the user has set is used for real hosts and named in the entry, and never asked for loopback. The first
@@ -37,7 +37,7 @@ _LOOPBACK = "localhost,127.0.0.0/8,::1"
 _PORTS = {"http": 80, "https": 443}
 
 
-def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
+def egress_of(endpoint: Endpoint | None, url: str = "") -> Egress:
     """Return how the requests of a driver leave this machine.
 
     Args:
@@ -48,11 +48,11 @@ def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
     """
     if endpoint is not None:
         return Egress(trusted=endpoint.ca_file)
-    seen = environment()
-    certificates = next((name for name in CERTIFICATES if seen.get(name)), "")
+    environ = environment()
+    certificates = next((name for name in CERTIFICATES if environ.get(name)), "")
     egress = Egress(
-        proxies={scheme: entry for scheme in _SCHEMES if (entry := _proxy_in(seen, scheme))},
-        direct=_value_of(seen, "no_proxy"), trusted=seen.get(certificates, ""), trusted_by=certificates,
+        proxies={scheme: entry for scheme in _SCHEMES if (entry := _proxy_in_environment(environ, scheme))},
+        direct=_value_of_variable(environ, "no_proxy"), trusted=environ.get(certificates, ""), trusted_by=certificates,
     )  # fmt: skip
     if url:
         egress.check(url)
@@ -60,7 +60,7 @@ def leaving(endpoint: Endpoint | None, url: str = "") -> Egress:
 
 
 class Egress:
-    """How requests leave this machine. Safe to share by all threads.
+    """The way of requests out of this machine. Safe to share by all threads.
 
     Args:
         proxies: scheme of a request's address to the variable and the URL of a proxy.
@@ -83,7 +83,7 @@ class Egress:
 
     def check(self, url: str) -> None:
         """Note what an address needs of this. Raises UsageError, in one line, if that cannot work."""
-        why = _unusable(self.trusted) if self._trusted_by else ""
+        why = _why_untrusted(self.trusted) if self._trusted_by else ""
         if why and urlsplit(url).scheme == "http":
             self._trusted_by = self.trusted = ""  # not needed here, and requests looks whether there is such a file
         elif why:
@@ -93,24 +93,24 @@ class Egress:
             self.remarks["certificates"] = self._trusted_by
         if entry := self._proxy_entry(url):
             variable, proxy = entry
-            if why := _not_a_proxy(proxy):
+            if why := _why_not_a_proxy(proxy):
                 problem = f"{variable}={redact.clean(proxy.partition('://')[0])}://...: {why}"
                 raise UsageError(f"{problem}: set it to http://HOST:PORT, or name the provider's host in NO_PROXY")
             parts = urlsplit(proxy)
             self.remarks["proxy"] = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def proxy_for(self, url: str) -> str:
-        """Return the URL of the proxy for a request; empty if it goes there itself."""
+        """Return the URL of the proxy for a request. Empty if none is asked."""
         entry = self._proxy_entry(url) if self._proxies else None
         return entry[1] if entry else ""
 
     def _proxy_entry(self, url: str) -> tuple[str, str] | None:
         parts = urlsplit(url)
         entry = self._proxies.get(parts.scheme)
-        return None if entry is None or _is_direct(parts.netloc, parts.scheme, self._direct) else entry
+        return None if entry is None or _is_reached_directly(parts.netloc, parts.scheme, self._direct) else entry
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return whom TLS trusts; True for those that a library trusts by itself. Raises OSError."""
+        """Return the authorities that TLS trusts, or True for those that a library trusts by itself. Raises OSError."""
         import ssl
 
         if not self.trusted:
@@ -125,38 +125,43 @@ class Egress:
         session.verify = self.trusted or True
         if self._proxies:
             for adapter in session.adapters.values():
-                adapter.send = self._directed(adapter.send)
+                adapter.send = self._send_by_proxy(adapter.send)
 
-    def _directed(self, send: Any) -> Any:
-        def directed(request: Any, *args: Any, **options: Any) -> Any:
+    def _send_by_proxy(self, send: Any) -> Any:
+        """Return an adapter's ``send`` that chooses the proxy by the address of each request."""
+
+        def send_by_proxy(request: Any, *args: Any, **options: Any) -> Any:
             proxy = self.proxy_for(request.url)
             return send(request, *args, **{**options, "proxies": dict.fromkeys(_SCHEMES, proxy) if proxy else {}})
 
-        return directed
+        return send_by_proxy
 
     def transport(self, **options: Any) -> Any:
-        """Return the transport of a client of httpx; options as for its ``HTTPTransport``."""
+        """Return the transport of a client of httpx, with options as for its ``HTTPTransport``."""
         import httpx
 
         context = self.context()
 
         @cache
-        def through(proxy: str) -> Any:
+        def transport_through(proxy: str) -> Any:
             return httpx.HTTPTransport(verify=context, trust_env=False, proxy=proxy or None, **options)
 
         if not self._proxies:
-            return through("")
-        egress, opened = self, ["", *sorted({proxy for _, proxy in self._proxies.values() if not _not_a_proxy(proxy)})]
+            return transport_through("")
+        egress, opened = (
+            self,
+            ["", *sorted({proxy for _, proxy in self._proxies.values() if not _why_not_a_proxy(proxy)})],
+        )
 
         class Directed(httpx.BaseTransport):
             """Chooses by the address of each request."""
 
             def handle_request(self, request: Any) -> Any:
-                return through(egress.proxy_for(str(request.url))).handle_request(request)
+                return transport_through(egress.proxy_for(str(request.url))).handle_request(request)
 
             def close(self) -> None:
                 for proxy in opened:
-                    through(proxy).close()
+                    transport_through(proxy).close()
 
         return Directed()
 
@@ -170,10 +175,12 @@ class Egress:
 
     def variables(self) -> dict[str, str]:
         """Return this as an environment, for a library or a program that takes it from nowhere else."""
-        proxies = {f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _not_a_proxy(proxy)}
+        proxies = {
+            f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _why_not_a_proxy(proxy)
+        }
         direct = ",".join(filter(None, (_LOOPBACK, self._direct)))
-        named = {**proxies, **({"no_proxy": direct} if proxies else {})}
-        variables = {spelled: value for name, value in named.items() for spelled in (name, name.upper())}
+        settings = {**proxies, **({"no_proxy": direct} if proxies else {})}
+        variables = {spelled: value for name, value in settings.items() for spelled in (name, name.upper())}
         if self.trusted:
             variables["SSL_CERT_DIR" if os.path.isdir(self.trusted) else "SSL_CERT_FILE"] = self.trusted
             variables["REQUESTS_CA_BUNDLE"] = self.trusted
@@ -185,7 +192,7 @@ class Egress:
 
         Certificates that cannot be read are left out: a client in Rust, one for all services, would not be made.
         """
-        is_bad = self.trusted and _unusable(self.trusted)
+        is_bad = self.trusted and _why_untrusted(self.trusted)
         added = {name: value for name, value in self.variables().items() if not (is_bad and value == self.trusted)}
         os.environ.update(added)
         try:
@@ -195,24 +202,24 @@ class Egress:
                 os.environ.pop(name, None)
 
 
-def _value_of(seen: Mapping[str, str], name: str) -> str:
-    """Return a variable's value; that in lower case wins, even if it is empty, as everywhere."""
-    return seen.get(name, seen.get(name.upper(), "")).strip()
+def _value_of_variable(environ: Mapping[str, str], name: str) -> str:
+    """Return a variable's value. Its name in lower case wins, even if it is empty, as everywhere."""
+    return environ.get(name, environ.get(name.upper(), "")).strip()
 
 
-def _proxy_in(seen: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
+def _proxy_in_environment(environ: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
     """Return the variable that names a proxy for a scheme, and the proxy's URL, from which no password is shown."""
     for name in (f"{scheme}_proxy", "all_proxy"):
-        if value := _value_of(seen, name):
+        if value := _value_of_variable(environ, name):
             url = value if "://" in value else f"http://{value}"
             user_info = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
             redact.learn({form for part in user_info.split(":", 1)[1:] for form in (part, unquote(part)) if form})
-            return (name if name in seen else name.upper()), url
+            return (name if name in environ else name.upper()), url
     return None
 
 
-def _not_a_proxy(url: str) -> str:
-    """Return why a URL cannot be a proxy's; empty if it can."""
+def _why_not_a_proxy(url: str) -> str:
+    """Return why a URL cannot be a proxy's. Empty if it can."""
     try:
         parts = urlsplit(url)
         has_place = bool(parts.hostname) and parts.port != 0 and " " not in url and url.isprintable()
@@ -224,8 +231,8 @@ def _not_a_proxy(url: str) -> str:
 
 
 @cache
-def _unusable(path: str) -> str:
-    """Return why a file or a folder cannot be trusted; empty if it can."""
+def _why_untrusted(path: str) -> str:
+    """Return why a file or a folder cannot be trusted. Empty if it can."""
     import ssl
 
     if os.path.isdir(path):
@@ -240,7 +247,7 @@ def _unusable(path: str) -> str:
 
 
 @cache
-def _is_direct(netloc: str, scheme: str, listed: str) -> bool:
+def _is_reached_directly(netloc: str, scheme: str, listed: str) -> bool:
     """Return whether no proxy leads to a host: loopback, and what ``NO_PROXY`` lists."""
     try:
         parts = urlsplit(f"{scheme}://{netloc}")
@@ -254,7 +261,7 @@ def _is_direct(netloc: str, scheme: str, listed: str) -> bool:
         or (address and (address.is_loopback or address.is_unspecified))
     ):
         return True
-    return any(_lists(entry.strip().lower(), host, port, address) for entry in listed.split(","))
+    return any(_lists_host(entry.strip().lower(), host, port, address) for entry in listed.split(","))
 
 
 def _address_of(host: str) -> IPv4Address | IPv6Address | None:
@@ -266,7 +273,7 @@ def _address_of(host: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _lists(entry: str, host: str, port: int, address: IPv4Address | IPv6Address | None) -> bool:
+def _lists_host(entry: str, host: str, port: int, address: IPv4Address | IPv6Address | None) -> bool:
     """Return whether an entry of ``NO_PROXY`` is about a host. It is a name, a domain, an address or a network."""
     if entry == "*":
         return True

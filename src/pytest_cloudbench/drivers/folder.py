@@ -19,7 +19,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import ClassVar
 
-from pytest_cloudbench.drivers.base import check_params, walk
+from pytest_cloudbench.drivers.base import check_params, choice_of, walk
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -83,7 +83,7 @@ _ERRNO_KINDS: Mapping[int | None, ErrorKind] = {
 
 
 @contextmanager
-def _errors_of(operation: str, path: str) -> Iterator[None]:
+def _cloud_errors(operation: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -100,7 +100,7 @@ def _is_listed(item: os.DirEntry[str]) -> bool:
 # --- connect --------------------------------------------------------------------------------------
 
 
-def _root(spec: ProviderSpec) -> Path:
+def _root_folder(spec: ProviderSpec) -> Path:
     try:
         root = Path(spec.target).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -123,18 +123,18 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> st
         return "unknown"
     nearest, described = -1, "unknown"
     for line in lines:
-        about, _, rest = line.partition(" - ")
-        mounted, system = about.split(" ")[4:5], rest.split(" ")[:2]
-        if len(mounted) + len(system) < 3:
+        mount_fields, _, system_fields = line.partition(" - ")
+        mount_point, system = mount_fields.split(" ")[4:5], system_fields.split(" ")[:2]
+        if len(mount_point) + len(system) < 3:
             continue
-        point, kind, device = map(_unescaped, (*mounted, *system))
+        point, kind, device = map(_unescape, (*mount_point, *system))
         # Of two mounts on one point the later one hides the other.
         if folder.is_relative_to(point) and len(point) >= nearest:
             nearest, described = len(point), f"{kind} ({device} at {point})"
     return described
 
 
-def _unescaped(field: str) -> str:
+def _unescape(field: str) -> str:
     """Return a field of mountinfo as it is: the kernel writes spaces, tabs and backslashes as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
 
@@ -162,7 +162,7 @@ class FolderDriver:
         measured instead.
         """
         driver = cls.connect_part(spec, endpoint, credentials)
-        if not (root := _root(spec)).is_dir():
+        if not (root := _root_folder(spec)).is_dir():
             raise SpecError(f"provider {spec.text!r}: there is no folder {root}; mount it, or make it first")
         return driver
 
@@ -178,10 +178,8 @@ class FolderDriver:
         if not spec.target:
             raise SpecError(f"provider {spec.text!r}: expected folder:PATH, such as folder:/tmp/cloudbench")
         check_params(spec, {"fsync"})
-        fsync = spec.params.get("fsync", "0")
-        if fsync not in {"0", "1"}:
-            raise SpecError(f"provider {spec.text!r}: fsync is 0 or 1, not {fsync!r}")
-        root = _root(spec)
+        fsync = choice_of(spec, "fsync", ("0", "1"))
+        root = _root_folder(spec)
         try:
             if not S_ISDIR(root.stat().st_mode):
                 raise SpecError(f"provider {spec.text!r}: {root} is not a folder")
@@ -201,13 +199,13 @@ class FolderDriver:
     def absolute(cls, spec: ProviderSpec) -> str:
         """Return the spec with the folder's absolute path. Raises SpecError."""
         _, mark, query = spec.text.partition("?")
-        return f"{spec.scheme}:{_root(spec)}{mark}{query}"
+        return f"{spec.scheme}:{_root_folder(spec)}{mark}{query}"
 
     def versions(self) -> Mapping[str, str]:
         """Return the interpreter, the platform and the file system. No library is involved."""
         fsync = "on" if self._fsync else "off"
-        known = {"python": sys.version.split()[0], "platform": sys.platform, "fsync": fsync}
-        return {**known, "file system": file_system(self._root)}
+        versions = {"python": sys.version.split()[0], "platform": sys.platform, "fsync": fsync}
+        return {**versions, "file system": file_system(self._root)}
 
     def requests(self) -> int:
         """Return 0: nothing goes over a network."""
@@ -216,8 +214,8 @@ class FolderDriver:
     def close(self) -> None:
         """Do nothing: no file is held open."""
 
-    def _local(self, operation: str, path: str) -> Path:
-        """Return where ``path`` is on the disk; never outside the root, whatever it contains."""
+    def _local_path(self, operation: str, path: str) -> Path:
+        """Return where ``path`` is on the disk, never outside the root, whatever it contains."""
         parts = [part for part in path.split("/") if part]
         if not path.startswith("/") or any(part in {".", ".."} for part in parts):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
@@ -235,7 +233,7 @@ class FolderDriver:
             raise CloudError(ErrorKind.INVALID, operation, path, detail="a link on this path leaves the folder")
         return local
 
-    def _entry(self, local: Path) -> Entry:
+    def _entry_of_file(self, local: Path) -> Entry:
         status = local.stat()
         path = "/" + "/".join(local.relative_to(self._root).parts)
         if S_ISDIR(status.st_mode):
@@ -248,11 +246,11 @@ class FolderDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Write beside the target, then rename over it: a reader sees the old or the new file, never a partial one."""
-        local = self._local("put", path)
+        local = self._local_path("put", path)
         # Other drivers of this folder, here or on a machine that mounts it too, may be writing at the same time.
         temporary = local.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         digest = hashlib.sha256()
-        with _errors_of("put", path):
+        with _cloud_errors("put", path):
             local.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with temporary.open("xb") as file:
@@ -270,77 +268,77 @@ class FolderDriver:
         return Entry(path, size_bytes=content.size_bytes, digest=digest.hexdigest())
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; opens it when the first piece is asked for."""
-        local = self._local("get", path)
-        with _errors_of("get", path), opening.open_regular_file(local, None) as file:
+        """Yield the file's bytes from ``offset``. It is opened when the first piece is asked for."""
+        local = self._local_path("get", path)
+        with _cloud_errors("get", path), opening.open_regular_file(local, None) as file:
             file.seek(offset)
             while piece := file.read(_PIECE_BYTES):
                 yield piece
 
     def stat(self, path: str) -> Entry:
-        """Return size and digest; reads the file to compute the digest."""
-        local = self._local("stat", path)
-        with _errors_of("stat", path):
-            return self._entry(local)
+        """Return size and digest. Reads the file to compute the digest."""
+        local = self._local_path("stat", path)
+        with _cloud_errors("stat", path):
+            return self._entry_of_file(local)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield all files and folders below ``folder``; omits links, pipes, devices, and what disappears meanwhile."""
-        return walk(folder, self._children)
+        """Yield all files and folders below ``folder``, without links, pipes, devices, or what disappears soon."""
+        return walk(folder, self._list_children)
 
-    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
-        local = self._local("list", folder)
-        with _errors_of("list", folder):
-            with os.scandir(local) as found:
-                names = sorted(item.name for item in found if _is_listed(item))
+    def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
+        local = self._local_path("list", folder)
+        with _cloud_errors("list", folder):
+            with os.scandir(local) as items:
+                names = sorted(item.name for item in items if _is_listed(item))
             for name in names:
                 try:
-                    entry = self._entry(local / name)
+                    entry = self._entry_of_file(local / name)
                 except FileNotFoundError:
                     continue
                 yield entry, entry.path
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The root itself stays."""
-        local = self._local("delete", path)
+        local = self._local_path("delete", path)
         if local == self._root:
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
-        with _errors_of("delete", path):
+        with _cloud_errors("delete", path):
             if local.is_dir() and not local.is_symlink():
                 shutil.rmtree(local)
             else:
                 local.unlink()
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
-        local = self._local("mkdir", path)
-        with _errors_of("mkdir", path):
+        """Create a folder and its parents. No error if it exists."""
+        local = self._local_path("mkdir", path)
+        with _cloud_errors("mkdir", path):
             local.mkdir(parents=True, exist_ok=True)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file; an existing target is a conflict."""
-        source_local, target_local = self._local("copy", source), self._local("copy", target)
-        with _errors_of("copy", source):
+        """Copy a file. An existing target is a conflict."""
+        source_local, target_local = self._local_path("copy", source), self._local_path("copy", target)
+        with _cloud_errors("copy", source):
             with opening.open_regular_file(source_local, None) as reader:
                 target_local.parent.mkdir(parents=True, exist_ok=True)
                 with target_local.open("xb") as writer:
                     shutil.copyfileobj(reader, writer, _PIECE_BYTES)
-            return self._entry(target_local)
+            return self._entry_of_file(target_local)
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
-        source_local, target_local = self._local("move", source), self._local("move", target)
-        with _errors_of("move", source):
+        """Rename a file or folder. An existing target is a conflict."""
+        source_local, target_local = self._local_path("move", source), self._local_path("move", target)
+        with _cloud_errors("move", source):
             source_local.lstat()  # a missing source must leave no new folder behind
             if target_local.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target_local))
             target_local.parent.mkdir(parents=True, exist_ok=True)
             source_local.rename(target_local)
-            return self._entry(target_local)
+            return self._entry_of_file(target_local)
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used and the total bytes of the disk that holds the folder."""
-        with _errors_of("space", "/"):
+        with _cloud_errors("space", "/"):
             usage = shutil.disk_usage(self._root)
         return usage.used, usage.total

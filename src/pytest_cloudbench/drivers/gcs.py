@@ -36,7 +36,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress, leaving
+from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
@@ -155,7 +155,7 @@ class GcsDriver(SdkDriver):
 
         host = (endpoint.url if endpoint else endpoint_of(spec) or _HOST).rstrip("/")
         token_url = f"{endpoint.urls['oauth']}/token" if endpoint and "oauth" in endpoint.urls else _TOKEN_URL
-        egress = leaving(endpoint, host)
+        egress = egress_of(endpoint, host)
         session = _new_session(egress, _sdk_credentials(spec, secrets, token_url))
         client = Client(
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}

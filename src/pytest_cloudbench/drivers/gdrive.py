@@ -16,11 +16,8 @@ before anything is measured. A remembered folder that is gone is looked up again
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -31,14 +28,14 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
     check_params,
-    detail_of,
-    seconds_of,
+    kind_of_status,
     timeout_of,
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.google_home import google_credentials
+from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, meaning_of_refusal, network_failure
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -84,7 +81,7 @@ _CAPABILITIES = Capabilities(
 _FOLDER = "application/vnd.google-apps.folder"
 _MIME = "application/octet-stream"
 _FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
-_FOUND = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
+_SEARCH_FIELDS = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
 _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
 _SCOPES = ("https://www.googleapis.com/auth/drive",)
@@ -126,21 +123,11 @@ _REASON_KINDS: Mapping[str, ErrorKind] = {
     "invalid_scope": ErrorKind.AUTH,
 }
 
-_STATUS_KINDS: Mapping[int, ErrorKind] = {
-    400: ErrorKind.INVALID,
-    401: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    409: ErrorKind.CONFLICT,
-    410: ErrorKind.NOT_FOUND,
-    412: ErrorKind.CONFLICT,
-    416: ErrorKind.INVALID,
-    429: ErrorKind.THROTTLED,
-}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {410: ErrorKind.NOT_FOUND}
 
 
-def _reason(content: bytes) -> tuple[str, str]:
-    """Return the reason and the message of a refusal; if it is not Google's JSON, only the message."""
+def _parse_refusal(content: bytes) -> tuple[str, str]:
+    """Return the reason and the message of a refusal. If it is not Google's JSON, only the message."""
     text = content.decode(errors="replace")
     try:
         error = json.loads(text)
@@ -153,11 +140,10 @@ def _reason(content: bytes) -> tuple[str, str]:
         return "", text
 
 
-def _kind(status: int, reason: str) -> ErrorKind:
-    if status >= 500:
-        return ErrorKind.SERVER
-    by_status = _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
-    return _REASON_KINDS.get(reason, by_status)
+def _meaning_of(status: int, content: bytes, headers: Mapping[str, str]) -> Meaning:
+    reason, text = _parse_refusal(content)
+    kind = ErrorKind.SERVER if status >= 500 else _REASON_KINDS.get(reason) or kind_of_status(status, _STATUS_KINDS)
+    return meaning_of_refusal(status, text, headers, kind)
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -165,9 +151,11 @@ def _kind(status: int, reason: str) -> ErrorKind:
 _Result = TypeVar("_Result")
 
 
-class GoogleDriveDriver:
+class GoogleDriveDriver(SdkDriver):
     """One API object for all threads, and one httplib2 client for each, since those are not safe to share."""
 
+    libraries = ("google-api-python-client", "google-auth", "httplib2", "openssl")
+    settings: Mapping[str, str] = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
@@ -192,9 +180,9 @@ class GoogleDriveDriver:
     )
 
     def __init__(self, transport: Transport, api: Any, root_id: str) -> None:
-        self._transport, self._files, self._permissions, self._about = (
-            transport, api.files(), api.permissions(), api.about(),
-        )  # fmt: skip
+        super().__init__(transport.sent, transport.egress.remarks, transport)
+        self._transport, self._files = transport, api.files()
+        self._permissions, self._about = api.permissions(), api.about()
         self._http_module: Any = import_module("googleapiclient.http")
         self._refusal: Any = import_module("googleapiclient.errors").HttpError
         self._auth: Any = import_module("google.auth.exceptions").GoogleAuthError
@@ -214,66 +202,37 @@ class GoogleDriveDriver:
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'gdrive:'; ?root=ID names another root folder")
         check_params(spec, {"root", "timeout_s", "token_env"})
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         base = f"{endpoint.urls.get('api', endpoint.url)}/" if endpoint else _HOST
         token_url = f"{endpoint.urls.get('oauth', endpoint.url)}/token" if endpoint else _TOKEN_URL
-        token = _token(spec, secrets, token_url, is_emulated=endpoint is not None)
-        transport = Transport(leaving(endpoint, base), frozenset({urlsplit(base).netloc}), token, timeout_of(spec))
+        token = _new_token(spec, secrets, token_url, is_emulated=endpoint is not None)
+        transport = Transport(egress_of(endpoint, base), frozenset({urlsplit(base).netloc}), token, timeout_of(spec))
         discovery = import_module("googleapiclient.discovery")
-        document = _document()
+        document = _api_description()
         document["rootUrl"] = base
         document["baseUrl"] = base + document["servicePath"]
         document.pop("mtlsRootUrl", None)
         api = discovery.build_from_document(document, http=transport.http)
         return cls(transport, api, spec.params.get("root", "root"))
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        names = ("google-api-python-client", "google-auth", "httplib2")
-        switched = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
-        more = {"openssl": ssl.OPENSSL_VERSION, **switched, **self._transport.egress.remarks}
-        return {name: version(name) for name in names} | more
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._transport.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._transport.requests()
-
-    @contextmanager
-    def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turn every error into CloudError."""
-        try:
-            yield
-        except CloudError:
-            raise
-        except Exception as error:
-            kind, detail, retry_after_s = self._why(error)
-            redact.clean_error(error)
-            detail = detail_of(detail, path)
-            raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
-
-    def _why(self, error: Exception) -> tuple[ErrorKind, str, float | None]:
+    def _explain_error(self, error: Exception) -> Meaning | None:
         answer: Any = getattr(error, "resp", None) if isinstance(error, self._refusal) else None
-        if answer is not None or isinstance(error, Refused):
-            content: bytes = getattr(error, "content", b"")
-            status, headers = (error.status, error.headers) if isinstance(error, Refused) else (answer.status, answer)
-            reason, text = _reason(content)
-            return _kind(status, reason), f"{status} {text}".strip(), seconds_of(headers.get("retry-after"))
+        if answer is not None:
+            return _meaning_of(answer.status, getattr(error, "content", b""), answer)
+        if isinstance(error, Refused):
+            return _meaning_of(error.status, error.content, error.headers)
         if isinstance(error, Misled):
-            return ErrorKind.SERVER, str(error), None
+            return Meaning(ErrorKind.SERVER, str(error))
         if isinstance(error, self._auth):
-            return ErrorKind.AUTH, str(error), None
+            return Meaning(ErrorKind.AUTH, str(error))
         if isinstance(error, UnicodeEncodeError):
-            return ErrorKind.INVALID, "the name is not text", None
+            return Meaning(ErrorKind.INVALID, "the name is not text")
         if isinstance(error, self._failed):
-            return ErrorKind.NETWORK, str(error) or type(error).__name__, None
+            return network_failure(error)
         if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)):
-            return ErrorKind.SERVER, f"the answer cannot be read: {error}", None
-        raise error  # a mistake in this file, and not the provider's
+            return Meaning(ErrorKind.SERVER, f"the answer cannot be read: {error}")
+        return None
 
     def _send(self, request: Any) -> Any:
         """Send one of the library's requests, once."""
@@ -283,53 +242,51 @@ class GoogleDriveDriver:
 
     def prepare(self, folder: str) -> None:
         """Look up the ids of a folder and of those above it, and open this thread's connection."""
-        with self._calling("prepare", folder):
-            self._folder_id("prepare", folder, _names("prepare", folder))
+        with self._cloud_errors("prepare", folder):
+            self._folder_id("prepare", folder, _split_path("prepare", folder))
 
-    def _search(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
+    def _search_files(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
         """Return the files of that name in a folder, the one that the name means first."""
         escaped = name.replace("\\", "\\\\").replace("'", "\\'")
         query = f"'{folder_id}' in parents and name = '{escaped}' and trashed = false"
         answer = self._send(
-            self._files.list(q=query, fields=_FOUND, supportsAllDrives=True, includeItemsFromAllDrives=True)
+            self._files.list(q=query, fields=_SEARCH_FIELDS, supportsAllDrives=True, includeItemsFromAllDrives=True)
         )
-        found = [each for each in answer["files"] if each["name"] == name]  # the search ignores case
-        found.sort(key=lambda each: str(each.get("modifiedTime", "")), reverse=True)
-        return found
+        files = [file for file in answer["files"] if file["name"] == name]  # the search ignores case
+        return sorted(files, key=lambda file: str(file.get("modifiedTime", "")), reverse=True)
 
     def _folder_id(self, verb: str, path: str, names: Sequence[str], *, makes: bool = False) -> str:
-        """Return the id of a folder, from memory as far as it goes; creates what is missing if ``makes``."""
-        known = self._folders.get("/".join(names))
-        if known is not None:
-            return known
+        """Return the id of a folder, from memory as far as it goes. Creates what is missing if ``makes``."""
+        folder = "/".join(names)
+        if (folder_id := self._folders.get(folder)) is not None:
+            return folder_id
         with self._folders_lock:  # two threads would make the same folder twice
-            above = self._folder_id(verb, path, names[:-1], makes=makes)
-            whole = "/".join(names)
-            if whole not in self._folders:
-                self._folders[whole] = self._found_folder(verb, path, above, names[-1], makes=makes)
-            return self._folders[whole]
+            parent_id = self._folder_id(verb, path, names[:-1], makes=makes)
+            if folder not in self._folders:
+                self._folders[folder] = self._look_up_folder(verb, path, parent_id, names[-1], makes=makes)
+            return self._folders[folder]
 
-    def _found_folder(self, verb: str, path: str, above: str, name: str, *, makes: bool) -> str:
-        found = self._search(above, name)
-        folders = [each for each in found if each["mimeType"] == _FOLDER]
+    def _look_up_folder(self, verb: str, path: str, parent_id: str, name: str, *, makes: bool) -> str:
+        files = self._search_files(parent_id, name)
+        folders = [file for file in files if file["mimeType"] == _FOLDER]
         if folders:
-            return str(min(folders, key=lambda each: (each["createdTime"], each["id"]))["id"])
-        if found and makes:
-            _absent(ErrorKind.CONFLICT, verb, path, f"{name!r} is a file")
+            return str(min(folders, key=lambda folder: (folder["createdTime"], folder["id"]))["id"])
+        if files and makes:
+            _raise_error(ErrorKind.CONFLICT, verb, path, f"{name!r} is a file")
         if not makes:
-            _absent(ErrorKind.NOT_FOUND, verb, path, f"there is no folder {name!r}")
-        body = {"name": name, "mimeType": _FOLDER, "parents": [above]}
-        made = self._send(self._files.create(body=body, fields="id", supportsAllDrives=True))
-        return str(made["id"])
+            _raise_error(ErrorKind.NOT_FOUND, verb, path, f"there is no folder {name!r}")
+        body = {"name": name, "mimeType": _FOLDER, "parents": [parent_id]}
+        folder = self._send(self._files.create(body=body, fields="id", supportsAllDrives=True))
+        return str(folder["id"])
 
-    def _forget(self, names: Sequence[str]) -> None:
+    def _forget_folder(self, names: Sequence[str]) -> None:
         """Forget a folder and all below it."""
-        gone = "/".join(names)
+        prefix = "/".join(names) + "/"
         with self._folders_lock:
-            for known in [each for each in self._folders if each and f"{each}/".startswith(f"{gone}/")]:
-                del self._folders[known]
+            for folder in [other for other in self._folders if other and f"{other}/".startswith(prefix)]:
+                del self._folders[folder]
 
-    def _in_folder(
+    def _act_in_folder(
         self, verb: str, path: str, action: Callable[[str, str], _Result], *, makes: bool = False
     ) -> _Result:
         """Do something with the folder's id and the name of a path.
@@ -337,9 +294,9 @@ class GoogleDriveDriver:
         If a remembered id turns out to be gone, the folder is looked up again: a stale memory says nothing about the
         path.
         """
-        names = _names(verb, path)
+        names = _split_path(verb, path)
         if not names:
-            _absent(ErrorKind.INVALID, verb, path, "the root is not a file")
+            _raise_error(ErrorKind.INVALID, verb, path, "the root is not a file")
         was_known = len(names) > 1 and "/".join(names[:-1]) in self._folders
         folder_id = self._folder_id(verb, path, names[:-1], makes=makes)
         try:
@@ -348,46 +305,46 @@ class GoogleDriveDriver:
             if not was_known or error.resp.status != 404:
                 raise
             for depth in range(1, len(names)):
-                self._forget(names[:depth])
+                self._forget_folder(names[:depth])
         return action(self._folder_id(verb, path, names[:-1], makes=makes), names[-1])
 
-    def _one(self, verb: str, path: str) -> dict[str, Any]:
-        """Return what a path means now."""
+    def _find_file(self, verb: str, path: str) -> dict[str, Any]:
+        """Return the file or folder that a path means now."""
 
         def search(folder_id: str, name: str) -> dict[str, Any]:
-            found = self._search(folder_id, name)
-            return found[0] if found else _absent(ErrorKind.NOT_FOUND, verb, path, "there is no file of this name")
+            files = self._search_files(folder_id, name)
+            return files[0] if files else _raise_error(ErrorKind.NOT_FOUND, verb, path, "there is no file of this name")
 
-        return self._in_folder(verb, path, search)
+        return self._act_in_folder(verb, path, search)
 
-    def _entry(self, path: str, found: Mapping[str, Any]) -> Entry:
-        if found["mimeType"] == _FOLDER:
+    def _entry_of_file(self, path: str, file: Mapping[str, Any]) -> Entry:
+        if file["mimeType"] == _FOLDER:
             return Entry(path, is_folder=True)
-        size_bytes = int(found.get("size", 0))
-        return Entry(path, size_bytes, digest=found.get("md5Checksum"), revision=found.get("headRevisionId"))
+        size_bytes = int(file.get("size", 0))
+        return Entry(path, size_bytes, digest=file.get("md5Checksum"), revision=file.get("headRevisionId"))
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Search for the file, then create it or give it a new revision; above 5 MiB in pieces."""
+        """Search for the file, then create it or give it a new revision, above 5 MiB in pieces."""
 
         def write(folder_id: str, name: str) -> dict[str, Any]:
-            found = self._search(folder_id, name)
-            if found and found[0]["mimeType"] == _FOLDER:
-                _absent(ErrorKind.CONFLICT, "put", path, "it is a folder")
-            media = self._media(content)
+            files = self._search_files(folder_id, name)
+            if files and files[0]["mimeType"] == _FOLDER:
+                _raise_error(ErrorKind.CONFLICT, "put", path, "it is a folder")
+            media = self._media_upload(content)
             common = {"media_body": media, "fields": _FIELDS, "supportsAllDrives": True}
-            if found:
-                request = self._files.update(fileId=found[0]["id"], **common)
+            if files:
+                request = self._files.update(fileId=files[0]["id"], **common)
             else:
                 request = self._files.create(body={"name": name, "parents": [folder_id]}, **common)
             return dict(self._send(request))
 
-        with self._calling("put", path):
-            return self._entry(path, self._in_folder("put", path, write, makes=True))
+        with self._cloud_errors("put", path):
+            return self._entry_of_file(path, self._act_in_folder("put", path, write, makes=True))
 
-    def _media(self, content: Content) -> Any:
-        """The library's interface to uploaded content: read piece by piece, or at once if it is small."""
+    def _media_upload(self, content: Content) -> Any:
+        """Return a content as the library uploads it, read piece by piece, or at once if it is small."""
         upload: Any = self._http_module.MediaUpload
         size_bytes, part_bytes = content.size_bytes, self.part_bytes
         is_resumable = size_bytes > self.multipart_bytes
@@ -414,10 +371,10 @@ class GoogleDriveDriver:
         return Media()
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
-        with self._calling("get", path):
-            found = self._one("get", path)
-            request = self._files.get_media(fileId=found["id"], supportsAllDrives=True)
+        """Yield the file's bytes from ``offset``. The requests are sent when the first piece is asked for."""
+        with self._cloud_errors("get", path):
+            file = self._find_file("get", path)
+            request = self._files.get_media(fileId=file["id"], supportsAllDrives=True)
             headers = {"user-agent": request.headers.get("user-agent", ""), "accept-encoding": "identity"}
             if offset:
                 headers["range"] = f"bytes={offset}-"
@@ -428,20 +385,24 @@ class GoogleDriveDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what Google Drive knows about one path."""
-        with self._calling("stat", path):
-            return self._entry(path, self._one("stat", path)) if _names("stat", path) else Entry("/", is_folder=True)
+        with self._cloud_errors("stat", path):
+            return (
+                self._entry_of_file(path, self._find_file("stat", path))
+                if _split_path("stat", path)
+                else Entry("/", is_folder=True)
+            )
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, one search for each folder and page."""
-        with self._calling("list", folder):
-            names = _names("list", folder)
-            top = ("/" + "/".join(names) if names else "", self._listed_id(folder, names))
-        yield from walk(top, lambda place: self._children(folder, *place))
+        with self._cloud_errors("list", folder):
+            names = _split_path("list", folder)
+            top = ("/" + "/".join(names) if names else "", self._existing_folder_id(folder, names))
+        yield from walk(top, lambda parent: self._list_children(folder, *parent))
 
-    def _children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+    def _list_children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
         token: str | None = None
         while True:
-            with self._calling("list", folder):
+            with self._cloud_errors("list", folder):
                 page = self._send(
                     self._files.list(
                         q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({_FIELDS})",
@@ -450,113 +411,118 @@ class GoogleDriveDriver:
                     )
                 )  # fmt: skip
                 token = page.get("nextPageToken")
-                entries = [(self._entry(f"{path}/{_shown(each['name'])}", each), each["id"]) for each in page["files"]]
+                entries = [
+                    (self._entry_of_file(f"{path}/{_name_in_path(file['name'])}", file), file["id"])
+                    for file in page["files"]
+                ]
             for entry, item_id in entries:
                 yield entry, (entry.path, item_id)
             if not token:
                 return
 
-    def _listed_id(self, folder: str, names: Sequence[str]) -> str:
-        """Return the id of a folder that exists now: one that is gone must not look like an empty one."""
+    def _existing_folder_id(self, folder: str, names: Sequence[str]) -> str:
+        """Return the id of a folder that exists now, because one that is gone must not look like an empty one."""
         if not names:
             return self._folders[""]
-        found = self._one("list", folder)
-        if found["mimeType"] != _FOLDER:
-            _absent(ErrorKind.CONFLICT, "list", folder, "it is a file")
-        return str(found["id"])
+        file = self._find_file("list", folder)
+        if file["mimeType"] != _FOLDER:
+            _raise_error(ErrorKind.CONFLICT, "list", folder, "it is a file")
+        return str(file["id"])
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents, past the trash."""
-        with self._calling("delete", path):
-            found = self._one("delete", path)
-            self._forget(_names("delete", path))
-            self._send(self._files.delete(fileId=found["id"], supportsAllDrives=True))
+        with self._cloud_errors("delete", path):
+            file = self._find_file("delete", path)
+            self._forget_folder(_split_path("delete", path))
+            self._send(self._files.delete(fileId=file["id"], supportsAllDrives=True))
 
     def mkdir(self, path: str) -> None:
         """Create a folder and its parents. No error if it exists."""
-        with self._calling("mkdir", path):
+        with self._cloud_errors("mkdir", path):
 
             def make(folder_id: str, name: str) -> None:
-                names = _names("mkdir", path)
+                names = _split_path("mkdir", path)
                 with self._folders_lock:
-                    self._folders["/".join(names)] = self._found_folder("mkdir", path, folder_id, name, makes=True)
+                    self._folders["/".join(names)] = self._look_up_folder("mkdir", path, folder_id, name, makes=True)
 
-            self._in_folder("mkdir", path, make, makes=True)
+            self._act_in_folder("mkdir", path, make, makes=True)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
         """Return the URL of a file that anyone may read from now on."""
-        with self._calling("share", path):
-            found = self._one("share", path)
+        with self._cloud_errors("share", path):
+            file = self._find_file("share", path)
             body = {"type": "anyone", "role": "reader"}
-            self._send(self._permissions.create(fileId=found["id"], body=body, fields="id", supportsAllDrives=True))
-            return str(found["webViewLink"])
+            self._send(self._permissions.create(fileId=file["id"], body=body, fields="id", supportsAllDrives=True))
+            return str(file["webViewLink"])
 
     def revoke(self, url: str) -> None:
         """Undo ``share``: the file is private again."""
-        with self._calling("revoke", url):
-            file_id = _id_in(url)
+        with self._cloud_errors("revoke", url):
+            file_id = _file_id_in(url)
             if not file_id:
-                _absent(ErrorKind.INVALID, "revoke", url, "not the address of a file")
+                _raise_error(ErrorKind.INVALID, "revoke", url, "not the address of a file")
             self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file; one that already has the target's name stays beside it."""
-        with self._calling("copy", source):
-            found = self._one("copy", source)
+        """Copy a file. One that already has the target's name stays, too."""
+        with self._cloud_errors("copy", source):
+            file = self._find_file("copy", source)
 
-            def copied(folder_id: str, name: str) -> dict[str, Any]:
+            def copy_into(folder_id: str, name: str) -> dict[str, Any]:
                 body = {"name": name, "parents": [folder_id]}
-                request = self._files.copy(fileId=found["id"], body=body, fields=_FIELDS, supportsAllDrives=True)
+                request = self._files.copy(fileId=file["id"], body=body, fields=_FIELDS, supportsAllDrives=True)
                 return dict(self._send(request))
 
-            return self._entry(target, self._in_folder("copy", target, copied, makes=True))
+            return self._entry_of_file(target, self._act_in_folder("copy", target, copy_into, makes=True))
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; one that already has the target's name stays beside it."""
-        with self._calling("move", source):
-            found = self._one("move", source)
-            before = self._folder_id("move", source, _names("move", source)[:-1])
+        """Rename a file or folder. One that already has the target's name stays, too."""
+        with self._cloud_errors("move", source):
+            file = self._find_file("move", source)
+            old_parent_id = self._folder_id("move", source, _split_path("move", source)[:-1])
 
-            def moved(folder_id: str, name: str) -> dict[str, Any]:
-                parents = {} if folder_id == before else {"addParents": folder_id, "removeParents": before}
+            def move_into(folder_id: str, name: str) -> dict[str, Any]:
+                parents = (
+                    {"addParents": folder_id, "removeParents": old_parent_id} if folder_id != old_parent_id else {}
+                )
                 request = self._files.update(
-                    fileId=found["id"], body={"name": name}, fields=_FIELDS, supportsAllDrives=True, **parents
+                    fileId=file["id"], body={"name": name}, fields=_FIELDS, supportsAllDrives=True, **parents
                 )
                 return dict(self._send(request))
 
-            self._forget(_names("move", source))
-            return self._entry(target, self._in_folder("move", target, moved, makes=True))
+            self._forget_folder(_split_path("move", source))
+            return self._entry_of_file(target, self._act_in_folder("move", target, move_into, makes=True))
 
     def space(self) -> tuple[int, int]:
-        """Return the bytes used, and the bytes that the account may hold; what is unlimited counts as 2^63 - 1."""
-        with self._calling("space", "/"):
+        """Return the bytes used, and the bytes that the account may hold, 2^63 - 1 if they are unlimited."""
+        with self._cloud_errors("space", "/"):
             quota = self._send(self._about.get(fields="storageQuota"))["storageQuota"]
             return int(quota["usage"]), int(quota.get("limit", 2**63 - 1))
 
 
-def _absent(kind: ErrorKind, verb: str, path: str, told: str) -> NoReturn:
-    """Raise the error for a path that a successful search has not found."""
-    raise CloudError(kind, verb, path, detail=told) from LookupError(told)
+def _raise_error(kind: ErrorKind, verb: str, path: str, detail: str) -> NoReturn:
+    """Raise an error that a successful search shows, with a cause that says the same."""
+    raise CloudError(kind, verb, path, detail=detail) from LookupError(detail)
 
 
-def _names(verb: str, path: str) -> Sequence[str]:
+def _split_path(verb: str, path: str) -> Sequence[str]:
     """Return the parts of a path. Raises CloudError if it is not a path."""
     names = path.split("/")[1:] if path.startswith("/") else [""]
     if path == "/":
         return []
     if any(name in ("", ".", "..") or "\0" in name for name in names):
-        _absent(ErrorKind.INVALID, verb, path, "no absolute path without empty parts, '.' and '..'")
+        _raise_error(ErrorKind.INVALID, verb, path, "no absolute path without empty parts, '.' and '..'")
     return names
 
 
-def _shown(name: str) -> str:
+def _name_in_path(name: str) -> str:
     """Return a name as a part of a path: on Google Drive it may hold a slash."""
     return name.replace("/", _FULLWIDTH_SLASH)
 
 
-def _id_in(url: str) -> str:
+def _file_id_in(url: str) -> str:
     """Return the id in the address of a file or folder."""
     parts = urlsplit(url).path.split("/")
     for mark in ("d", "folders"):
@@ -565,15 +531,15 @@ def _id_in(url: str) -> str:
     return ""
 
 
-def _document() -> dict[str, Any]:
+def _api_description() -> dict[str, Any]:
     """Return the description of the API that comes with the library."""
     package = Path(str(import_module("googleapiclient.discovery_cache").__file__)).parent
-    found: dict[str, Any] = json.loads((package / "documents" / "drive.v3.json").read_bytes())
-    return found
+    document: dict[str, Any] = json.loads((package / "documents" / "drive.v3.json").read_bytes())
+    return document
 
 
-def _token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
-    """Return what makes access tokens of these credentials. Raises CredentialsError."""
+def _new_token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
+    """Return the source of access tokens for these credentials. Raises CredentialsError."""
     if "access_token" in secrets:
         return Token(secrets["access_token"])
     if "refresh_token" in secrets:
@@ -582,9 +548,9 @@ def _token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emula
             client_secret=secrets["client_secret"],
         )  # fmt: skip
         return Token(credentials=credentials)
-    place = secrets["service_account_file"]
+    key_file = secrets["service_account_file"]
     try:
-        info = json.loads(opening.read_file(Path(place)))
+        info = json.loads(opening.read_file(Path(key_file)))
         if is_emulated:
             info = {**info, "token_uri": url}
         redact.learn([info["private_key"]])

@@ -1,4 +1,4 @@
-"""What drivers of object stores share: keys for paths, and a content that a library reads as a file.
+"""Parts of drivers of object stores: keys for paths, and a content that a library reads as a file.
 
 What may live here: values and functions that know no provider. A key is a path without its first slash; there are no
 folders, only keys with a common beginning.
@@ -34,7 +34,7 @@ def key_of(verb: str, path: str) -> str:
 
 
 def prefix_of(verb: str, folder: str) -> str:
-    """Return what the keys below a folder begin with; empty for the root. Raises CloudError."""
+    """Return the beginning of all keys below a folder. Empty for the root. Raises CloudError."""
     return "" if folder == "/" else key_of(verb, folder) + "/"
 
 
@@ -51,7 +51,7 @@ def path_of(key: str) -> str:
 
 
 def md5_of(text: str | None) -> str | None:
-    """Return an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
+    """Return an entity tag or a header as an MD5 in hex. None if it is not one, as for an object in several parts."""
     bare = (text or "").strip('"').lower()
     return bare if len(bare) == 32 and _HEX_DIGITS.issuperset(bare) else None
 
@@ -87,22 +87,22 @@ class ContentFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes; fewer than asked for only at the end."""
-        left = max(0, self._size_bytes - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        is_large = wanted >= _BLOCK_BYTES
-        data = self._content.read(self._begin + self._at, wanted) if is_large else self._small(wanted)
+        """Return the next bytes. They are fewer than asked for only at the end."""
+        unread_bytes = max(0, self._size_bytes - self._at)
+        length = unread_bytes if size is None or size < 0 else min(size, unread_bytes)
+        is_large = length >= _BLOCK_BYTES
+        data = self._content.read(self._begin + self._at, length) if is_large else self._read_small(length)
         self._at += len(data)
         return data
 
-    def _small(self, wanted: int) -> bytes:
-        """Read a few KiB, as libraries do; the content itself is made in larger blocks."""
+    def _read_small(self, length: int) -> bytes:
+        """Read a few KiB, as libraries do. The content itself is made in larger blocks."""
         begin = self._at - self._block_at
-        if not (begin >= 0 and begin + wanted <= len(self._block)):
+        if not (begin >= 0 and begin + length <= len(self._block)):
             self._block_at, begin = self._at, 0
-            length = min(_BLOCK_BYTES, self._size_bytes - self._at)
-            self._block = self._content.read(self._begin + self._at, length)
-        return self._block[begin : begin + wanted]
+            block_bytes = min(_BLOCK_BYTES, self._size_bytes - self._at)
+            self._block = self._content.read(self._begin + self._at, block_bytes)
+        return self._block[begin : begin + length]
 
     def readinto(self, buffer: object) -> int:
         """Fill a buffer."""
@@ -113,6 +113,6 @@ class ContentFile(io.RawIOBase):
 
 
 def as_file(content: Content) -> io.BytesIO | ContentFile:
-    """Return a content as a file to read; a small one in memory, where reading costs least."""
+    """Return a content as a file to read. A small one is in memory, where reading costs least."""
     size_bytes = content.size_bytes
     return io.BytesIO(content.read(0, size_bytes)) if size_bytes <= _BLOCK_BYTES else ContentFile(content)

@@ -20,25 +20,23 @@ work.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench.drivers._mega_account import API_URL, MegaAccount, Unfit
+from pytest_cloudbench.drivers._mega_account import API_URL, MegaAccount
 from pytest_cloudbench.drivers._mega_loop import LoopThread, RefusedAnswer
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
-    detail_of,
+    kind_of_status,
     seconds_of,
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.sdk import UNREADABLE, CloudErrors, Meaning, OwnError, library_versions, network_failure
 from pytest_cloudbench.model import (
     Capabilities,
-    CloudError,
     Conflict,
     Content,
     Endpoint,
@@ -48,7 +46,6 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
-from pytest_cloudbench.support import redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -101,17 +98,9 @@ _CODE_KINDS: Mapping[int, ErrorKind] = {
 _ENDED_SESSION = -15
 
 _STATUS_KINDS: Mapping[int, ErrorKind] = {
-    401: ErrorKind.AUTH,
     402: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    429: ErrorKind.THROTTLED,
     509: ErrorKind.THROTTLED,  # transfer quota used up; X-MEGA-Time-Left says for how long
 }
-
-
-def _kind_of_status(status: int) -> ErrorKind:
-    return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -137,15 +126,14 @@ class MegaDriver:
         if spec.target:
             raise SpecError(f"provider {spec.text!r}: nothing may follow 'mega:'; the account's cloud drive is used")
         check_params(spec, {"timeout_s"})
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         return cls(endpoint, secrets["email"], secrets["password"], timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
         """Return the libraries, and what is switched off in them."""
-        names = ("async-mega-py", "aiohttp", "pycryptodome")
-        return {name: version(name) for name in names} | {
-            "openssl": ssl.OPENSSL_VERSION,
+        return {
+            **library_versions(("async-mega-py", "aiohttp", "pycryptodome", "openssl")),
             "mega.retries": "off",
             "mega.rate_limiter": "off",
             **self._account.egress.remarks,
@@ -161,52 +149,43 @@ class MegaDriver:
 
     def prepare(self, folder: str) -> None:
         """Log in, and look up a folder, as an application does once."""
-        with self._calling("prepare", folder):
+        with self._cloud_errors("prepare", folder):
             self._loop.run(self._account.prepare(folder))
 
     @contextmanager
-    def _calling(self, operation: str, path: str) -> Iterator[MegaAccount]:
-        """Yield the account; turns every error into CloudError."""
-        try:
-            if not path.startswith("/") and operation != "revoke":
-                raise Unfit(ErrorKind.INVALID, "expected /NAME/...")
+    def _cloud_errors(self, verb: str, path: str) -> Iterator[MegaAccount]:
+        """Yield the account, and raise every error as CloudError."""
+        with CloudErrors(verb, path, self._explain_error):
+            if not path.startswith("/") and verb != "revoke":
+                raise OwnError(ErrorKind.INVALID, "expected /NAME/...")
             if "\0" in path or {".", ".."} & set(path.split("/")):
-                raise Unfit(ErrorKind.INVALID, "a name cannot be '.' or '..', or contain NUL")
+                raise OwnError(ErrorKind.INVALID, "a name cannot be '.' or '..', or contain NUL")
             yield self._account
-        except (GeneratorExit, CloudError):
-            raise
-        except Exception as error:
-            kind, detail, wait = self._why(operation, error)
-            redact.clean_error(error)
-            detail = detail_of(detail, path)
-            raise CloudError(kind, operation, path, retry_after_s=wait, detail=detail) from error
 
-    def _why(self, operation: str, error: Exception) -> tuple[ErrorKind, str, float | None]:
+    def _explain_error(self, error: Exception) -> Meaning | None:
         import aiohttp
         from mega.errors import RequestError
 
-        if isinstance(error, Unfit):
-            return error.kind, str(error), None
         if isinstance(error, RefusedAnswer):
-            return _kind_of_status(error.status), str(error), seconds_of(error.wait)
+            return Meaning(kind_of_status(error.status, _STATUS_KINDS), str(error), seconds_of(error.wait))
         if isinstance(error, RequestError):
             if error.code == _ENDED_SESSION:
                 self._loop.run(self._account.forget())
             kind = ErrorKind.AUTH if error.code is None else _CODE_KINDS.get(error.code, ErrorKind.SERVER)
-            return kind, f"{error.code} {error}", None
+            return Meaning(kind, f"{error.code} {error}")
         if isinstance(error, aiohttp.InvalidURL):
-            return ErrorKind.SERVER, "the answer has an address that cannot be used", None
+            return Meaning(ErrorKind.SERVER, "the answer has an address that cannot be used")
         if isinstance(error, aiohttp.ContentTypeError):
-            return ErrorKind.SERVER, f"{error.status} the answer is no JSON", None
+            return Meaning(ErrorKind.SERVER, f"{error.status} the answer is no JSON")
         if isinstance(error, RuntimeError) and str(error) == "Mismatched mac":
-            return ErrorKind.CORRUPT, "the content does not have the MAC of its key", None
+            return Meaning(ErrorKind.CORRUPT, "the content does not have the MAC of its key")
         if isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError, asyncio.IncompleteReadError, OSError)):
-            return ErrorKind.NETWORK, str(error) or type(error).__name__, None
+            return network_failure(error)
         if isinstance(error, (ValueError, KeyError, TypeError, LookupError, AttributeError, RuntimeError)):
-            return ErrorKind.SERVER, "the answer cannot be read", None
-        raise error  # a mistake in this file, and not the provider's
+            return UNREADABLE
+        return None
 
-    def _entry(self, path: str, node: Any) -> Entry:
+    def _entry_of_node(self, path: str, node: Any) -> Entry:
         if not node.is_file:
             return Entry(path, is_folder=True)
         return Entry(path, size_bytes=int(node.size), revision=node.id)
@@ -215,77 +194,77 @@ class MegaDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload in chunks, then add a node, then remove the one that had the path before."""
-        with self._calling("put", path) as account:
-            return self._entry(path, self._loop.run(account.put(path, content)))
+        with self._cloud_errors("put", path) as account:
+            return self._entry_of_node(path, self._loop.run(account.put(path, content)))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the file's bytes chunk by chunk, the last one only after the MAC of all has proved right."""
-        with self._calling("get", path) as account:
+        with self._cloud_errors("get", path) as account:
             if offset:
-                raise Unfit(ErrorKind.INVALID, "the SDK reads files from their beginning only")
-            pieces = account.pieces(path)
+                raise OwnError(ErrorKind.INVALID, "the SDK reads files from their beginning only")
+            pieces = account.read_pieces(path)
             try:
-                while (piece := self._loop.run(_next(pieces))) is not None:
+                while (piece := self._loop.run(_next_piece(pieces))) is not None:
                     yield piece
             finally:
                 if not self._loop.is_closed:  # otherwise the download ended with the loop
-                    self._loop.run(_ended(pieces))
+                    self._loop.run(_close_pieces(pieces))
 
     def stat(self, path: str) -> Entry:
         """Return what MEGA knows about one path."""
-        with self._calling("stat", path) as account:
-            return self._entry(path, self._loop.run(account.node(path)))
+        with self._cloud_errors("stat", path) as account:
+            return self._entry_of_node(path, self._loop.run(account.find_node(path)))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, from the tree that the client keeps."""
-        with self._calling("list", folder) as account:
-            found = self._loop.run(account.below(folder))
-        for path, node in found:
-            yield self._entry(path, node)
+        with self._cloud_errors("list", folder) as account:
+            nodes = self._loop.run(account.descendants(folder))
+        for path, node in nodes:
+            yield self._entry_of_node(path, node)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents, for good."""
-        with self._calling("delete", path) as account:
+        with self._cloud_errors("delete", path) as account:
             if not path.strip("/"):
-                raise Unfit(ErrorKind.INVALID, "the root cannot be deleted")
+                raise OwnError(ErrorKind.INVALID, "the root cannot be deleted")
             self._loop.run(account.delete(path))
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
-        with self._calling("mkdir", path) as account:
+        """Create a folder and its parents. No error if it exists."""
+        with self._cloud_errors("mkdir", path) as account:
             self._loop.run(account.mkdir(path))
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
         """Return the URL of the public link to a file, with the key that decrypts it."""
-        with self._calling("share", path) as account:
+        with self._cloud_errors("share", path) as account:
             return self._loop.run(account.share(path))
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
-        with self._calling("revoke", url) as account:
+        with self._cloud_errors("revoke", url) as account:
             self._loop.run(account.revoke(url))
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file or folder; an existing target is a conflict."""
-        with self._calling("copy", source) as account:
-            return self._entry(target, self._loop.run(account.copy(source, target)))
+        """Copy a file or folder. An existing target is a conflict."""
+        with self._cloud_errors("copy", source) as account:
+            return self._entry_of_node(target, self._loop.run(account.copy(source, target)))
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
-        with self._calling("move", source) as account:
-            return self._entry(target, self._loop.run(account.move(source, target)))
+        """Rename a file or folder. An existing target is a conflict."""
+        with self._cloud_errors("move", source) as account:
+            return self._entry_of_node(target, self._loop.run(account.move(source, target)))
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes that the account may hold."""
-        with self._calling("space", "/") as account:
+        with self._cloud_errors("space", "/") as account:
             return self._loop.run(account.space())
 
 
-async def _next(pieces: Any) -> bytes | None:
+async def _next_piece(pieces: Any) -> bytes | None:
     return await anext(pieces, None)
 
 
-async def _ended(pieces: Any) -> None:
+async def _close_pieces(pieces: Any) -> None:
     await pieces.aclose()

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, ClassVar
 
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    kind_of_status,
+    names_in,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -80,17 +87,7 @@ _NAME_KINDS: Mapping[str, ErrorKind] = {
     "ConfigInvalid": ErrorKind.INVALID,
     "Unsupported": ErrorKind.INVALID,
 }
-_STATUS_KINDS: Mapping[int, ErrorKind] = {
-    401: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    405: ErrorKind.CONFLICT,
-    409: ErrorKind.CONFLICT,
-    412: ErrorKind.CONFLICT,
-    423: ErrorKind.CONFLICT,
-    429: ErrorKind.THROTTLED,
-    507: ErrorKind.QUOTA,
-}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
 _STATUS = re.compile(r"status: (\d{3})")
 _WAIT = re.compile(r'"retry-after": "(\d+)"', re.IGNORECASE)
 _NO_ANSWER = re.compile(
@@ -100,11 +97,9 @@ _NO_ANSWER = re.compile(
 )
 
 
-def _kind_of(error: Exception, words: str) -> ErrorKind:
-    if found := _STATUS.search(words):
-        number = int(found[1])
-        if number >= 400:
-            return _STATUS_KINDS.get(number, ErrorKind.INVALID if number < 500 else ErrorKind.SERVER)
+def _kind_of_error(error: Exception, words: str) -> ErrorKind:
+    if (match := _STATUS.search(words)) and (status := int(match[1])) >= 400:
+        return kind_of_status(status, _STATUS_KINDS)
     if kind := _NAME_KINDS.get(type(error).__name__):
         return kind
     return ErrorKind.NETWORK if _NO_ANSWER.search(words) else ErrorKind.SERVER
@@ -138,139 +133,128 @@ class OpendalDriver:
         operator = opendal.Operator(service, **settings)
         _make_client(opendal)
         self._operator, self._remarks = operator.layer(layers.TimeoutLayer(timeout_s, timeout_s)), remarks
-        self._errors = tuple(
-            each for each in vars(opendal.exceptions).values() if isinstance(each, type) and issubclass(each, Exception)
-        )
+        classes = [value for value in vars(opendal.exceptions).values() if isinstance(value, type)]
+        self._errors = tuple(error for error in classes if issubclass(error, Exception))
         can = self._operator.capability()
-        extra = {verb for verb, offered in ((Verb.COPY, can.copy), (Verb.MOVE, can.rename)) if offered}
+        extra = {verb for verb, is_offered in ((Verb.COPY, can.copy), (Verb.MOVE, can.rename)) if is_offered}
         self.capabilities = replace(_CAPABILITIES, verbs=_VERBS | extra, server_side_copy=Verb.COPY in extra)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> OpendalDriver:
         """Return the driver for ``opendal:SERVICE?FIELD=VALUE&...``, with the service's settings. Nothing is sent."""
-        redact.learn(_secrets_in(spec.target, spec.params))  # before any message shows the spec
+        redact.learn(_secret_values(spec.target, spec.params))  # before any message shows the spec
         timeout_s = timeout_of(spec)
         if endpoint is not None:
             check_params(spec, {"timeout_s"})
-            service, settings = _settings(spec, endpoint)
+            service, settings = _emulated_settings(spec, endpoint)
         else:
             service = spec.target
             own = {"timeout_s", "token_env"}
             if not service:
                 check_params(spec, own)
                 raise SpecError(f"provider {redact.clean(spec.text)!r}: expected opendal:SERVICE?FIELD=VALUE")
-            check_params(spec, {*own, *_fields(spec)})
-            given = {name: value for name, value in spec.params.items() if name not in own}
-            settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **given}
-        redact.learn(_secrets_in(service, settings))
-        egress = leaving(endpoint, settings.get("endpoint", ""))
+            check_params(spec, {*own, *_setting_names(spec)})
+            params = {name: value for name, value in spec.params.items() if name not in own}
+            settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **params}
+        redact.learn(_secret_values(service, settings))
+        egress = egress_of(endpoint, settings.get("endpoint", ""))
         try:
-            with leaving(None).as_environment():
+            with egress_of(None).as_environment():
                 return cls(service, settings, timeout_s, egress.remarks)
         except Exception as error:  # the library's errors have no common class
-            told = redact.clean(str(error).partition("\n")[0])
-            raise SpecError(f"provider {redact.clean(spec.text)!r}: {told}") from error
+            problem = redact.clean(str(error).partition("\n")[0])
+            raise SpecError(f"provider {redact.clean(spec.text)!r}: {problem}") from error
 
     def versions(self) -> Mapping[str, str]:
         """Return the library, and what is switched off in it."""
-        return {"opendal": version("opendal"), "opendal.retries": "off", **self._remarks}
+        return {**library_versions(("opendal",)), "opendal.retries": "off", **self._remarks}
 
     def close(self) -> None:
         """Do nothing: the library closes its connections once they are unused."""
 
-    def _remote(self, verb: str, path: str) -> str:
-        parts = [part for part in path.split("/") if part]
-        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
-        remote = "/".join(parts)
+    def _remote_path(self, verb: str, path: str) -> str:
+        remote = "/".join(names_in(verb, path))
         if remote != remote.strip():
             raise CloudError(ErrorKind.INVALID, verb, path, detail="no path may begin or end with white space here")
-        try:
-            remote.encode()
-        except UnicodeEncodeError as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
         return remote
 
-    def _file(self, verb: str, path: str) -> str:
-        if remote := self._remote(verb, path):
+    def _file_path(self, verb: str, path: str) -> str:
+        if remote := self._remote_path(verb, path):
             return remote
         raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME")
 
-    @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[Any]:
-        """Yield the operator; turns every error into CloudError."""
-        try:
-            yield self._operator
-        except self._errors as error:
-            words = str(error).partition("Backtrace:")[0]
-            wait = _WAIT.search(words)
-            redact.clean_error(error)
-            detail = detail_of(words, path)
-            kind = _kind_of(error, words)
-            raise CloudError(kind, verb, path, retry_after_s=float(wait[1]) if wait else None, detail=detail) from error
+    def _cloud_errors(self, verb: str, path: str) -> CloudErrors:
+        return CloudErrors(verb, path, self._explain_error)
+
+    def _explain_error(self, error: Exception) -> Meaning | None:
+        if not isinstance(error, self._errors):
+            return None
+        words = str(error).partition("Backtrace:")[0]
+        wait = _WAIT.search(words)
+        return Meaning(_kind_of_error(error, words), words, float(wait[1]) if wait else None)
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload a content that is in memory as a whole."""
-        remote = self._file("put", path)
+        remote = self._file_path("put", path)
         data = content.read(0, content.size_bytes)
-        with self._calling("put", path) as operator:
-            operator.write(remote, data)
+        with self._cloud_errors("put", path):
+            self._operator.write(remote, data)
         return Entry(path, size_bytes=len(data))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the file's bytes from ``offset`` in one piece, once all have arrived."""
-        remote = self._file("get", path)
-        with self._calling("get", path) as operator:
-            data = operator.read(remote, offset=offset) if offset else operator.read(remote)
+        remote = self._file_path("get", path)
+        with self._cloud_errors("get", path):
+            data = self._operator.read(remote, offset=offset) if offset else self._operator.read(remote)
         yield bytes(data)
 
     def stat(self, path: str) -> Entry:
         """Return what the service knows about one path."""
-        remote = self._remote("stat", path)
+        remote = self._remote_path("stat", path)
         if not remote:
             return Entry("/", is_folder=True)
-        with self._calling("stat", path) as operator:
-            return _entry(path, operator.stat(remote))
+        with self._cloud_errors("stat", path):
+            return _entry_of_metadata(path, self._operator.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all files below ``folder``. The library leaves out missing folders: NOT_FOUND is a missing bucket."""
-        remote = self._remote("list", folder)
-        with self._calling("list", folder) as operator:
-            for found in operator.scan(f"{remote}/" if remote else "/"):
-                entry = _entry(f"/{found.path}", found.metadata)
+        remote = self._remote_path("list", folder)
+        with self._cloud_errors("list", folder):
+            for item in self._operator.scan(f"{remote}/" if remote else "/"):
+                entry = _entry_of_metadata(f"/{item.path}", item.metadata)
                 if not entry.is_folder:
                     yield entry
 
     def delete(self, path: str) -> None:
-        """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
-        remote = self._file("delete", path)
-        with self._calling("delete", path) as operator:
-            if operator.exists(remote) and operator.stat(remote).is_file:
-                operator.delete(remote)
+        """Remove a file or, if there is none, all files whose paths begin with this one. No error if there are none."""
+        remote = self._file_path("delete", path)
+        with self._cloud_errors("delete", path):
+            if self._operator.exists(remote) and self._operator.stat(remote).is_file:
+                self._operator.delete(remote)
             else:
-                operator.remove_all(f"{remote}/")
+                self._operator.remove_all(f"{remote}/")
 
     def mkdir(self, path: str) -> None:
         """Do nothing: a put creates the folders that a service needs."""
-        self._remote("mkdir", path)
+        self._remote_path("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file; the service does it."""
-        old, new = self._file("copy", source), self._file("copy", target)
-        with self._calling("copy", source) as operator:
-            operator.copy(old, new)
-            return _entry(target, operator.stat(new))
+        """Copy a file within the service."""
+        old, new = self._file_path("copy", source), self._file_path("copy", target)
+        with self._cloud_errors("copy", source):
+            self._operator.copy(old, new)
+            return _entry_of_metadata(target, self._operator.stat(new))
 
     def move(self, source: str, target: str) -> Entry:
         """Rename a file."""
-        old, new = self._file("move", source), self._file("move", target)
-        with self._calling("move", source) as operator:
-            operator.rename(old, new)
-            return _entry(target, operator.stat(new))
+        old, new = self._file_path("move", source), self._file_path("move", target)
+        with self._cloud_errors("move", source):
+            self._operator.rename(old, new)
+            return _entry_of_metadata(target, self._operator.stat(new))
 
 
 def _make_client(library: Any) -> None:
@@ -283,34 +267,37 @@ def _make_client(library: Any) -> None:
         library.Operator("http", endpoint="http://127.0.0.1:0").stat("x")
 
 
-def _entry(path: str, told: Any) -> Entry:
-    return Entry(path, is_folder=True) if told.is_dir else Entry(path, size_bytes=int(told.content_length))
+def _entry_of_metadata(path: str, metadata: Any) -> Entry:
+    if metadata.is_dir:
+        return Entry(path, is_folder=True)
+    return Entry(path, size_bytes=int(metadata.content_length))
 
 
-def _secrets_in(service: str, settings: Mapping[str, str]) -> list[str]:
+def _secret_values(service: str, settings: Mapping[str, str]) -> list[str]:
     """Return the settings' values that no message may show."""
     return [value for name, value in settings.items() if redact.names_secret(name) and (service, name) not in _PUBLIC]
 
 
-def _fields(spec: ProviderSpec) -> frozenset[str]:
+def _setting_names(spec: ProviderSpec) -> frozenset[str]:
     """Return the settings of a service. Raises SpecError for one that the library does not know."""
-    known = {
+    fields_by_service = {
         name.removesuffix("Config").lower(): value.__annotations__
         for name, value in vars(import_module("opendal.config")).items()
         if name.endswith("Config") and name != "ServiceConfig"
     }
     service = spec.target.replace("-", "").lower()
-    if service not in known:
-        expected = f"expected one of {', '.join(sorted(known))}{did_you_mean(service, known)}"
+    if service not in fields_by_service:
+        expected = f"expected one of {', '.join(sorted(fields_by_service))}{did_you_mean(service, fields_by_service)}"
         raise SpecError(f"provider {redact.clean(spec.text)!r}: the library has no service of this name; {expected}")
-    return frozenset(known[service]) - {"scheme"}
+    return frozenset(fields_by_service[service]) - {"scheme"}
 
 
-def _settings(spec: ProviderSpec, endpoint: Endpoint) -> tuple[str, dict[str, str]]:
+def _emulated_settings(spec: ProviderSpec, endpoint: Endpoint) -> tuple[str, dict[str, str]]:
     """Return the service, and the settings that direct it to what stands in for the provider."""
-    service, told = _SERVICES[endpoint.api]
-    given = {**endpoint.credentials, "url": endpoint.url.rstrip("/"), "target": spec.target}
-    filled = {
-        name: re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], ""), template) for name, template in told.items()
+    service, templates = _SERVICES[endpoint.api]
+    values = {**endpoint.credentials, "url": endpoint.url.rstrip("/"), "target": spec.target}
+    settings = {
+        name: re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], ""), template)
+        for name, template in templates.items()
     }
-    return service, {name: value for name, value in filled.items() if value}
+    return service, {name: value for name, value in settings.items() if value}

@@ -16,16 +16,15 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pytest_cloudbench.drivers._rclone_daemon import REMOTE, SPOKEN, Daemon
-from pytest_cloudbench.drivers.base import check_params, timeout_of, walk
-from pytest_cloudbench.drivers.egress import Egress, leaving
-from pytest_cloudbench.drivers.web import WebClient
+from pytest_cloudbench.drivers.base import check_params, kind_of_status, names_in, timeout_of, walk
+from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.web import WebClient, unusable_answer
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -76,34 +75,18 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
      r"connection lost|closed (?:network )?connection|server closed", ErrorKind.NETWORK),
 )  # fmt: skip
 _STATUS = re.compile(r"(?:status(?: ?code)?:? |http |error )([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
-_STATUS_KINDS: Mapping[int, ErrorKind] = {
-    400: ErrorKind.INVALID,
-    401: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    405: ErrorKind.CONFLICT,
-    409: ErrorKind.CONFLICT,
-    412: ErrorKind.CONFLICT,
-    423: ErrorKind.CONFLICT,
-    429: ErrorKind.THROTTLED,
-    507: ErrorKind.QUOTA,
-}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
 
 
-def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
+def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
     """Read an answer of the daemon, whose own status says little: 404, or else 500."""
     words = " ".join(str(json.loads(body)["error"]).split())
     for pattern, kind in _WORD_KINDS:
         if re.search(pattern, words, re.IGNORECASE):
             return kind, words
-    if found := _STATUS.search(words):
-        number = int(found[1] or found[2])
-        return _STATUS_KINDS.get(number, ErrorKind.INVALID if number < 500 else ErrorKind.SERVER), words
+    if match := _STATUS.search(words):
+        return kind_of_status(int(match[1] or match[2]), _STATUS_KINDS), words
     return (ErrorKind.NOT_FOUND if status == 404 else ErrorKind.SERVER), words
-
-
-class _Missing(Exception):
-    """The daemon answers that nothing is there; the cause of the CloudError that leaves."""
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -116,17 +99,17 @@ class RcloneDriver:
     apis: ClassVar[frozenset[str]] = SPOKEN
     no_cassette: ClassVar[str] = "rclone, which is no Python, sends its requests"
 
-    def __init__(self, place: str, endpoint: Endpoint | None, timeout_s: float) -> None:
+    def __init__(self, root: str, endpoint: Endpoint | None, timeout_s: float) -> None:
         if endpoint is not None and endpoint.api in _CASELESS:
             names = replace(_CAPABILITIES.names, case_sensitive=False)
             self.capabilities = replace(_CAPABILITIES, names=names)
-        self._egress = leaving(endpoint)
-        self._place, self._daemon = place, Daemon(endpoint, self._egress.variables(), timeout_s)
+        self._egress = egress_of(endpoint)
+        self._remote_root, self._daemon = root, Daemon(endpoint, self._egress.variables(), timeout_s)
         # The daemon is on loopback: proxies and authorities that the user has set are for what it asks itself.
-        self._client = WebClient(Egress(), _reason, timeout_s)
+        self._client = WebClient(Egress(), _reason_of_refusal, timeout_s)
         login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
         redact.learn([login])
-        self._is_placed = False
+        self._has_root = False
         self._headers = {"authorization": f"Basic {login}"}
 
     @classmethod
@@ -134,11 +117,11 @@ class RcloneDriver:
         """Return the driver for ``rclone:REMOTE:PATH``. The daemon starts with the first operation."""
         del credentials  # a remote's credentials are in rclone's own configuration
         check_params(spec, {"timeout_s"})
-        place = f"{REMOTE}:{spec.target}" if endpoint else spec.target
-        name, colon, _ = place.partition(":")
-        if not colon or "]" in place or (not endpoint and not name):
+        root = f"{REMOTE}:{spec.target}" if endpoint else spec.target
+        name, colon, _ = root.partition(":")
+        if not colon or "]" in root or (not endpoint and not name):
             raise SpecError(f"provider {spec.text!r}: expected rclone:REMOTE:PATH, such as rclone:mydrive:folder")
-        return cls(place.rstrip("/"), endpoint, timeout_of(spec))
+        return cls(root.rstrip("/"), endpoint, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
         """Return rclone's version, and its flags."""
@@ -147,58 +130,44 @@ class RcloneDriver:
         except PackageNotFoundError:
             program = "of the system"
         flags = " ".join(self._daemon.flags)
-        more = {"rclone.flags": flags, "rclone.pacers": "on", **self._egress.remarks}
-        return {"rclone": program, "httpx": version("httpx"), **more}
+        settings = {"rclone.flags": flags, "rclone.pacers": "on", **self._egress.remarks}
+        return {"rclone": program, "httpx": version("httpx"), **settings}
 
     def prepare(self, folder: str) -> None:
         """Start the daemon."""
-        self._url("prepare", folder)
-        self._check_place("prepare")
+        self._daemon_url("prepare", folder)
+        self._check_root_once("prepare")
 
     def close(self) -> None:
         """Close all connections, and end the daemon."""
         self._client.close()
         self._daemon.stop()
 
-    def _url(self, verb: str, path: str) -> str:
+    def _daemon_url(self, verb: str, path: str) -> str:
         try:
             return self._daemon.url()
         except ServiceError as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=redact.clean(str(error))) from error
 
-    def _remote(self, verb: str, path: str) -> str:
-        parts = [part for part in path.split("/") if part]
-        if not path.startswith("/") or any(part in {".", ".."} for part in parts):
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
-        if any(character in path for character in "\0\r\n"):
+    def _remote_path(self, verb: str, path: str) -> str:
+        names = names_in(verb, path)
+        if "\r" in path or "\n" in path:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="no name may hold an end of line")
-        try:
-            "".join(parts).encode()
-        except UnicodeEncodeError as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
-        return "/".join(parts)
+        return "/".join(names)
 
-    def _asked(self, verb: str, path: str, call: str, **params: Any) -> Any:
+    def _call_daemon(self, verb: str, path: str, call: str, **params: Any) -> Any:
         headers = {**self._headers, "content-type": "application/json"}
         content = json.dumps(params).encode()
         return self._client.send_json(
-            verb, path, "POST", f"{self._url(verb, path)}{call}", headers=headers, content=content
+            verb, path, "POST", f"{self._daemon_url(verb, path)}{call}", headers=headers, content=content
         )
-
-    @contextmanager
-    def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turn an answer of an unexpected shape into CloudError."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
         """Stream the file to the daemon in one request."""
-        self._check_place("put")
-        folder, _, name = self._remote("put", path).rpartition("/")
+        self._check_root_once("put")
+        folder, _, name = self._remote_path("put", path).rpartition("/")
         if not name:
             raise CloudError(ErrorKind.INVALID, "put", path, detail="expected /NAME")
         head = (
@@ -217,15 +186,15 @@ class RcloneDriver:
             "content-type": f"multipart/form-data; boundary={_BOUNDARY}",
             "content-length": str(len(head) + content.size_bytes + len(tail)),
         }
-        query = f"fs={quote(self._place, safe='')}&remote={quote(folder, safe='')}"
-        url = f"{self._url('put', path)}operations/uploadfile?{query}"
+        query = f"fs={quote(self._remote_root, safe='')}&remote={quote(folder, safe='')}"
+        url = f"{self._daemon_url('put', path)}operations/uploadfile?{query}"
         self._client.send("put", path, "POST", url, headers=headers, content=body())
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
-        remote = self._remote("get", path)
-        url = f"{self._url('get', path)}{quote(f'[{self._place}]', safe='')}/{quote(remote)}"
+        """Yield the file's bytes from ``offset``. The request is sent when the first piece is asked for."""
+        remote = self._remote_path("get", path)
+        url = f"{self._daemon_url('get', path)}{quote(f'[{self._remote_root}]', safe='')}/{quote(remote)}"
         headers = {**self._headers, "accept-encoding": "identity"}
         if offset:
             headers["range"] = f"bytes={offset}-"
@@ -236,100 +205,100 @@ class RcloneDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what the service knows about one path."""
-        remote = self._remote("stat", path)
+        remote = self._remote_path("stat", path)
         if not remote:
             return Entry("/", is_folder=True)
         options = {"noModTime": True, "noMimeType": True}
-        answer = self._asked("stat", path, "operations/stat", fs=self._place, remote=remote, opt=options)
-        with self._read("stat", path):
+        answer = self._call_daemon("stat", path, "operations/stat", fs=self._remote_root, remote=remote, opt=options)
+        with self._client.parsing("stat", path):
             if answer["item"] is None:
-                raise CloudError(ErrorKind.NOT_FOUND, "stat", path, detail="nothing is there") from _Missing(remote)
-            return _entry(path, answer["item"])
+                raise unusable_answer("stat", path, "nothing is there", ErrorKind.NOT_FOUND)
+            return _entry_of_item(path, answer["item"])
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield all files below ``folder``; the daemon answers at once with all of them."""
-        self._remote("list", folder)
+        """Yield all files below ``folder``. The daemon answers at once with all of them."""
+        self._remote_path("list", folder)
         try:
-            found = self._listed(folder, recurse=True, filesOnly=True)
+            entries = self._list_at_once(folder, recurse=True, filesOnly=True)
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
-            found = self._walked(folder)
-        yield from (entry for entry in found if not entry.is_folder)
+            entries = self._list_by_folder(folder)
+        yield from (entry for entry in entries if not entry.is_folder)
 
-    def _listed(self, folder: str, **more: bool) -> Sequence[Entry]:
-        options = {"noModTime": True, "noMimeType": True, **more}
-        remote = self._remote("list", folder)
-        answer = self._asked("list", folder, "operations/list", fs=self._place, remote=remote, opt=options)
-        with self._read("list", folder):
-            return [_entry(f"/{item['Path']}", item) for item in answer["list"] or ()]
+    def _list_at_once(self, folder: str, **more_options: bool) -> Sequence[Entry]:
+        options = {"noModTime": True, "noMimeType": True, **more_options}
+        remote = self._remote_path("list", folder)
+        answer = self._call_daemon("list", folder, "operations/list", fs=self._remote_root, remote=remote, opt=options)
+        with self._client.parsing("list", folder):
+            return [_entry_of_item(f"/{item['Path']}", item) for item in answer["list"] or ()]
 
-    def _walked(self, top: str) -> Sequence[Entry]:
+    def _list_by_folder(self, top: str) -> Sequence[Entry]:
         """List folder by folder: the daemon gives up on a whole tree if a folder in it goes meanwhile."""
         try:
-            return list(walk(top, lambda folder: ((entry, entry.path) for entry in self._listed(folder))))
+            return list(walk(top, lambda folder: ((entry, entry.path) for entry in self._list_at_once(folder))))
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
-            self._require_place("list", top)
+            self._require_root("list", top)
             return ()
 
-    def _check_place(self, verb: str) -> None:
-        """Before the first put: rclone would create a missing folder of the remote, and leave it for good.
+    def _check_root_once(self, verb: str) -> None:
+        """Refuse the first put if the remote's folder is missing: rclone would create it, and leave it for good.
 
-        Not for buckets: it is told not to create one, and listing the whole of one would take long.
+        Not for buckets: rclone is told not to create one, and listing the whole of one would take long.
         """
-        if self._is_placed:
+        if self._has_root:
             return
-        told = self._asked(verb, "/", "operations/fsinfo", fs=self._place)
-        with self._read(verb, "/"):
-            has_buckets = bool(told["Features"]["BucketBased"])
+        answer = self._call_daemon(verb, "/", "operations/fsinfo", fs=self._remote_root)
+        with self._client.parsing(verb, "/"):
+            has_buckets = bool(answer["Features"]["BucketBased"])
         if not has_buckets:
-            self._require_place(verb, "/")
-        self._is_placed = True
+            self._require_root(verb, "/")
+        self._has_root = True
 
-    def _require_place(self, verb: str, path: str) -> None:
+    def _require_root(self, verb: str, path: str) -> None:
         """Raise NOT_FOUND if the remote's bucket or folder is missing, since a path in it is just empty then."""
-        self._asked(verb, path, "operations/list", fs=self._place, remote="", opt={"noModTime": True})
+        self._call_daemon(verb, path, "operations/list", fs=self._remote_root, remote="", opt={"noModTime": True})
 
     def delete(self, path: str) -> None:
-        """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
-        remote = self._remote("delete", path)
+        """Remove a file or, if there is none, all files whose paths begin with this one. No error if there are none."""
+        remote = self._remote_path("delete", path)
         if not remote:
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         try:
-            self._asked("delete", path, "operations/deletefile", fs=self._place, remote=remote)
+            self._call_daemon("delete", path, "operations/deletefile", fs=self._remote_root, remote=remote)
         except CloudError as error:
             if error.kind not in {ErrorKind.NOT_FOUND, ErrorKind.CONFLICT}:
                 raise
             try:
-                self._asked("delete", path, "operations/purge", fs=self._place, remote=remote)
+                self._call_daemon("delete", path, "operations/purge", fs=self._remote_root, remote=remote)
             except CloudError as second:
                 if second.kind is not ErrorKind.NOT_FOUND:
                     raise
-                self._require_place("delete", path)
+                self._require_root("delete", path)
 
     def mkdir(self, path: str) -> None:
         """Do nothing: a put creates the folders that a service needs."""
-        self._remote("mkdir", path)
+        self._remote_path("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file; by the service if it can, and through this machine otherwise."""
-        return self._transfer("copy", source, target)
+        """Copy a file, by the service if it can, and through this machine otherwise."""
+        return self._transfer_file("copy", source, target)
 
     def move(self, source: str, target: str) -> Entry:
-        """Move a file; by the service if it can, and through this machine otherwise."""
-        return self._transfer("move", source, target)
+        """Move a file, by the service if it can, and through this machine otherwise."""
+        return self._transfer_file("move", source, target)
 
-    def _transfer(self, verb: str, source: str, target: str) -> Entry:
-        old, new = self._remote(verb, source), self._remote(verb, target)
-        place = self._place
-        params = {"srcFs": place, "srcRemote": old, "dstFs": place, "dstRemote": new}
-        self._asked(verb, source, f"operations/{verb}file", **params)
+    def _transfer_file(self, verb: str, source: str, target: str) -> Entry:
+        old, new = self._remote_path(verb, source), self._remote_path(verb, target)
+        root = self._remote_root
+        params = {"srcFs": root, "srcRemote": old, "dstFs": root, "dstRemote": new}
+        self._call_daemon(verb, source, f"operations/{verb}file", **params)
         return replace(self.stat(target), path=target)
 
 
-def _entry(path: str, item: Mapping[str, Any]) -> Entry:
+def _entry_of_item(path: str, item: Mapping[str, Any]) -> Entry:
     return Entry(path, is_folder=True) if item["IsDir"] else Entry(path, size_bytes=int(item["Size"]))

@@ -28,13 +28,13 @@ from pytest_cloudbench.drivers._s3_sdk import (
     MULTIPART_BYTES,
     PART_BYTES,
     S3Bucket,
-    egress_of,
+    bucket_egress,
     entry_of_object,
     part_size,
     sdk_client,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of, usable_credentials
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -97,7 +97,7 @@ class S3Driver(S3Bucket):
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         secrets = _keys_of_profile(secrets["profile"]) if "profile" in secrets else secrets
-        egress = egress_of(spec, endpoint)
+        egress = bucket_egress(spec, endpoint)
         client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")
         return cls(client, bucket, egress.remarks, tells_md5=etag == "md5")
 
@@ -192,7 +192,7 @@ def _keys_of_profile(name: str) -> Mapping[str, str]:
     from botocore.exceptions import BotoCoreError
 
     try:
-        with leaving(None).as_environment():  # a profile may name a role, which another service of Amazon's gives
+        with egress_of(None).as_environment():  # a profile may name a role, which another service of Amazon's gives
             profile = boto3.Session(profile_name=name).get_credentials()
             keys = profile.get_frozen_credentials() if profile is not None else None
     except BotoCoreError as error:

@@ -34,7 +34,7 @@ from pytest_cloudbench.drivers._s3_sdk import (
     REGION,
     S3Bucket,
     addressing_of,
-    egress_of,
+    bucket_egress,
     entry_of_object,
     part_size,
     sdk_client,
@@ -162,7 +162,7 @@ class S3FastDriver:
         import obstore
         import obstore.exceptions
 
-        egress = egress_of(spec, endpoint)
+        egress = bucket_egress(spec, endpoint)
 
         def connect_cleaner() -> S3Bucket:
             with closed(TABLE["s3"]):

@@ -1,4 +1,4 @@
-"""What drivers on a provider's SDK share: how its errors become CloudError, and what is asked of every driver.
+"""The part of a driver that is the same for all SDKs: errors as CloudError, versions, requests and closing.
 
 What may live here: code that knows no provider. A driver says what an error of its library means; all else about errors
 is here. Drivers without an SDK have the same from ``web``.
@@ -19,7 +19,7 @@ from pytest_cloudbench.support import redact
 
 
 class Meaning(NamedTuple):
-    """What an error of a library means.
+    """The meaning of a library's error.
 
     Attributes:
         kind: the reason, in the words shared by all providers.
@@ -69,21 +69,21 @@ class CloudErrors:
         self._verb, self._path, self._explain = verb, path, explain
 
     def __enter__(self) -> None:
-        """Begin; there is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, CloudError):
             return
         meaning = error.meaning if isinstance(error, OwnError) else self._explain(error)
         if meaning is None:
             return
+        kind, detail, retry_after_s = meaning
         redact.clean_error(error)
-        detail = detail_of(meaning.words, self._path)
-        raise CloudError(
-            meaning.kind, self._verb, self._path, retry_after_s=meaning.retry_after_s, detail=detail
-        ) from error
+        detail = detail_of(detail, self._path)
+        del meaning  # its words may hold a secret, and ``pytest -l`` shows what the frame of a raised error holds
+        raise CloudError(kind, self._verb, self._path, retry_after_s=retry_after_s, detail=detail) from error
 
 
 def library_versions(libraries: Iterable[str]) -> dict[str, str]:
@@ -126,5 +126,5 @@ class SdkDriver:
         return CloudErrors(verb, path, self._explain_error)
 
     def _explain_error(self, error: Exception) -> Meaning | None:
-        """Return what an error of the library means; None for a mistake of the driver's own."""
+        """Return what an error of the library means, or None for a mistake of the driver's own."""
         raise NotImplementedError

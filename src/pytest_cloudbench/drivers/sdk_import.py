@@ -35,12 +35,12 @@ class _LazyModule(ModuleType):
     def __getattribute__(self, name: str) -> Any:
         state = object.__getattribute__(self, "__spec__").loader_state
         if name not in _NAMES_KNOWN_UNLOADED and name not in state["known"]:
-            _load(self)
-        return ModuleType.__getattribute__(self, name)  # not super(): _load has changed the class
+            _load_module(self)
+        return ModuleType.__getattribute__(self, name)  # not super(): _load_module has changed the class
 
 
-def _load(module: ModuleType) -> None:
-    """Run the module's code. Other threads wait; the loading thread's own accesses pass through."""
+def _load_module(module: ModuleType) -> None:
+    """Run the module's code. Other threads wait, the loading thread's own accesses pass through."""
     with _LOAD_LOCK:
         spec = module.__spec__
         if not isinstance(module, _LazyModule) or spec is None or spec.loader is None or spec.loader_state["loading"]:
@@ -103,18 +103,20 @@ def import_parts(package: str, lazy: Sequence[str], parts: Mapping[str, Sequence
     """
     added: list[str] = []
     if package not in sys.modules and (root := find_spec(package)) is not None:
-        added = [package] if _add(package, root) else []
-        for name in (below := _add_namespaces(package, lazy)):
+        added = [package] if _add_lazily(package, root) else []
+        for name in (namespaces_added := _add_namespaces(package, lazy)):
             # The import machinery does this only for a module that it loads itself.
             setattr(sys.modules[package], name.rpartition(".")[2], sys.modules[name])
-        added += below
+        added += namespaces_added
     try:
-        found = {module: importlib.import_module(f"{package}.{module}") for module in parts}
+        modules = {module: importlib.import_module(f"{package}.{module}") for module in parts}
     except BaseException:
         for name in added:
             sys.modules.pop(name, None)
         raise
-    return SimpleNamespace(**{name: getattr(found[module], name) for module, names in parts.items() for name in names})
+    return SimpleNamespace(
+        **{name: getattr(modules[module], name) for module, names in parts.items() for name in names}
+    )
 
 
 def _add_namespaces(package: str, namespaces: Sequence[str]) -> list[str]:
@@ -122,13 +124,13 @@ def _add_namespaces(package: str, namespaces: Sequence[str]) -> list[str]:
     if root is None or root.submodule_search_locations is None:
         return []
     names = [f"{package}.{namespace}" for namespace in namespaces]
-    return [name for name in names if _add(name, PathFinder.find_spec(name, root.submodule_search_locations))]
+    return [name for name in names if _add_lazily(name, PathFinder.find_spec(name, root.submodule_search_locations))]
 
 
 def _add_versioned(version_modules: Mapping[str, str]) -> list[str]:
     added = []
     for name, version_module in version_modules.items():
-        if name in sys.modules or not _add(name, find_spec(name)):
+        if name in sys.modules or not _add_lazily(name, find_spec(name)):
             continue
         module = sys.modules[name]
         try:
@@ -143,8 +145,8 @@ def _add_versioned(version_modules: Mapping[str, str]) -> list[str]:
     return added
 
 
-def _add(name: str, spec: ModuleSpec | None) -> bool:
-    """Put a lazy module into sys.modules; returns False if it does not exist or is there already."""
+def _add_lazily(name: str, spec: ModuleSpec | None) -> bool:
+    """Put a lazy module into sys.modules. Return False if it does not exist or is there already."""
     if spec is None or spec.loader is None:
         return False
     spec.loader_state = {"loading": False, "known": frozenset()}

@@ -21,7 +21,6 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from threading import BoundedSemaphore
@@ -34,11 +33,12 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     RequestCount,
     check_params,
-    detail_of,
+    names_in,
     timeout_of,
     usable_credentials,
     walk,
 )
+from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, SdkDriver, network_failure
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -53,7 +53,7 @@ from pytest_cloudbench.model import (
     Verb,
     chunks,
 )
-from pytest_cloudbench.support import opening, redact
+from pytest_cloudbench.support import opening
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ _HANDSHAKES = 2
 # --- error table ----------------------------------------------------------------------------------
 
 _UNANSWERED = frozenset({"Authentication failed: transport shut down or saw EOF", "Authentication timeout."})
-"""What paramiko also calls a failed authentication, although the server did not answer; only its words tell."""
+"""Words of paramiko's failed authentications that mean a server which did not answer."""
 _ERRNO_KINDS: Mapping[int | None, ErrorKind] = {errno.ENOENT: ErrorKind.NOT_FOUND, errno.EACCES: ErrorKind.AUTH}
 
 # Version 3 of the protocol has one status for all other failures; only the words differ, and not on every server.
@@ -116,8 +116,8 @@ class _Window:
         number = self._sftp._async_request(self, kind, handle, int64(offset), *(data or (length,)))
         self.waiting.append((number, offset, length))
 
-    def oldest(self) -> tuple[int, Any, int, int]:
-        """Wait for the answer to the oldest request; returns it, with offset and length of the piece."""
+    def oldest_answer(self) -> tuple[int, Any, int, int]:
+        """Wait for the answer to the oldest request. Return it, with offset and length of the piece."""
         from paramiko.sftp import CMD_STATUS
 
         number, offset, length = self.waiting.popleft()
@@ -137,11 +137,11 @@ class _Connection:
         self.sftp.get_channel().settimeout(timeout_s)
         send = self.sftp._async_request
 
-        def counted(*args: Any) -> Any:
+        def counted_send(*args: Any) -> Any:
             sent.count()
             return send(*args)
 
-        self.sftp._async_request = counted
+        self.sftp._async_request = counted_send
 
     def is_open(self) -> bool:
         """Return whether it can be used."""
@@ -149,7 +149,7 @@ class _Connection:
         return transport is not None and transport.is_active() and not channel.closed
 
     def close(self) -> None:
-        """Close the connection; no error if it is broken already."""
+        """Close the connection. No error if it is broken already."""
         with suppress(Exception):
             self.client.close()
 
@@ -157,9 +157,11 @@ class _Connection:
 # --- connect --------------------------------------------------------------------------------------
 
 
-class SftpDriver:
+class SftpDriver(SdkDriver):
     """A pool of connections. Each serves one thread at a time."""
 
+    libraries = ("paramiko", "cryptography")
+    settings: Mapping[str, str] = {"paramiko.retries": "has none", "paramiko.compression": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     no_cassette: ClassVar[str] = "it sends no HTTP"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
@@ -174,99 +176,83 @@ class SftpDriver:
         ),
     )
 
-    def __init__(self, host: str, port: int, base: str, open_client: Callable[[], Any], timeout_s: float) -> None:
+    def __init__(self, base: str, open_client: Callable[[], Any], timeout_s: float) -> None:
         import paramiko
 
+        super().__init__(RequestCount(), {})
         self._base, self._open_client, self._timeout_s = base, open_client, timeout_s
-        self._called = f"{host}:{port}"
         self._idle: deque[_Connection] = deque()
-        self._sent, self._handshakes = RequestCount(), BoundedSemaphore(_HANDSHAKES)
+        self._handshakes = BoundedSemaphore(_HANDSHAKES)
         self._refused = (paramiko.AuthenticationException, Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> SftpDriver:
-        """Return the driver for ``sftp://HOST[:PORT]/PATH``; ``/~/PATH`` is below the home folder. Nothing is sent.
+        """Return the driver for ``sftp://HOST[:PORT]/PATH``. ``/~/PATH`` is below the home folder. Nothing is sent.
 
         ``?known_hosts=FILE`` names another file than ``~/.ssh/known_hosts``; ``?host_key=SHA256:...`` is the only key
         that is accepted.
         """
         check_params(spec, {"host_key", "known_hosts", "timeout_s", "token_env"})
-        host, port, base = _place(spec, endpoint.url if endpoint else f"sftp://{spec.target}")
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        host, port, base = _parse_address(spec, endpoint.url if endpoint else f"sftp://{spec.target}")
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         host_key = spec.params.get("host_key", "").replace(" ", "+")  # parsing a spec turns "+" into a space
-        known = secrets.get("known_hosts") or spec.params.get("known_hosts") or "~/.ssh/known_hosts"
+        hosts_file = secrets.get("known_hosts") or spec.params.get("known_hosts") or "~/.ssh/known_hosts"
         if host_key and not host_key.startswith("SHA256:"):
             raise SpecError(f"provider {spec.text!r}: host_key is SHA256:... as ssh-keygen -l prints it")
-        known_hosts = "" if host_key else known
+        known_hosts = "" if host_key else hosts_file
         texts = {}
         for name in filter(None, (known_hosts, secrets.get("key_file"))):
             try:
                 texts[name] = opening.read_file(Path(name).expanduser())
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
-                told = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
-                raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){told}") from error
+                advice = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
+                raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){advice}") from error
         timeout_s = timeout_of(spec)
         key = None
         if "key_file" in secrets:
             key = private_key(secrets["key_file"], texts[secrets["key_file"]], secrets.get("passphrase"))
         text = texts[known_hosts].decode(errors="replace") if known_hosts else ""
         keys = HostKeys(host_key, known_keys(text, host, port))
-        return cls(host, port, base, lambda: open_client(host, port, secrets, key, keys, timeout_s), timeout_s)
-
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        return {name: version(name) for name in ("paramiko", "cryptography")} | {
-            "paramiko.retries": "has none",
-            "paramiko.compression": "off",
-        }
+        return cls(base, lambda: open_client(host, port, secrets, key, keys, timeout_s), timeout_s)
 
     def close(self) -> None:
         """Close all connections."""
         while self._idle:
             self._idle.pop().close()
 
-    def requests(self) -> int:
-        """Return how many SFTP requests this thread has sent so far."""
-        return self._sent.requests
-
-    def _remote(self, verb: str, path: str) -> str:
-        parts = [part for part in path.split("/") if part]
-        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
-        try:
-            "".join(parts).encode()
-        except UnicodeEncodeError as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
-        return "/".join([self._base, *parts]) if self._base != "." else "/".join([".", *parts])
+    def _remote_path(self, verb: str, path: str) -> str:
+        names = names_in(verb, path)
+        return "/".join([self._base, *names])
 
     @contextmanager
-    def _calling(self, verb: str, path: str) -> Iterator[_Connection]:
-        """Yield a connection for this thread alone; turns every error into CloudError.
+    def _connected(self, verb: str, path: str) -> Iterator[_Connection]:
+        """Yield a connection for this thread alone, and raise every error as CloudError.
 
         A connection whose answers are still outstanding, because a caller stopped in the middle, is not used again.
         """
         connection: _Connection | None = None
-        is_whole = False
+        is_usable = False
+
+        def explain_error(error: Exception) -> Meaning | None:
+            is_lost = connection is None or not connection.is_open()
+            return network_failure(error) if is_lost and isinstance(error, OSError) else self._explain_error(error)
+
         try:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._new_connection()
-            yield connection
-            is_whole = True
-        except CloudError:
-            is_whole = True
+            with CloudErrors(verb, path, explain_error):
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    connection = self._new_connection()
+                yield connection
+            is_usable = True
+        except CloudError as error:
+            is_usable = error.kind is not ErrorKind.NETWORK
             raise
-        except Exception as error:
-            kind, detail = self._why(error, connection)
-            is_whole = kind is not ErrorKind.NETWORK
-            redact.clean_error(error)
-            raise CloudError(kind, verb, path, detail=detail_of(detail, path)) from error
         finally:
-            if connection is not None and is_whole and connection.is_open() and not connection.sftp._expecting:
+            if connection is not None and is_usable and connection.is_open() and not connection.sftp._expecting:
                 self._idle.append(connection)
             elif connection is not None:
                 connection.close()
@@ -279,20 +265,20 @@ class SftpDriver:
         finally:
             self._handshakes.release()
 
-    def _why(self, error: Exception, connection: _Connection | None) -> tuple[ErrorKind, str]:
+    def _explain_error(self, error: Exception) -> Meaning | None:
         words = str(error) or type(error).__name__
         if isinstance(error, self._refused) and words not in _UNANSWERED:
-            return ErrorKind.AUTH, words
+            return Meaning(ErrorKind.AUTH, words)
         if isinstance(error, UnicodeDecodeError):
-            return ErrorKind.SERVER, "a name that is not UTF-8"
-        is_lost = connection is None or not connection.is_open()
-        if isinstance(error, self._broken) or (is_lost and isinstance(error, OSError)):
-            return ErrorKind.NETWORK, words
+            return Meaning(ErrorKind.SERVER, "a name that is not UTF-8")
+        if isinstance(error, self._broken):
+            return network_failure(error)
         if isinstance(error, OSError):
-            said = words.lower()
-            known = [kind for word, kind in _WORD_KINDS.items() if word in said]
-            return _ERRNO_KINDS.get(error.errno) or (known[0] if known else ErrorKind.SERVER), error.strerror or words
-        raise error  # a mistake in this file, and not the server's
+            lower_words = words.lower()
+            kinds = [kind for word, kind in _WORD_KINDS.items() if word in lower_words]
+            kind = _ERRNO_KINDS.get(error.errno) or (kinds[0] if kinds else ErrorKind.SERVER)
+            return Meaning(kind, error.strerror or words)
+        return None
 
     def _is_folder(self, connection: _Connection, remote: str) -> bool:
         """Return whether an operation failed because a folder was in the way."""
@@ -301,7 +287,7 @@ class SftpDriver:
         except OSError:
             return False
 
-    def _make(self, connection: _Connection, verb: str, remote: str) -> None:
+    def _make_folder(self, connection: _Connection, verb: str, remote: str) -> None:
         """Create a folder and those above it, trying the innermost first, since the others usually exist.
 
         Not the folder that the spec names: a mistyped one would stay for good.
@@ -318,7 +304,7 @@ class SftpDriver:
                 raise
             parent = remote.rpartition("/")[0]
             if error.errno == errno.ENOENT:
-                self._make(connection, verb, parent)
+                self._make_folder(connection, verb, parent)
                 with suppress(OSError):  # another thread may have been faster
                     connection.sftp.mkdir(remote)
             try:
@@ -330,16 +316,16 @@ class SftpDriver:
                 raise CloudError(ErrorKind.CONFLICT, verb, remote, detail=detail) from error
 
     @contextmanager
-    def _file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
+    def _open_file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
         """Yield a channel for this thread alone and an open file, and closes the file.
 
         The library would ignore the server's answer to closing.
         """
         from paramiko.sftp import CMD_CLOSE
 
-        remote = self._remote(verb, path)
-        with self._calling(verb, path) as connection:
-            file = self._opened(connection, verb, path, remote, mode)
+        remote = self._remote_path(verb, path)
+        with self._connected(verb, path) as connection:
+            file = self._open_handle(connection, verb, path, remote, mode)
             file._closed = True  # else the collector would close it, too
             try:
                 yield connection.sftp, file
@@ -351,8 +337,8 @@ class SftpDriver:
                 raise
             connection.sftp._request(CMD_CLOSE, file.handle)
 
-    def _opened(self, connection: _Connection, verb: str, path: str, remote: str, mode: str) -> Any:
-        """Open a file; to write one, its folder is created if it is missing."""
+    def _open_handle(self, connection: _Connection, verb: str, path: str, remote: str, mode: str) -> Any:
+        """Open a file. To write one, its folder is created if it is missing."""
         try:
             try:
                 return connection.sftp.open(remote, mode)
@@ -360,7 +346,7 @@ class SftpDriver:
                 parent = remote.rpartition("/")[0]
                 if error.errno != errno.ENOENT or mode != "wb" or not parent:
                     raise
-                self._make(connection, verb, parent)
+                self._make_folder(connection, verb, parent)
                 return connection.sftp.open(remote, mode)
         except OSError as error:
             if error.errno != errno.ENOENT and connection.is_open() and self._is_folder(connection, remote):
@@ -370,44 +356,44 @@ class SftpDriver:
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Write straight to the target; reads the answer to each write, and to closing the file."""
+        """Write straight to the target, and read the answer to each write and to closing the file."""
         from paramiko.sftp import CMD_WRITE, int64
 
         size_bytes = content.size_bytes
-        with self._file("put", path, "wb") as (sftp, file):
+        with self._open_file("put", path, "wb") as (sftp, file):
             if 0 < size_bytes <= _PIECE_BYTES:  # a window for one write would cost a few percent of the put's CPU
                 sftp._request(CMD_WRITE, file.handle, int64(0), content.read(0, size_bytes))
             else:
-                self._write(_Window(sftp), file.handle, content)
+                self._write_pieces(_Window(sftp), file.handle, content)
         return Entry(path, size_bytes=size_bytes)
 
-    def _write(self, window: _Window, handle: bytes, content: Content) -> None:
+    def _write_pieces(self, window: _Window, handle: bytes, content: Content) -> None:
         from paramiko.sftp import CMD_WRITE
 
         offset = 0
         for piece in chunks(content, _PIECE_BYTES):
             if len(window.waiting) == _WINDOW_PIECES:
-                window.oldest()
+                window.oldest_answer()
             window.send(CMD_WRITE, handle, offset, len(piece), piece)
             offset += len(piece)
         while window.waiting:
-            window.oldest()
+            window.oldest_answer()
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; opens it when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``. It is opened when the first piece is asked for."""
         from paramiko.sftp import CMD_DATA, CMD_READ, SFTPError
 
-        with self._file("get", path, "rb") as (sftp, file):
+        with self._open_file("get", path, "rb") as (sftp, file):
             status = file.stat()
             if S_ISDIR(status.st_mode or 0):
                 raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
-            window, at, end = _Window(sftp), offset, status.st_size or 0
-            while at < end or window.waiting:
-                while at < end and len(window.waiting) < _WINDOW_PIECES:
-                    length = min(_PIECE_BYTES, end - at)
-                    window.send(CMD_READ, file.handle, at, length)
-                    at += length
-                kind, message, begin, length = window.oldest()
+            window, position, end = _Window(sftp), offset, status.st_size or 0
+            while position < end or window.waiting:
+                while position < end and len(window.waiting) < _WINDOW_PIECES:
+                    length = min(_PIECE_BYTES, end - position)
+                    window.send(CMD_READ, file.handle, position, length)
+                    position += length
+                kind, message, begin, length = window.oldest_answer()
                 if kind != CMD_DATA:
                     raise SFTPError("expected data")
                 data = message.get_string()
@@ -420,29 +406,29 @@ class SftpDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what the server knows about one path."""
-        remote = self._remote("stat", path)
-        with self._calling("stat", path) as connection:
-            return _entry(path, connection.sftp.stat(remote))
+        remote = self._remote_path("stat", path)
+        with self._connected("stat", path) as connection:
+            return _entry_of_status(path, connection.sftp.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield everything below ``folder``; omits what is neither file nor folder."""
-        return walk(folder, self._children)
+        """Yield everything below ``folder`` that is a file or a folder."""
+        return walk(folder, self._list_children)
 
-    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
-        remote = self._remote("list", folder)
-        with self._calling("list", folder) as connection:
-            found = connection.sftp.listdir_attr(remote)
-        for each in sorted(found, key=lambda each: str(each.filename)):
-            if S_ISDIR(each.st_mode or 0) or S_ISREG(each.st_mode or 0):
-                entry = _entry(f"{folder.rstrip('/')}/{each.filename}", each)
+    def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
+        remote = self._remote_path("list", folder)
+        with self._connected("list", folder) as connection:
+            children = connection.sftp.listdir_attr(remote)
+        for child in sorted(children, key=lambda child: str(child.filename)):
+            if S_ISDIR(child.st_mode or 0) or S_ISREG(child.st_mode or 0):
+                entry = _entry_of_status(f"{folder.rstrip('/')}/{child.filename}", child)
                 yield entry, entry.path
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
-        remote = self._remote("delete", path)
+        remote = self._remote_path("delete", path)
         if not path.strip("/"):
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
-        with self._calling("delete", path) as connection:
+        with self._connected("delete", path) as connection:
             try:
                 connection.sftp.remove(remote)
             except OSError as error:
@@ -452,47 +438,48 @@ class SftpDriver:
                 _remove_tree(connection.sftp, remote)
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
-        remote = self._remote("mkdir", path)
+        """Create a folder and its parents. No error if it exists."""
+        remote = self._remote_path("mkdir", path)
         if path.strip("/"):
-            with self._calling("mkdir", path) as connection:
-                self._make(connection, "mkdir", remote)
+            with self._connected("mkdir", path) as connection:
+                self._make_folder(connection, "mkdir", remote)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; some servers replace an existing target, others refuse."""
-        old, new = self._remote("move", source), self._remote("move", target)
-        with self._calling("move", source) as connection:
+        """Rename a file or folder. Some servers replace an existing target, others refuse."""
+        old, new = self._remote_path("move", source), self._remote_path("move", target)
+        with self._connected("move", source) as connection:
             try:
                 connection.sftp.rename(old, new)
             except OSError as error:
                 if error.errno != errno.ENOENT or not connection.is_open():
                     raise
                 connection.sftp.lstat(old)  # a missing source must leave no new folder behind
-                self._make(connection, "move", new.rpartition("/")[0])
+                self._make_folder(connection, "move", new.rpartition("/")[0])
                 connection.sftp.rename(old, new)
-            return _entry(target, connection.sftp.stat(new))
+            return _entry_of_status(target, connection.sftp.stat(new))
 
 
-def _entry(path: str, status: Any) -> Entry:
+def _entry_of_status(path: str, status: Any) -> Entry:
     if S_ISDIR(status.st_mode or 0):
         return Entry(path, is_folder=True)
     return Entry(path, size_bytes=int(status.st_size or 0))
 
 
 def _remove_tree(sftp: Any, remote: str) -> None:
-    for each in sftp.listdir_attr(remote):
-        below = f"{remote}/{each.filename}"
-        if S_ISDIR(each.st_mode or 0):
-            _remove_tree(sftp, below)
+    """Remove a folder with all its contents."""
+    for child in sftp.listdir_attr(remote):
+        path = f"{remote}/{child.filename}"
+        if S_ISDIR(child.st_mode or 0):
+            _remove_tree(sftp, path)
         else:
-            sftp.remove(below)
+            sftp.remove(path)
     sftp.rmdir(remote)
 
 
-def _place(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
-    """Return host, port and base folder: empty for the root, ``.`` for the home folder."""
+def _parse_address(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
+    """Return host, port and base folder, which is empty for the root and ``.`` for the home folder."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORT

@@ -1,4 +1,4 @@
-"""What the libraries of each driver read from the environment and the home, and the one place where that is closed.
+"""The variables and files that the libraries of each driver read, and the one place where they are closed.
 
 What may live here: the table, with a row for each variable, file or service of the network that a library reads, and
 ``closed``. A spec says where requests go and with what, so each row is closed, or has a reason why it is passed
@@ -41,7 +41,7 @@ class Surrounding:
 
     @property
     def is_variable(self) -> bool:
-        """Whether it is a variable of the environment."""
+        """True for a variable of the environment."""
         return not self.name.startswith(("~", "host:"))
 
 
@@ -298,8 +298,8 @@ def closed(rows: Iterable[Surrounding] | None) -> Iterator[None]:
         if _hidden is not None:  # a driver that connects another one
             yield
             return
-        seen = _seen(rows)
-        _hidden = hidden = {name: value for name, value in os.environ.items() if name not in seen}
+        visible = _visible_names(rows)
+        _hidden = hidden = {name: value for name, value in os.environ.items() if name not in visible}
         try:
             for name in hidden:
                 del os.environ[name]
@@ -318,12 +318,12 @@ def environment() -> Mapping[str, str]:
 
 def allowed_environment(rows: Iterable[Surrounding]) -> dict[str, str]:
     """Return the environment of a child process: ``ALLOWED``, and what the rows pass through."""
-    given, seen = environment(), _seen(rows)
-    return {name: value for name, value in given.items() if name in seen}
+    variables, visible = environment(), _visible_names(rows)
+    return {name: value for name, value in variables.items() if name in visible}
 
 
-def _seen(rows: Iterable[Surrounding]) -> frozenset[str]:
-    """Return which variables that are set are allowed or passed through; a row that closes one by its name wins."""
+def _visible_names(rows: Iterable[Surrounding]) -> frozenset[str]:
+    """Return the variables that are set and allowed or passed through. A row that closes one by its name wins."""
     rows = [row for row in rows if row.is_variable]
     passed = [*ALLOWED, *(row.name for row in rows if row.passed and row.passed != RULE)]
     kept_out = {row.name for row in rows if row.closed and "*" not in row.name}

@@ -30,7 +30,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, md5_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
     UNREADABLE,
@@ -135,7 +135,7 @@ class SwiftDriver(SdkDriver):
         self._library, self._cut = swiftclient, HTTPError
         self._secrets, self._container, self._timeout_s = secrets, container, timeout_s
         self.clock_url = secrets["auth_url"]
-        self._egress = leaving(endpoint, self.clock_url)
+        self._egress = egress_of(endpoint, self.clock_url)
         self._own, self._lock = _PerThread(), Lock()
         super().__init__(self._own, self._egress.remarks)
         self._login: _Login | None = None

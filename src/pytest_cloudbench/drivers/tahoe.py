@@ -13,15 +13,14 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from unicodedata import is_normalized
 from urllib.parse import quote, urlsplit
 
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials, walk
-from pytest_cloudbench.drivers.egress import leaving
-from pytest_cloudbench.drivers.web import WebClient
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, names_in, timeout_of, usable_credentials, walk
+from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.web import WebClient, WebDriver
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -78,7 +77,7 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
 _MARKUP = re.compile(r"<(style|head)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
 
-def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
+def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
     """Read the gateway's error: a line of text, a traceback, or a web page."""
     text = body.decode(errors="replace")
     if "<html" in text.lower():
@@ -89,14 +88,10 @@ def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
     return kind, (lines[-1] if is_traceback else " ".join(lines)) if lines else ""
 
 
-class _Missing(Exception):
-    """The gateway's answer does not list it; the cause of the CloudError that leaves."""
-
-
 # --- connect --------------------------------------------------------------------------------------
 
 
-class TahoeDriver:
+class TahoeDriver(WebDriver):
     """A pool of connections to one gateway, shared by all threads."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
@@ -106,9 +101,9 @@ class TahoeDriver:
     )
 
     def __init__(self, url: str, endpoint: Endpoint | None, cap: str, timeout_s: float) -> None:
-        self._cap, self._site = cap, f"{url.rstrip('/')}/"
-        self._top = f"{self._site}uri/{quote(cap, safe='')}"
-        self._client = WebClient(leaving(endpoint, url), _reason, timeout_s)
+        super().__init__(WebClient(egress_of(endpoint, url), _reason_of_refusal, timeout_s))
+        self._cap, self.clock_url = cap, f"{url.rstrip('/')}/"
+        self._top = f"{self.clock_url}uri/{quote(cap, safe='')}"
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> TahoeDriver:
@@ -120,73 +115,43 @@ class TahoeDriver:
         url = endpoint.url if endpoint else spec.target
         if not urlsplit(url).hostname or not url.startswith(("http://", "https://")):
             raise SpecError(f"provider {redact.clean(spec.text)!r}: expected tahoe:URL, such as http://127.0.0.1:3456")
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        cap = secrets.get("cap") or _cap_in(spec, secrets["cap_file"])
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        cap = secrets.get("cap") or _read_cap(spec, secrets["cap_file"])
         redact.learn([cap, quote(cap, safe="")])
         if not cap.startswith("URI:DIR2"):
             raise CredentialsError(f"{spec.scheme}: cap is not that of a directory, which begins with URI:DIR2")
         return cls(url, endpoint, cap, timeout_of(spec))
 
-    @property
-    def clock_url(self) -> str:
-        """An address whose answers are dated."""
-        return self._site
-
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        return self._client.versions()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._client.requests()
-
-    def _url(self, verb: str, path: str, query: str = "") -> str:
-        parts = [part for part in path.split("/") if part]
-        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+    def _node_url(self, verb: str, path: str, query: str = "") -> str:
+        names = names_in(verb, path)
         if not is_normalized("NFC", path):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="a name is composed (NFC) here")
-        try:
-            return "/".join([self._top, *(quote(part, safe="") for part in parts)]) + (f"?{query}" if query else "")
-        except UnicodeEncodeError as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+        return "/".join([self._top, *(quote(name, safe="") for name in names)]) + (f"?{query}" if query else "")
 
-    @contextmanager
-    def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turn an answer of an unexpected shape into CloudError."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-
-    def _node(self, verb: str, path: str) -> tuple[str, Any]:
-        """Return what a path is, ``filenode`` or ``dirnode``, and what the gateway says about it."""
-        answer = self._client.send_json(verb, path, "GET", self._url(verb, path, "t=json"))
-        with self._read(verb, path):
-            kind, told = answer
+    def _describe_node(self, verb: str, path: str) -> tuple[str, Any]:
+        """Return the kind of a path, ``filenode`` or ``dirnode``, and the gateway's description of it."""
+        answer = self._client.send_json(verb, path, "GET", self._node_url(verb, path, "t=json"))
+        with self._client.parsing(verb, path):
+            kind, description = answer
             if kind not in {"filenode", "dirnode"}:
                 raise ValueError(kind)
-            return kind, told
+            return kind, description
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Upload an immutable file with one request; the gateway creates the folders above it."""
-        url = self._url("put", path, "format=CHK")
-        self._named("put", path)
+        """Upload an immutable file with one request. The gateway creates the folders above it."""
+        url = self._node_url("put", path, "format=CHK")
+        self._require_name("put", path)
         headers = {"content-length": str(content.size_bytes)}
         self._client.send("put", path, "PUT", url, headers=headers, content=chunks(content, _PIECE_BYTES))
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``. The request is sent when the first piece is asked for."""
         headers = {"accept-encoding": "identity", **({"range": f"bytes={offset}-"} if offset else {})}
-        with self._client.stream("get", path, "GET", self._url("get", path), headers=headers) as response:
+        with self._client.stream("get", path, "GET", self._node_url("get", path), headers=headers) as response:
             if "accept-ranges" not in response.headers:
                 raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
             if offset and response.status_code != 206:
@@ -195,74 +160,74 @@ class TahoeDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what the gateway knows about one path."""
-        kind, told = self._node("stat", path)
-        with self._read("stat", path):
-            return _entry(path, kind, told)
+        kind, description = self._describe_node("stat", path)
+        with self._client.parsing("stat", path):
+            return _entry_of_node(path, kind, description)
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, one request for each folder."""
-        return walk(folder, self._children)
+        return walk(folder, self._list_children)
 
-    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
-        kind, told = self._node("list", folder)
-        with self._read("list", folder):
-            children = told["children"] if kind == "dirnode" else {}
+    def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
+        kind, description = self._describe_node("list", folder)
+        with self._client.parsing("list", folder):
+            children = description["children"] if kind == "dirnode" else {}
             top = folder.rstrip("/")
-            found = [_entry(f"{top}/{name}", *children[name]) for name in sorted(children)]
-        return ((entry, entry.path) for entry in found)
+            entries = [_entry_of_node(f"{top}/{name}", *children[name]) for name in sorted(children)]
+        return ((entry, entry.path) for entry in entries)
 
     def delete(self, path: str) -> None:
         """Unlink a file, or a folder with all its contents. Storage servers may collect or keep what is unlinked."""
-        self._named("delete", path)
-        self._client.send("delete", path, "DELETE", self._url("delete", path))
+        self._require_name("delete", path)
+        self._client.send("delete", path, "DELETE", self._node_url("delete", path))
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
-        url = self._url("mkdir", path, "t=mkdir")
+        """Create a folder and its parents. No error if it exists."""
+        url = self._node_url("mkdir", path, "t=mkdir")
         if path.strip("/"):
             self._client.send("mkdir", path, "POST", url)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Link a file under another name as well, which moves no content; an existing target is a conflict."""
-        self._named("copy", target)
-        url = self._url("copy", target, "t=uri&replace=false")
-        kind, told = self._node("copy", source)
+        """Link a file under another name as well, which moves no content. An existing target is a conflict."""
+        self._require_name("copy", target)
+        url = self._node_url("copy", target, "t=uri&replace=false")
+        kind, description = self._describe_node("copy", source)
         if kind != "filenode":
             raise CloudError(ErrorKind.CONFLICT, "copy", source, detail="a folder cannot be copied")
-        with self._read("copy", source):
-            cap, entry = str(told["ro_uri"]), _entry(target, kind, told)
+        with self._client.parsing("copy", source):
+            cap, entry = str(description["ro_uri"]), _entry_of_node(target, kind, description)
         self._client.send("copy", source, "PUT", url, content=cap.encode())
         return entry
 
     def move(self, source: str, target: str) -> Entry:
-        """Link a file or folder under another name and unlink it; an existing target is a conflict."""
-        self._named("move", source)
-        self._named("move", target)
-        self._url("move", target)
+        """Link a file or folder under another name and unlink it. An existing target is a conflict."""
+        self._require_name("move", source)
+        self._require_name("move", target)
+        self._node_url("move", target)
         old_folder, _, old = source.rpartition("/")
         new_folder, _, new = target.rpartition("/")
-        kind, told = self._node("move", source)
-        with self._read("move", source):
-            entry = _entry(target, kind, told)
-        place = "/".join([self._cap, *filter(None, new_folder.split("/"))])
-        names = {"from_name": old, "to_dir": place, "to_name": new, "replace": "false"}
+        kind, description = self._describe_node("move", source)
+        with self._client.parsing("move", source):
+            entry = _entry_of_node(target, kind, description)
+        new_parent = "/".join([self._cap, *filter(None, new_folder.split("/"))])
+        names = {"from_name": old, "to_dir": new_parent, "to_name": new, "replace": "false"}
         query = "&".join(["t=relink", *(f"{name}={quote(value, safe='')}" for name, value in names.items())])
         self.mkdir(new_folder or "/")
-        self._client.send("move", source, "POST", self._url("move", old_folder or "/", query))
+        self._client.send("move", source, "POST", self._node_url("move", old_folder or "/", query))
         return entry
 
-    def _named(self, verb: str, path: str) -> None:
+    def _require_name(self, verb: str, path: str) -> None:
         if not path.strip("/"):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME")
 
 
-def _entry(path: str, kind: str, told: Mapping[str, Any]) -> Entry:
-    return Entry(path, is_folder=True) if kind == "dirnode" else Entry(path, size_bytes=int(told["size"]))
+def _entry_of_node(path: str, kind: str, description: Mapping[str, Any]) -> Entry:
+    return Entry(path, is_folder=True) if kind == "dirnode" else Entry(path, size_bytes=int(description["size"]))
 
 
-def _cap_in(spec: ProviderSpec, name: str) -> str:
+def _read_cap(spec: ProviderSpec, name: str) -> str:
     try:
         return opening.read_file(Path(name).expanduser()).decode("ascii").strip()
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
 """A thin HTTP client, for drivers whose provider has no usable SDK, or to compare with a provider's SDK.
 
 What may live here: one request as one attempt on pooled connections, its errors as CloudError, and OAuth's refresh.
-httpx follows no redirects here, keeps no cookies and does not retry.
+httpx follows no redirects here, keeps no cookies and does not retry. ``WebDriver`` is the part of a driver that is the
+same for all that use it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class WebClient:
         import httpx
 
         limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-        self._reason, self._sent, self._egress = reason, RequestCount(), egress
+        self._reason, self._count, self._egress = reason, RequestCount(), egress
         self._client = httpx.Client(
             transport=egress.transport(limits=limits), trust_env=False, timeout=timeout_s,
-            event_hooks={"request": [self._sent.count]}, headers={"user-agent": "pytest-cloudbench"},
+            event_hooks={"request": [self._count.count]}, headers={"user-agent": "pytest-cloudbench"},
         )  # fmt: skip
         self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)
         self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
@@ -66,7 +67,7 @@ class WebClient:
 
     def requests(self) -> int:
         """Return how many requests the calling thread has sent."""
-        return self._sent.requests
+        return self._count.requests
 
     @contextmanager
     def stream(
@@ -93,7 +94,7 @@ class WebClient:
 
         Raises CloudError, and nothing else, also while the caller reads.
         """
-        with self._errors_of(verb, path):
+        with self.parsing(verb, path):
             request = self._client.build_request(method, url, headers=headers, content=content)
             response = self._client.send(request, stream=True)
             try:
@@ -110,13 +111,17 @@ class WebClient:
             return response
 
     def send_json(self, verb: str, path: str, method: str, url: str, **options: Any) -> Any:
-        """Send one request; returns what its answer's JSON says. For arguments and errors see ``stream``."""
+        """Send one request, and return what its answer's JSON says. For arguments and errors see ``stream``."""
         response = self.send(verb, path, method, url, **options)
-        with self._errors_of(verb, path):
+        with self.parsing(verb, path):
             return response.json()
 
     @contextmanager
-    def _errors_of(self, verb: str, path: str) -> Iterator[None]:
+    def parsing(self, verb: str, path: str) -> Iterator[None]:
+        """Raise CloudError for what the HTTP library raises inside, and for an answer without what it should have.
+
+        For code that makes values of an answer's JSON: a missing name or a wrong type is the server's fault.
+        """
         try:
             yield
         except CloudError:
@@ -124,8 +129,8 @@ class WebClient:
         except self._unsendable as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail=detail_of(str(error), path)) from error
         except self._failed as error:
-            told = detail_of(str(error), path) or type(error).__name__
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=told) from error
+            detail = detail_of(str(error), path) or type(error).__name__
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 
@@ -143,6 +148,36 @@ class WebClient:
         error = CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail)
         error.__cause__ = Unsuccessful(status, detail_of(words, ""))
         return error
+
+
+class WebDriver:
+    """A driver's part that is the same for all that send their requests by one ``WebClient``."""
+
+    def __init__(self, client: WebClient) -> None:
+        self._client = client
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the libraries, and what is switched off in them."""
+        return self._client.versions()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def requests(self) -> int:
+        """Return how many requests this thread has sent so far."""
+        return self._client.requests()
+
+
+def unusable_answer(verb: str, path: str, detail: str, kind: ErrorKind = ErrorKind.SERVER) -> CloudError:
+    """Return the error for a successful answer that a driver cannot use, with a cause that says the same."""
+    error = CloudError(kind, verb, path, detail=redact.clean(detail))
+    error.__cause__ = _Unusable(error.detail)
+    return error
+
+
+class _Unusable(Exception):
+    """A successful answer that a driver cannot use."""
 
 
 class Unsuccessful(Exception):
@@ -167,22 +202,22 @@ class Bearer:
             self._until_s = float("-inf")
 
     def header(self) -> str:
-        """Return the value of ``Authorization``; refreshes the token first if it is about to end.
+        """Return the value of ``Authorization``. Refreshes the token first if it is about to end.
 
         Raises CloudError.
         """
         if time.monotonic() >= self._until_s:
             with self._lock:
                 if time.monotonic() >= self._until_s:  # another thread may have done it
-                    self._refresh()
+                    self._refresh_token()
         return f"Bearer {self._token}"
 
-    def _refresh(self) -> None:
+    def _refresh_token(self) -> None:
         headers = {"content-type": "application/x-www-form-urlencoded"}
         answer = self._client.send_json("connect", "/", "POST", self._url, headers=headers, content=self._form())
         try:
-            token, lasts_s = str(answer["access_token"]), float(answer.get("expires_in", 3600))
+            token, lifetime_s = str(answer["access_token"]), float(answer.get("expires_in", 3600))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise CloudError(ErrorKind.AUTH, "connect", "/", detail="the answer has no access token") from error
         redact.learn([token])
-        self._token, self._until_s = token, time.monotonic() + max(1.0, lasts_s - _EARLY_S)
+        self._token, self._until_s = token, time.monotonic() + max(1.0, lifetime_s - _EARLY_S)

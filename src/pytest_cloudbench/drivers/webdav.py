@@ -23,10 +23,9 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -34,14 +33,16 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
     check_params,
-    detail_of,
+    choice_of,
     kind_of_status,
+    names_in,
     timeout_of,
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import as_file
+from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, network_failure
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -97,11 +98,11 @@ _WORDS = re.compile(r"<s:message[^>]*>([^<]+)</s:message>")
 _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
 
 
-class _Last(LastResponse):
-    """Also what it says of a refusal."""
+class _LastWebdav(LastResponse):
+    """Also the server's words about a refusal, and where a redirect leads."""
 
     def refusal(self) -> tuple[int, str]:
-        """The last status, or that of the part that failed, and the server's words."""
+        """Return the last status, or that of the part that failed, and the server's words."""
         if self.response is None:
             return 0, ""
         try:
@@ -109,16 +110,16 @@ class _Last(LastResponse):
         except RuntimeError:  # it was not read, or not to its end
             body = b""
         status = int(self.response.status_code)
-        if status == 207 and (found := _FAILED_PART.search(body)):
-            status = int(found[1])
-        said = _WORDS.search(body.decode(errors="replace"))
-        wanted = str(self.response.headers.get("www-authenticate", "")).partition(" ")[0]
-        more = f"; the server wants {wanted}, which this driver does not speak" if wanted in _UNSPOKEN else ""
+        if status == 207 and (match := _FAILED_PART.search(body)):
+            status = int(match[1])
+        message = _WORDS.search(body.decode(errors="replace"))
+        method = str(self.response.headers.get("www-authenticate", "")).partition(" ")[0]
+        advice = f"; the server wants {method}, which this driver does not speak" if method in _UNSPOKEN else ""
         if self.moved_on_the_same_host():
-            named = urlsplit(self._redirect()[1])
-            more = f"; the server names {named.path} {named.scheme and f'by {named.scheme} '}instead"
-            more += ": if it is right, put it into the spec"
-        return status, f"{status} {said[1] if said else self.response.reason_phrase}{more}"
+            new_url = urlsplit(self._redirect_urls()[1])
+            advice = f"; the server names {new_url.path} {new_url.scheme and f'by {new_url.scheme} '}instead"
+            advice += ": if it is right, put it into the spec"
+        return status, f"{status} {message[1] if message else self.response.reason_phrase}{advice}"
 
     def names_a_folder(self) -> bool:
         """Return whether the last answer was a redirect to the same name with a final slash, which folders have.
@@ -127,27 +128,29 @@ class _Last(LastResponse):
         """
         if self.response is None or not self.response.has_redirect_location:
             return False
-        asked, named = (unquote(urlsplit(url).path).split("/") for url in self._redirect())
-        return len(named) > 1 and named[-1] == "" and named[-2] == asked[-1] != ""
+        old_path, new_path = (unquote(urlsplit(url).path).split("/") for url in self._redirect_urls())
+        return len(new_path) > 1 and new_path[-1] == "" and new_path[-2] == old_path[-1] != ""
 
     def moved_on_the_same_host(self) -> bool:
         """Return whether the last answer was a redirect to another place on the same host."""
         if self.response is None or not self.response.has_redirect_location:
             return False
-        asked, named = map(urlsplit, self._redirect())
-        return named.netloc in {"", asked.netloc}
+        old_url, new_url = map(urlsplit, self._redirect_urls())
+        return new_url.netloc in {"", old_url.netloc}
 
-    def _redirect(self) -> tuple[str, str]:
-        """Return what was asked for, and where the answer leads."""
+    def _redirect_urls(self) -> tuple[str, str]:
+        """Return the address of the last request, and the one that its answer leads to."""
         return str(self.response.request.url), str(self.response.headers["location"])
 
 
 # --- connect --------------------------------------------------------------------------------------
 
 
-class WebdavDriver:
-    """One client with a pool of kept-alive connections, shared by all threads; it keeps no cookie."""
+class WebdavDriver(SdkDriver):
+    """One client with a pool of kept-alive connections, shared by all threads. It keeps no cookie."""
 
+    libraries = ("webdav4", "httpx", "httpcore", "h11", "openssl")
+    settings: Mapping[str, str] = {"webdav4.retries": "off"}
     capabilities: Capabilities = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("user", "password"), public=("user",), free=("user", "password")),
@@ -161,20 +164,21 @@ class WebdavDriver:
 
         parts = urlsplit(url)
         self._base = unquote(parts.path).rstrip("/")
-        self._last = _Last()
+        self._last = _LastWebdav()
         self._folders = set[str]()
-        self._egress = leaving(endpoint, url)
+        egress = egress_of(endpoint, url)
         limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
         auth = (secrets["user"], secrets["password"]) if "user" in secrets else None
         headers = {"user-agent": "pytest-cloudbench", "accept-encoding": "identity"}
         if "token" in secrets:
             headers["authorization"] = f"Bearer {secrets['token']}"
-        self._site = site = f"{parts.scheme}://{parts.netloc}"
+        self.clock_url = site = f"{parts.scheme}://{parts.netloc}"
         self._http = HttpClient(
-            base_url=site, auth=auth, headers=headers, transport=self._egress.transport(limits=limits), trust_env=False,
+            base_url=site, auth=auth, headers=headers, transport=egress.transport(limits=limits), trust_env=False,
             timeout=timeout_s, cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             event_hooks={"request": [self._last.count], "response": [self._last.note]},
         )  # fmt: skip
+        super().__init__(self._last, egress.remarks, self._http)
         self._client = Client(site, http_client=self._http, retry=False, chunk_size=_PIECE_BYTES)
         self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)
         self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
@@ -189,92 +193,57 @@ class WebdavDriver:
         """
         check_params(spec, {"lacks", "timeout_s", "tls", "token_env"})
         capabilities = _capabilities_of(spec)
-        url = endpoint.url if endpoint else _url_of(spec)
-        given = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        url = endpoint.url if endpoint else _server_url(spec)
+        fields = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         driver = cls(url, endpoint, secrets, timeout_of(spec))
         driver.capabilities = capabilities
         return driver
 
-    @property
-    def clock_url(self) -> str:
-        """An address whose answers are dated."""
-        return self._site
-
-    def versions(self) -> Mapping[str, str]:
-        """Return the libraries, and what is switched off in them."""
-        names = ("webdav4", "httpx", "httpcore", "h11")
-        more = {"openssl": ssl.OPENSSL_VERSION, "webdav4.retries": "off"}
-        return {name: version(name) for name in names} | more | self._egress.remarks
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
-
-    def requests(self) -> int:
-        """Return how many requests this thread has sent so far."""
-        return self._last.requests
-
-    def _remote(self, verb: str, path: str) -> str:
-        """Return the encoded path on the server; never one outside the folder that the spec names."""
-        parts = path.split("/")
-        if not path.startswith("/") or "." in parts or ".." in parts or "\0" in path:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
-        if verb != "list" and not self.capabilities.names.dotfiles and any(part.startswith(".") for part in parts):
+    def _remote_path(self, verb: str, path: str) -> str:
+        """Return the encoded path on the server, never one outside the folder that the spec names."""
+        names = names_in(verb, path)
+        if verb != "list" and not self.capabilities.names.dotfiles and any(name.startswith(".") for name in names):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="the server lists no name that begins with a dot")
-        try:
-            return quote("/".join([self._base, *filter(None, parts)])) or "/"
-        except UnicodeEncodeError as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+        return quote("/".join([self._base, *names])) or "/"
 
-    @contextmanager
-    def _calling(self, verb: str, path: str, *, is_new: bool = True) -> Iterator[None]:
-        """Turn every error into CloudError: those of a new request, or of reading the answer to the last one."""
+    def _cloud_errors(self, verb: str, path: str, *, is_new: bool = True) -> AbstractContextManager[Any]:
+        """Raise every error as CloudError: those of a new request, or of reading the answer to the last one."""
         if is_new:
             self._last.response = None
-        try:
-            yield
-        except CloudError:
-            raise
-        except Exception as error:
-            kind, detail = self._why(error)
-            retry_after_s = self._last.retry_after_s()
-            redact.clean_error(error)
-            detail = detail_of(detail, path)
-            raise CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail) from error
+        return super()._cloud_errors(verb, path)
 
-    def _why(self, error: Exception) -> tuple[ErrorKind, str]:
+    def _explain_error(self, error: Exception) -> Meaning | None:
         status, words = self._last.refusal()
         if isinstance(error, self._unsendable):
-            return ErrorKind.INVALID, str(error)
+            return Meaning(ErrorKind.INVALID, str(error))
         if isinstance(error, self._refused) or getattr(error, "response", None) is not None:
-            if self._last.names_a_folder():
-                return ErrorKind.CONFLICT, f"{status}: it is a folder"
             kind = ErrorKind.INVALID if self._last.moved_on_the_same_host() else kind_of_status(status, _STATUS_KINDS)
-            return kind, words
+            if self._last.names_a_folder():
+                kind, words = ErrorKind.CONFLICT, f"{status}: it is a folder"
+            return Meaning(kind, words, self._last.retry_after_s())
         if isinstance(error, self._failed):
-            return ErrorKind.NETWORK, str(error) or type(error).__name__
-        if status:  # an answer, but neither the library nor this file can read it
-            return ErrorKind.SERVER, "the answer cannot be read"
-        raise error
+            return network_failure(error)
+        # An answer, but neither the library nor this file can read it.
+        return UNREADABLE if status else None
 
-    def _send(self, method: str, verb: str, path: str, *, is_folder: bool, headers: Mapping[str, str]) -> Any:
+    def _send_request(self, method: str, verb: str, path: str, *, is_folder: bool, headers: Mapping[str, str]) -> Any:
         """Send one request about a path, which is named as a folder or as a file."""
-        remote = self._remote(verb, path)
-        with self._calling(verb, path):
+        remote = self._remote_path(verb, path)
+        with self._cloud_errors(verb, path):
             return self._client.request(method, remote, add_trailing_slash=is_folder and remote != "/", headers=headers)
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def _found(self, verb: str, path: str, depth: int, *, is_folder: bool) -> list[Entry]:
-        """Return what a path is, and at depth 1 what is directly below it."""
+    def _find_entries(self, verb: str, path: str, depth: int, *, is_folder: bool) -> list[Entry]:
+        """Return the entry of a path, and at depth 1 those of what is directly below it."""
         from webdav4.multistatus import parse_multistatus_response
 
-        answer = self._send("PROPFIND", verb, path, is_folder=is_folder, headers={"Depth": str(depth)})
-        with self._calling(verb, path, is_new=False):
-            return [self._entry(each) for each in parse_multistatus_response(answer).responses.values()]
+        answer = self._send_request("PROPFIND", verb, path, is_folder=is_folder, headers={"Depth": str(depth)})
+        with self._cloud_errors(verb, path, is_new=False):
+            return [self._entry_of_answer(row) for row in parse_multistatus_response(answer).responses.values()]
 
-    def _entry(self, answer: Any) -> Entry:
+    def _entry_of_answer(self, answer: Any) -> Entry:
         on_server = str(answer.path).rstrip("/")
         if f"{on_server}/"[: len(self._base) + 1] != f"{self._base}/":
             raise ValueError(f"{on_server} is not below {self._base}")
@@ -283,23 +252,23 @@ class WebdavDriver:
             return Entry(path, is_folder=True)
         return Entry(path, size_bytes=int(answer.properties.content_length))
 
-    def _one(self, verb: str, path: str) -> Entry:
-        """Return what a path is. It is named as a file, unless it is the root or the server wants a folder's name."""
+    def _find_entry(self, verb: str, path: str) -> Entry:
+        """Return the entry of a path, named as a file unless it is the root or the server wants a folder's name."""
         is_root = not path.strip("/")
         try:
-            found = self._found(verb, path, 0, is_folder=is_root)
+            entries = self._find_entries(verb, path, 0, is_folder=is_root)
         except CloudError:
             if is_root or not self._last.names_a_folder():
                 raise
-            found = self._found(verb, path, 0, is_folder=True)
-        if not found:
+            entries = self._find_entries(verb, path, 0, is_folder=True)
+        if not entries:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer says nothing of it")
-        return found[0]
+        return entries[0]
 
     def _is_folder(self, verb: str, path: str) -> bool | None:
-        """Return whether a path is a folder or a file; None if it is neither, or nobody can say."""
+        """Return True for a folder, False for a file, and None if the path is neither or nothing is known about it."""
         try:
-            return self._one(verb, path).is_folder
+            return self._find_entry(verb, path).is_folder
         except CloudError:
             return None
 
@@ -313,28 +282,28 @@ class WebdavDriver:
             self._folders.discard(parent)  # somebody else may have removed it
         return status in _UNCLEAR or (status == _BROKEN and is_new) or self._last.names_a_folder()
 
-    def _may_lack(self, verb: str, parent: str) -> bool:
+    def _may_lack_folder(self, verb: str, parent: str) -> bool:
         """Return whether the last refusal, an unclear one, may mean that the folder above has to be made.
 
         The folder that the spec names is not made, since a mistyped one would stay for good: NOT_FOUND.
         """
         is_usual = self._last.refusal()[0] in _NO_PARENT
         if not parent and is_usual:
-            self._one(verb, "/")
+            self._find_entry(verb, "/")
         return bool(parent) and (is_usual or parent not in self._folders)
 
-    def _make(self, verb: str, path: str) -> None:
+    def _make_folder(self, verb: str, path: str) -> None:
         """Create a folder and those above it, trying the innermost first, since the others usually exist."""
-        remote, parent = self._remote(verb, path), path.rstrip("/").rpartition("/")[0]
+        remote, parent = self._remote_path(verb, path), path.rstrip("/").rpartition("/")[0]
         for has_parent in (not parent, True):
             try:
-                with self._calling(verb, path):
+                with self._cloud_errors(verb, path):
                     self._client.mkdir(remote)
                 break
             except CloudError as refusal:
                 if not self._is_unclear(parent):
                     raise
-                lacks_parent = self._may_lack(verb, parent) and not has_parent
+                lacks_parent = self._may_lack_folder(verb, parent) and not has_parent
                 is_folder = (
                     None if lacks_parent and self._last.refusal()[0] in _NO_PARENT else self._is_folder(verb, path)
                 )
@@ -345,33 +314,33 @@ class WebdavDriver:
                     raise CloudError(ErrorKind.CONFLICT, verb, path, detail=detail) from refusal
                 if not lacks_parent:
                     raise
-            self._make(verb, parent)
+            self._make_folder(verb, parent)
         self._folders.add(path.rstrip("/"))
 
-    def _placed(self, verb: str, path: str, act: Callable[[], object]) -> None:
-        """Do something that may need the folder above ``path``; if that is missing, create it and repeat."""
+    def _with_folder(self, verb: str, path: str, act: Callable[[], object]) -> None:
+        """Do something that may need the folder above ``path``. If that is missing, create it and repeat."""
         parent = path.rpartition("/")[0]
         try:
             act()
         except CloudError:
-            if not self._is_unclear(parent) or not self._may_lack(verb, parent):
+            if not self._is_unclear(parent) or not self._may_lack_folder(verb, parent):
                 raise
-            self._make(verb, parent)
+            self._make_folder(verb, parent)
             act()
         self._folders.add(parent)
 
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Upload with one request; if that is refused because the folder is missing, once more after creating it."""
-        remote, size_bytes = self._remote("put", path), content.size_bytes
+        """Upload with one request. If that is refused because the folder is missing, create it and upload again."""
+        remote, size_bytes = self._remote_path("put", path), content.size_bytes
 
         def upload() -> None:
-            with self._calling("put", path):
+            with self._cloud_errors("put", path):
                 self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=size_bytes)
 
         try:
-            self._placed("put", path, upload)
+            self._with_folder("put", path, upload)
         except CloudError as refusal:
             is_known = refusal.kind is ErrorKind.CONFLICT or self._last.refusal()[0] not in _UNCLEAR
             if is_known or not self._is_folder("put", path):
@@ -380,10 +349,10 @@ class WebdavDriver:
         return Entry(path, size_bytes=size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        """Yield the file's bytes from ``offset``. The request is sent when the first piece is asked for."""
         headers = {"Range": f"bytes={offset}-"} if offset else None
-        remote = self._remote("get", path)
-        with self._calling("get", path):
+        remote = self._remote_path("get", path)
+        with self._cloud_errors("get", path):
             request = self._http.build_request("GET", self._client.join_url(remote), headers=headers)
             response = self._http.send(request, stream=True)
             try:
@@ -398,71 +367,74 @@ class WebdavDriver:
 
     def stat(self, path: str) -> Entry:
         """Return what the server knows about one path."""
-        return self._one("stat", path)
+        return self._find_entry("stat", path)
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, one request for each folder: many servers refuse ``Depth: infinity``."""
-        return walk(folder, self._children)
+        return walk(folder, self._list_children)
 
-    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
+    def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         own = "/" + "/".join(part for part in folder.split("/") if part)
-        return ((entry, entry.path) for entry in self._found("list", folder, 1, is_folder=True) if entry.path != own)
+        return (
+            (entry, entry.path) for entry in self._find_entries("list", folder, 1, is_folder=True) if entry.path != own
+        )
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
-        self._remote("delete", path)
+        self._remote_path("delete", path)
         if not path.strip("/"):
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         try:
-            self._send("DELETE", "delete", path, is_folder=False, headers={})
+            self._send_request("DELETE", "delete", path, is_folder=False, headers={})
         except CloudError as refusal:
             is_clear = refusal.kind is ErrorKind.NOT_FOUND or not self._is_unclear("")
             if is_clear or not self._is_folder("delete", path):
                 raise
-            self._send("DELETE", "delete", path, is_folder=True, headers={})
-        self._folders -= {each for each in self._folders.copy() if f"{each}/".startswith(f"{path.rstrip('/')}/")}
+            self._send_request("DELETE", "delete", path, is_folder=True, headers={})
+        prefix = f"{path.rstrip('/')}/"
+        self._folders -= {folder for folder in self._folders.copy() if f"{folder}/".startswith(prefix)}
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
+        """Create a folder and its parents. No error if it exists."""
         if path.strip("/"):
-            self._make("mkdir", path)
+            self._make_folder("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file or folder; an existing target is a conflict."""
-        return self._transfer("copy", source, target)
+        """Copy a file or folder. An existing target is a conflict."""
+        return self._transfer_item("copy", source, target)
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; an existing target is a conflict."""
-        return self._transfer("move", source, target)
+        """Rename a file or folder. An existing target is a conflict."""
+        return self._transfer_item("move", source, target)
 
-    def _transfer(self, verb: str, source: str, target: str) -> Entry:
-        self._remote(verb, source)
-        new, parent = f"{self._site}{self._remote(verb, target)}", target.rpartition("/")[0]
+    def _transfer_item(self, verb: str, source: str, target: str) -> Entry:
+        self._remote_path(verb, source)
+        new, parent = f"{self.clock_url}{self._remote_path(verb, target)}", target.rpartition("/")[0]
 
         def transfer(*, is_folder: bool) -> None:
             headers = {"Destination": f"{new}/" if is_folder else new, "Overwrite": "F", "Depth": "infinity"}
-            self._send(verb.upper(), verb, source, is_folder=is_folder, headers=headers)
+            self._send_request(verb.upper(), verb, source, is_folder=is_folder, headers=headers)
 
         try:
             transfer(is_folder=False)
         except CloudError:
             if not self._is_unclear(parent):
                 raise
-            lacks_parent = self._may_lack(verb, parent)
-            if self._one(verb, source).is_folder:  # if it does not exist, no folder is left behind
-                self._placed(verb, target, lambda: transfer(is_folder=True))
+            lacks_parent = self._may_lack_folder(verb, parent)
+            if self._find_entry(verb, source).is_folder:  # if it does not exist, no folder is left behind
+                self._with_folder(verb, target, lambda: transfer(is_folder=True))
             elif lacks_parent:
-                self._make(verb, parent)
+                self._make_folder(verb, parent)
                 transfer(is_folder=False)
             else:
                 raise
-        return self._one(verb, target)
+        return self._find_entry(verb, target)
 
 
 def _capabilities_of(spec: ProviderSpec) -> Capabilities:
-    """Return what the driver can do on a server that lacks what the spec's ``lacks`` lists. Raises SpecError."""
+    """Return the capabilities on a server that lacks what the spec's ``lacks`` lists. Raises SpecError."""
     lacks = set(spec.params["lacks"].split(",")) if "lacks" in spec.params else set()
     if unknown := lacks - {"copy", "dotfiles"}:
         raise SpecError(f"provider {spec.text!r}: lacks is a list of copy and dotfiles, not {min(unknown)!r}")
@@ -476,10 +448,9 @@ def _capabilities_of(spec: ProviderSpec) -> Capabilities:
     return replace(capabilities, names=NameRules(dotfiles="dotfiles" not in lacks))
 
 
-def _url_of(spec: ProviderSpec) -> str:
-    tls = spec.params.get("tls", "1")
-    if tls not in {"0", "1"}:
-        raise SpecError(f"provider {spec.text!r}: tls is 0 or 1, not {tls!r}")
+def _server_url(spec: ProviderSpec) -> str:
+    """Return the address of the folder that a spec names. Raises SpecError."""
+    tls = choice_of(spec, "tls", ("0", "1"), "1")
     is_whole = spec.target.startswith(("http://", "https://"))
     if is_whole and "tls" in spec.params:
         raise SpecError(f"provider {spec.text!r}: the URL says already whether it is TLS; leave tls out")

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from urllib.request import Request
 
 from pytest_cloudbench.drivers.base import OAuthLogin
-from pytest_cloudbench.drivers.egress import leaving
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.model import CredentialsError, Endpoint
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import due_ns, now_ns, wait_for
@@ -290,7 +290,7 @@ def _read_tokens(answer: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """Send a form. Returns the status and the answer's JSON object, or {} if it has none. Raises CredentialsError."""
-    opener = leaving(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
+    opener = egress_of(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
     request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
     try:
         try:

@@ -459,7 +459,9 @@ def careless(server: FaultServer) -> Iterator[Client]:
         ("reset", ["Error out: "]),
     ],
 )
-def test_the_matrix_finds_what_is_careless(name: str, found: list[str], server: FaultServer, careless: Client) -> None:
+def test_matrix_finds_faults_of_a_careless_driver(
+    name: str, found: list[str], server: FaultServer, careless: Client
+) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
     server.say(fault.answer)
     problems = [*problems_of(ROWS["dropbox"], fault, careless.begin("put").result(HANG_S), server)]

@@ -229,7 +229,7 @@ def test_runs_that_are_slower_because_threads_waited_for_a_cpu_open_nothing(star
     slower = allowance(starved, 0.02)
     assert slower > 0.75 * log1p(MARGIN)
     for share, is_open in ((starved, False), (0.02, True), (None, True)):
-        drift = SeriesDrift(log1p(MARGIN), usual_starved=0.02)
+        drift = SeriesDrift(log1p(MARGIN))
         for value in noise_of("normal", 0.01, "waits", 30):
             drift.add(value, 0.02)
         for value in noise_of("normal", 0.01, "waits more", 20):

@@ -9,7 +9,14 @@ import pytest
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.judge.gate import Ruling, answer_of, judge
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, capabilities, checks_of, parse_margins
+from pytest_cloudbench.judge.watched import (
+    ACCEPTED,
+    FOLLOWED_ONLY,
+    TIMES_DOUBTED,
+    capabilities,
+    checks_of,
+    parse_margins,
+)
 from pytest_cloudbench.model import UsageError
 
 RUN: dict[str, Any] = {
@@ -107,8 +114,9 @@ def test_only_the_users_bound_or_an_accepted_run_allows_a_loss() -> None:
     for margins, baseline, answer in (
         ({"silent_loss_rate": 0.02}, [RUN] * 20, "met"),
         ({"silent_loss_rate": 0.005}, [RUN] * 20, "broken"),
-        ({}, [now] * 12, "met"),
-        ({}, [RUN | {"silently_lost": 2, "silent_loss_rate": 0.005}] * 12, "broken"),
+        ({}, [now | {ACCEPTED: True}] + [RUN] * 30, "met"),
+        ({}, [RUN | {"silently_lost": 2, "silent_loss_rate": 0.005, ACCEPTED: True}] * 12, "broken"),
+        ({}, [now] * 12, "broken"),
     ):
         rulings = judge(checks_of("t", now, (), baseline, margins))
         assert [each.answer for each in rulings if each.check.metric == "silent_loss_rate"] == [answer], margins

@@ -47,16 +47,17 @@ class _Run:
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
     from pytest_cloudbench.judge.watched import needed_numbers
+    from pytest_cloudbench.results.points import without_copies
 
     index, found = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
-            rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
+            every = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
             found[test] = [
                 _Run(
                     point, point.numbers_for_gate({name: number for name, number in row.items() if number is not None})
                 )
-                for point, row in rows
+                for point, row in without_copies(every)
             ]
     if not found:
         raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))

@@ -11,7 +11,9 @@ import contextlib
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 400
 _MOST_ROWS = 1000
+_CLOCKS_DIFFER_MS = 3_600_000
+"""By no more than this may the clocks of machines that measure differ."""
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -399,15 +403,24 @@ def _rename(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
         raise UsageError(f"{options.new}: this is the name that it had")
+    if both := _runs_with(index, options.old) & _runs_with(index, options.new):
+        run = printable(min(both))
+        raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
     write_rename(index.storage, options.old, options.new)
     tests = "1 test" if count == 1 else f"{count} tests"
     _say([f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"])
     return 0
 
 
+def _runs_with(index: Index, name: str) -> set[str]:
+    """Return the runs that measured a test; the name of a function stands for all its parameters."""
+    tests = [test for test in index.tests() if test == name or test.startswith(f"{name}[")]
+    return {point.run for test in tests for point in index.series(test, "ops")}
+
+
 def _accept(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
-    from pytest_cloudbench.results.acceptance import Accepted, withdraw_acceptances, write_acceptance
+    from pytest_cloudbench.results.acceptance import Accepted, former_names, withdraw_acceptances, write_acceptance
 
     index = open_index(options)
     run = index.find(options.name)
@@ -419,15 +432,28 @@ def _accept(options: argparse.Namespace) -> int:
             raise UsageError(f"{run.place}: was not accepted{f' for {options.test}' if options.test else ''}")
         _say([f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {again}"])
         return 0
-    if not tests and not options.yes and sys.stdin.isatty() and not _agrees(run.place, len(index.tests())):
+    measured = {entry.fullname for entry in index.brief_entries(run.place)}
+    measured |= {former for name, names in former_names(index.storage).items() if name in measured for former in names}
+    is_whole = not tests
+    if is_whole and not measured.issuperset(index.tests()):  # of the others, this run says nothing
+        tests = sorted(measured)
+    count = len(tests or index.tests())
+    if is_whole and not options.yes and sys.stdin.isatty() and not _agrees(run.place, count):
         _say(["nothing is changed; --test TEST accepts some of them"])
         return 1
     for test, outcome in index.not_passed(run.place, tests):
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
-    until_ms = max(each.time_ms for each in index.runs())
+    now_ms = time.time_ns() // 1_000_000
+    if run.time_ms > now_ms + _CLOCKS_DIFFER_MS:
+        when = datetime.fromtimestamp(run.time_ms / 1e3, UTC).isoformat(" ", "minutes")
+        raise ResultsError(
+            f"{run.place}: began {when}, which is yet to come: later runs would be of before it, and no baseline"
+        )
+    # A run of a clock that was ahead must not pardon what the gate breaks from now on.
+    until_ms = max(each.time_ms for each in index.runs() if each.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
-    what = f"{len(tests)} of its tests" if options.test else "all tests"
+    what = f"{len(tests)} of its tests" if options.test else f"its {len(tests)} tests" if tests else "all tests"
     _say([f"baselines of {what} begin with {printable(run.place)}; to undo it: {again} --undo"])
     return 0
 

@@ -33,6 +33,7 @@ _YES_RUNS = 3
 _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
 _MOST_DISPERSED = 3.0
+_NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -82,7 +83,7 @@ class Check:
         since: the first run after the last lasting improvement, with which the baseline begins; empty if there is none.
         improved: how much better that was, a share (-0.3).
         is_before: the baseline is of before that improvement, because there are too few runs since.
-        bound: of a fact, the share that the user allows; None: it must not happen.
+        bound: of a fact, the share that the user allows, by a margin or by accepting a run that had it.
         drift: its runs since the last accepted state, all but this one; None if they are not followed.
     """
 
@@ -100,7 +101,7 @@ class Check:
     since: str = ""
     improved: float | None = None
     is_before: bool = False
-    bound: float | None = None
+    bound: float = 0.0
     drift: SeriesDrift | None = field(default=None, compare=False)
 
 
@@ -156,20 +157,18 @@ def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
 
 def is_suspect(check: Check) -> bool:
     """Return whether this run looks worse than it should, so that it should be measured again."""
-    if check.why or check.now.value is None:
-        return False
-    if check.kind == "fact":
+    if check.kind == "fact":  # whatever is doubted, it has happened
         return _happened(check, check.now)
-    if _too_few(check):
+    if check.why or check.now.value is None or _too_few(check):
         return False
     if check.kind == "level":
         level = _level_of(check)
         return level is not None and (level.is_bad(check.now) or _is_adrift(check))
     if check.kind == "rate":
         rates, now = _rates_of(check), _count_of(check.now)
-        return rates.change([now]) > 0 and rates.p_value([now]) < _SUSPECT_RATE
+        return (rates.change([now]) > 0 and rates.p_value([now]) < _SUSPECT_RATE) or _is_adrift(check)
     if check.kind == "exact":
-        return _exceeds(check, check.now.value)
+        return _exceeds(check, check.now.value) or _is_adrift(check)
     return all(reading.value == 1 for reading in check.baseline) and check.now.value == 0
 
 
@@ -287,12 +286,12 @@ def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
 
 
 def _ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
-    if why := check.why or ("" if check.kind == "fact" else _too_few(check)):
-        return Ruling(check, "inconclusive", why=why)
-    if check.now.value is None:
-        return Ruling(check, "inconclusive", why="" if check.kind == "yes" else "this run has no value")
     if check.kind == "fact":
         return _fact_ruling(check)
+    if why := check.why or _too_few(check):
+        return Ruling(check, "inconclusive", why=why)
+    if check.now.value is None:
+        return Ruling(check, "inconclusive", why="" if check.kind == "yes" else _NO_VALUE)
     if check.kind == "rate":
         return _rate_ruling(check, tests, is_significant)
     if check.kind == "exact":
@@ -328,7 +327,7 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     if is_significant and value - noise.middle >= log1p(check.margin) / 2:
         return replace(ruling, answer="broken", course=course, is_significant=True)
     if course is not None:
-        return replace(ruling, answer="broken" if course.is_worse else "inconclusive", course=course)
+        return _open_ruling(ruling, course)
     if raw - noise.middle + noise.reach(_CONFIDENCE) >= log1p(check.margin):
         return replace(ruling, why=_not_seen(check, ruling.detects, tests))
     if check.is_before:
@@ -336,13 +335,28 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     return replace(ruling, answer="met")
 
 
+def _open_ruling(ruling: Ruling, course: DriftState) -> Ruling:
+    """Return the ruling on a metric with an open regression: it is never met."""
+    return replace(ruling, answer="broken" if course.is_worse else "inconclusive", course=course)
+
+
 def _course_of(check: Check, reading: Reading) -> DriftState | None:
     """Return how the runs since the last accepted state stand, if that is an open regression."""
-    level = _level_of(check)
-    if check.drift is None or level is None:
+    value = followed_value(check.kind, reading.value, higher=check.higher)
+    if check.drift is None or value is None:
         return None
-    course = check.drift.after(level.log(reading.value), reading.starved)
+    course = check.drift.after(value, reading.starved)
     return course if course.is_open else None
+
+
+def followed_value(kind: Kind, value: float | None, *, higher: bool) -> float | None:
+    """Return what is followed of a run for what adds up: a rate itself, a logarithm of others; None if there is none.
+
+    Larger is worse.
+    """
+    if kind == "rate" or value is None:
+        return value
+    return (-1.0 if higher else 1.0) * log(value) if value > 0 else None
 
 
 def _is_adrift(check: Check) -> bool:
@@ -363,14 +377,18 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     ruling = Ruling(
         check, "inconclusive", change, low, high, _detected_rise(rates, check.now.of, tests), left_out=left_out
     )
+    course = _course_of(check, check.now)
     if rates.dispersion > _MOST_DISPERSED * check.clump:
-        return replace(ruling, why=f"runs differ {rates.dispersion:.0f} times as much as independent operations would")
+        why = f"runs differ {rates.dispersion:.0f} times as much as independent operations would"
+        return replace(ruling, why=why) if course is None else _open_ruling(ruling, course)
     came_again = bool(again) and rates.p_value(again) < ALPHA
     if is_suspect(check) and again and not came_again:
         ruling = replace(ruling, first=rates.change([now]), is_quarantined=True)
     least = min(check.margin / 2, LEAST_POINTS * check.clump) if came_again else check.margin
     if is_significant and change >= least and (came_again or check.decides):
-        return replace(ruling, answer="broken")
+        return replace(ruling, answer="broken", course=course, is_significant=True)
+    if course is not None:
+        return _open_ruling(ruling, course)
     if needs_again(check):
         why = f"a suspect, measured again {len(again)} of {AGAIN} times"
         return replace(ruling, check=replace(check, decides=True), why=why)
@@ -380,14 +398,17 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
 
 
 def _fact_ruling(check: Check) -> Ruling:
-    """It must not happen, and once is enough."""
-    share = check.now.value or 0.0
-    ruling = Ruling(check, "met", share, value=share)
-    if not _happened(check, check.now):
-        return ruling
+    """It must not happen, in the run or when that is measured again, and once is enough. No doubt undoes it."""
     again = _with_values(check.again)
     count = sum(_happened(check, reading) for reading in again)
-    return replace(ruling, answer="broken", why=_repeated(count, len(again)))
+    if _happened(check, check.now):
+        return Ruling(check, "broken", check.now.value, value=check.now.value, why=_repeated(count, len(again)))
+    if not count:
+        why = check.why or (_NO_VALUE if check.now.value is None else "")
+        return Ruling(check, "inconclusive" if why else "met", check.now.value, value=check.now.value, why=why)
+    worst = max(again, key=lambda reading: reading.value or 0.0)
+    why = f"not in the run, but in {count} of {len(again)} {_repetitions(len(again))}: intermittent"
+    return Ruling(replace(check, now=worst), "broken", worst.value, value=worst.value, why=why)
 
 
 def _exact_ruling(check: Check) -> Ruling:
@@ -399,13 +420,22 @@ def _exact_ruling(check: Check) -> Ruling:
     change = value / former - 1 if former else (inf if value else 0.0)
     ruling = Ruling(check, "met", change, change, change, LEAST_SPREAD, value=value)
     if not _exceeds(check, value):
+        if risen := [reading for reading in again if _is_usual(check, reading) and _exceeds(check, reading.value or 0)]:
+            why = f"not in the run, but in {len(risen)} of {len(again)} {_repetitions(len(again))}: intermittent"
+            return replace(ruling, answer="broken", why=why)
+        if course := _course_of(check, now):
+            return _open_ruling(ruling, course)
         return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
-    usual = [reading.usual for reading in check.baseline if reading.usual is not None]
-    is_usual = now.usual is not None and bool(usual) and now.usual > max(usual)
     count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
-    if is_usual or count or _exceeds(check, fmean(values)):
+    if _is_usual(check, now) or count or _exceeds(check, fmean(values)):
         return replace(ruling, answer="broken", why=_repeated(count, len(again)))
     return replace(ruling, first=change, change=fmean(values) / former - 1 if former else None, is_quarantined=True)
+
+
+def _is_usual(check: Check, reading: Reading) -> bool:
+    """Return whether most operations of a run had more than those of any run of the baseline."""
+    usual = [former.usual for former in check.baseline if former.usual is not None]
+    return reading.usual is not None and bool(usual) and reading.usual > max(usual)
 
 
 def _capability_ruling(check: Check, value: float) -> Ruling:
@@ -418,8 +448,12 @@ def _repeated(count: int, repetitions: int) -> str:
     """How often something came again, in words."""
     if not repetitions:
         return "it was not measured again"
-    noun = "repetition" if repetitions == 1 else "repetitions"
+    noun = _repetitions(repetitions)
     return f"in {count} of {repetitions} {noun}, too" if count else f"not in {repetitions} {noun}: intermittent"
+
+
+def _repetitions(count: int) -> str:
+    return "repetition" if count == 1 else "repetitions"
 
 
 def _not_seen(check: Check, detects: float | None, tests: int) -> str:
@@ -472,11 +506,8 @@ def _exceeds(check: Check, value: float) -> bool:
 
 
 def _happened(check: Check, reading: Reading) -> bool:
-    """Return whether a run had what must not happen: more of it than the user, or the accepted state, allows."""
-    if check.bound is not None:
-        return (reading.value or 0.0) > check.bound
-    accepted = max((former.value or 0.0 for former in check.baseline), default=0.0)
-    return (reading.value or 0.0) > accepted
+    """Return whether a run had what must not happen: more of it than the user allows."""
+    return (reading.value or 0.0) > check.bound
 
 
 def _change(check: Check) -> float | None:

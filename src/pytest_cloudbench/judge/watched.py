@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log, log1p
-from statistics import median
+from math import log1p
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
-from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading
+from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, followed_value
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
@@ -95,6 +94,8 @@ _LOOKED_AT = 3
 """How many times as many runs as a baseline has are searched for a lasting improvement."""
 TIMES_DOUBTED = "times_doubted"
 """Among the numbers of a run whose times cannot be believed. Its counts can."""
+ACCEPTED = "accepted"
+"""Among the numbers of a run that the user has accepted as the new baseline."""
 FOLLOWED_ONLY = "followed_only"
 """Among the numbers of a run that is no baseline, but belongs to a rise that adds up: why (``baseline.FOLLOWED``)."""
 _TIME_UNITS = frozenset({"s", "bytes/s", "1/s", "bit/s"})
@@ -115,6 +116,13 @@ def needed_numbers() -> frozenset[str]:
     """Return the names of all numbers of an entry that a check may need."""
     capable = (f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes")
     return frozenset({*METRICS, *capable, *_MORE})
+
+
+def facts_of(numbers: Numbers) -> dict[str, Any]:
+    """Return the numbers of a run that say what has happened, which no doubt undoes."""
+    names = {name for name in METRICS if name in _FACTS or METRICS[name].gated == "fact"}
+    names |= {number for name in _FACTS for number in (_OF_RUNS[name].count, _OF_RUNS[name].of)}
+    return {name: numbers[name] for name in sorted(names) if numbers.get(name) is not None}
 
 
 def capabilities(metrics: Numbers) -> dict[str, Any]:
@@ -164,7 +172,7 @@ class Former:
     def __init__(self, runs: Sequence[Numbers], end: int | None = None) -> None:
         self._runs, self._end = runs, len(runs) if end is None else end
         self._columns: dict[tuple[str, _Watched], list[Reading]] = {}
-        self._drifts: dict[tuple[str, int], SeriesDrift] = {}
+        self._drifts: dict[str, SeriesDrift] = {}
 
     def before(self, end: int) -> Former:
         """Return the runs before a place; what was read of them is shared."""
@@ -178,26 +186,35 @@ class Former:
             reading for reading in self._all(metric, watched) if reading.value is not None and not reading.is_barred
         ]
 
-    def drift(
-        self, metric: str, watched: _Watched, margin: float, since: Reading | None, *, higher: bool
-    ) -> SeriesDrift | None:
-        """Return a metric's course from a run on, or from the first one; None if it is not followed."""
-        if watched.kind != "level":
+    def is_usually_known(self, metric: str, watched: _Watched) -> bool:
+        """Return whether most of the last runs say something of a metric."""
+        last = self._all(metric, watched)[-MOST_RUNS:]
+        return sum(reading.value is not None for reading in last) > len(last) / 2
+
+    def accepted_share(self, metric: str, watched: _Watched) -> float:
+        """Return how much of what must not happen the user has accepted."""
+        accepted = [run.get(ACCEPTED) for run in self._runs[: self._end]]
+        readings = zip(self._all(metric, watched), accepted, strict=True)
+        return max((reading.value or 0.0 for reading, is_accepted in readings if is_accepted), default=0.0)
+
+    def drift(self, metric: str, watched: _Watched, margin: float, *, higher: bool) -> SeriesDrift | None:
+        """Return a metric's course since the last accepted state; None if it is not followed."""
+        is_rate = watched.kind == "rate"
+        if watched.kind not in ("level", "exact") and not (is_rate and watched.decides):
             return None
-        readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
-        first = next((index for index, reading in enumerate(readings) if reading is since), 0)
-        followed = _without_early_barred(readings[first:])
-        anchor = followed[:ANCHOR_RUNS]
-        if len(anchor) < ANCHOR_RUNS:
+        readings = [
+            (reading, value)
+            for reading in self._all(metric, watched)
+            if (value := followed_value(watched.kind, reading.value, higher=higher)) is not None
+        ]
+        followed = _without_early_barred(readings)
+        if len(followed) < ANCHOR_RUNS:
             return None
-        shares = [reading.starved for reading in anchor if reading.starved is not None]
-        usual = median(shares) if len(shares) == len(anchor) else None
-        drift = self._drifts.get((metric, first))
+        drift = self._drifts.get(metric)
         if drift is None or len(drift) > len(followed):  # fewer runs than it was asked about before
-            drift = self._drifts[metric, first] = SeriesDrift(log1p(margin), usual)
-        sign = -1.0 if higher else 1.0
-        for reading in followed[len(drift) :]:
-            drift.add(sign * log(reading.value or 1.0), reading.starved, reading.run, was_broken=reading.was_broken)
+            drift = self._drifts[metric] = SeriesDrift(margin if is_rate else log1p(margin), is_rate=is_rate)
+        for reading, value in followed[len(drift) :]:
+            drift.add(value, reading.starved, reading.run, was_broken=reading.was_broken)
         return drift.now()
 
     def _all(self, metric: str, watched: _Watched) -> list[Reading]:
@@ -228,7 +245,7 @@ def checks_of(
         why_times: why none of its times can be judged, or an empty text.
     """
     checks, former = [], baseline if isinstance(baseline, Former) else Former(baseline)
-    for metric, watched in _watched_in(info, columns, margins).items():
+    for metric, watched in _watched_in(info, columns, margins, former).items():
         margin = _margin_of(metric, watched, margins)
         if margin is None:
             continue
@@ -247,8 +264,8 @@ def checks_of(
             tuple(_reading(metric, watched, numbers) for numbers in again), reason,
             decides=watched.decides, clump=watched.clump, higher=higher,
             since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
-            bound=margins.get(metric) if watched.kind == "fact" else None,
-            drift=former.drift(metric, watched, margin, since, higher=higher),
+            bound=_allowed_share(metric, watched, margins, former),
+            drift=former.drift(metric, watched, margin, higher=higher),
         )  # fmt: skip
         if watched.handshakes:
             check = _without_handshakes(check, info, again, former)
@@ -256,9 +273,17 @@ def checks_of(
     return checks
 
 
-def _without_early_barred(readings: Sequence[Reading]) -> Sequence[Reading]:
+def _allowed_share(metric: str, watched: _Watched, margins: Margins, former: Former) -> float:
+    """Return how much of what must not happen is allowed, by the user's bound or by an accepted run."""
+    if watched.kind != "fact":
+        return 0.0
+    bound = margins.get(metric)
+    return former.accepted_share(metric, watched) if bound is None else bound
+
+
+def _without_early_barred(readings: Sequence[tuple[Reading, float]]) -> Sequence[tuple[Reading, float]]:
     """Return a course whose first runs are all good ones: others before these are complete are left out."""
-    good = [index for index, reading in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
+    good = [index for index, (reading, _) in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
     return [readings[index] for index in good] + list(readings[good[-1] + 1 :] if len(good) == ANCHOR_RUNS else ())
 
 
@@ -297,28 +322,40 @@ def _settled(check: Check) -> Check:
     return replace(check, kind="level", decides=False)
 
 
-def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict[str, _Watched]:
-    """Which metrics of this entry are watched: the table's, a conclusion's own, and those that the user names."""
-    is_run = "quiet_ops" in info
-    found = {name: each for name, each in _OF_RUNS.items() if is_run and info.get(name) is not None}
-    if not is_run:
-        for name in info:
-            if name not in METRICS:
-                continue
-            if _is_capability(name):
-                found[name] = _Watched("yes")
-            elif (name in _EXACT or METRICS[name].gated == "exact") and info[name] is not None:
-                found[name] = _OF_RUNS.get(name) or _Watched("exact")
-            elif (name in _FACTS or METRICS[name].gated == "fact") and info[name] is not None:
-                found[name] = _Watched("fact")
-            elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
-                beside = "reference_cpu_s" if METRICS[name].unit == "s" else ""  # a client's times are this machine's
-                margin, is_time = 0.25 if name.endswith("_p99") else 0.10, METRICS[name].unit in _TIME_UNITS
-                found[name] = _Watched("level", margin, beside=beside, is_time=is_time)
+def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins, former: Former) -> dict[str, _Watched]:
+    """Return the metrics of an entry that are watched: the table's, a conclusion's own, and those that the user names.
+
+    They have a value, or most former runs had one: a run that does not say what others said is not as good as they.
+    """
+    if "quiet_ops" in info:
+        names = dict(_OF_RUNS)
+    else:
+        own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
+        names = {name: watched for name, watched in own.items() if watched is not None}
     for name in margins:
-        if name in info and name in METRICS and name not in found and METRICS[name].unit in _LEVEL_UNITS:
-            found[name] = _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS)
-    return found
+        if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS:
+            names[name] = _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS)
+    return {
+        name: watched for name, watched in names.items()
+        if info.get(name) is not None or watched.kind == "yes" or name in margins
+        or (watched.decides and former.is_usually_known(name, watched))
+    }  # fmt: skip
+
+
+def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
+    """Return how a metric of a conclusion is judged; None if it is not."""
+    metric = METRICS[name]
+    if _is_capability(name):
+        return _Watched("yes")
+    if name in _EXACT or metric.gated == "exact":
+        return _OF_RUNS.get(name) or _Watched("exact")
+    if name in _FACTS or metric.gated == "fact":
+        return _Watched("fact")
+    if not is_column or metric.unit not in _LEVEL_UNITS:
+        return None
+    beside = "reference_cpu_s" if metric.unit == "s" else ""  # a client's times are this machine's
+    is_time = metric.unit in _TIME_UNITS
+    return _Watched("level", 0.25 if name.endswith("_p99") else 0.10, beside=beside, is_time=is_time)
 
 
 def _margin_of(metric: str, watched: _Watched, margins: Margins) -> float | None:

@@ -273,7 +273,7 @@ class Index:
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit_reason({metric: value}, metric, higher)
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _decode_json(fingerprint[row]),
-                               fit or newer, bool(newer), self._row_faults[row]))  # fmt: skip
+                               fit or newer, bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip
         return points
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -365,12 +365,13 @@ class Index:
         if not self._row_faults:
             conditions = zip(*map(self._column, _CONDITION_COLUMNS), strict=True)
             self._row_faults = [_find_faults(*row_conditions) for row_conditions in conditions]
-        time_ms = self._column("time_ms")[row]
-        is_accepted = any(
-            row_conditions.time_ms <= time_ms <= row_conditions.until_ms for row_conditions in self._acceptances_of(row)
-        )
-        pardoned = (ONLY_AT_GATE, WAS_OUTLIER) if is_accepted else ()
+        pardoned = (ONLY_AT_GATE, WAS_OUTLIER) if self._is_accepted(row) else ()
         return next((fault for fault in self._row_faults[row] if fault not in pardoned), "")
+
+    def _is_accepted(self, row: int) -> bool:
+        """Return whether an entry was there when its run, or an earlier one, was accepted as the new baseline."""
+        time_ms = self._column("time_ms")[row]
+        return any(acceptance.time_ms <= time_ms <= acceptance.until_ms for acceptance in self._acceptances_of(row))
 
     def _explain_superseded(self, row: int) -> str:
         """Return the reason if a run is too old because the user accepted a later one as the new baseline."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import COMPARABLE, FOLLOWED, HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
+from pytest_cloudbench.judge.watched import ACCEPTED, FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
 
 
 def run_name(place: str) -> str:
     """Return the name of a run for its ``place``."""
     return place.rpartition("/")[2].removesuffix(".json")
+
+
+def without_copies(runs: Iterable[tuple[Point, Numbers]]) -> list[tuple[Point, Numbers]]:
+    """Return runs of a test, each once. A folder that was copied into another one holds them twice."""
+    once: dict[tuple[Any, ...], tuple[Point, Numbers]] = {}
+    for point, numbers in runs:
+        once.setdefault((point.time_ms, *sorted(numbers.items(), key=itemgetter(0))), (point, numbers))
+    return list(once.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Point:
         fit: why the entry may not be a baseline, or empty if it may. In that case ``value`` is a number.
         is_superseded: whether it may not be a baseline only because a later run was accepted as the new one.
         faults: all objections to it, whatever the metric, as in ``baseline.baseline_faults``.
+        is_accepted: whether it was there when it, or an earlier run, was accepted as the new baseline.
     """
 
     run: str
@@ -39,6 +49,7 @@ class Point:
     fit: str
     is_superseded: bool = False
     faults: tuple[str, ...] = ()
+    is_accepted: bool = False
 
     @property
     def name(self) -> str:
@@ -62,7 +73,8 @@ class Point:
     def numbers_for_gate(self, numbers: Numbers) -> Numbers:
         """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""
         followed = self.fit if self.fit in FOLLOWED else ""
-        return {**numbers, "run": self.name, FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times}
+        restrictions = {FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times, ACCEPTED: self.is_accepted}
+        return {**numbers, "run": self.name, **restrictions}
 
     @property
     def counts(self) -> bool:

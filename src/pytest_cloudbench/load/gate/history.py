@@ -19,7 +19,7 @@ from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
-from pytest_cloudbench.results.points import Point
+from pytest_cloudbench.results.points import Point, without_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class GateHistory:
 
     def former_runs(self, fullname: str, info: Mapping[str, Any]) -> FormerRuns:
         """Return the stored runs with which an entry can be compared."""
-        runs: list[tuple[Point, dict[str, Any]]] = []
+        runs: list[tuple[Point, Numbers]] = []
         for name in (fullname, *self._former_names(fullname)):
             points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
             runs += zip(points, numbers, strict=True)
@@ -68,7 +68,7 @@ class GateHistory:
         usable: list[Numbers] = []
         reasons: list[str] = []
         commit = ""
-        for point, numbers_of in runs:
+        for point, numbers_of in without_copies(runs):
             if reason := self._reason_against(point, info):
                 reasons.append(reason)
                 continue
@@ -91,12 +91,27 @@ class GateHistory:
         reason = "" if point.is_comparable else point.fit
         if reason := reason or describe_differences(point.fingerprint, info):
             return reason
+        return "" if self._is_before(point) else "were of commits that this work does not build on"
+
+    def _is_before(self, point: Point) -> bool:
+        """Return whether this work builds on the commit of a run, as far as is known."""
         if not point.commit or not self.commits.base:
-            return ""
+            return True
         is_before = self.commits.is_before(point.commit)
         if is_before is None:  # a shallow clone knows few commits
-            is_before = not point.branch or point.branch == self.commits.branch
-        return "" if is_before else "were of commits that this work does not build on"
+            return not point.branch or point.branch == self.commits.branch
+        return is_before
+
+    def last_runs(self, collected: Collection[str]) -> dict[str, Point]:
+        """Return the last run of each stored test that still exists, of the runs on whose commits this work builds."""
+        last: dict[str, Point] = {}
+        for name in self._index.tests():
+            if not self._still_exists(name, collected):
+                continue
+            points = (point for point in reversed(self._index.series(name, "ops")) if self._is_before(point))
+            if (point := next(points, None)) is not None:
+                last[name] = point
+        return last
 
     def offer_renamed(self, fullname: str, info: Mapping[str, Any], collected: Collection[str]) -> str:
         """Return a line that offers the runs of another test to one that has none, because it may have been renamed.
@@ -123,7 +138,7 @@ class GateHistory:
     def _still_exists(self, name: str, collected: Collection[str]) -> bool:
         """Return whether a test still exists, in this session or in its file, which may not have been selected."""
         test = name.partition("[")[0]
-        if any(_is_same_test(nodeid.partition("[")[0], test) for nodeid in collected):
+        if any(is_same_test(nodeid.partition("[")[0], test) for nodeid in collected):
             return True
         file, *parts = test.split("::")
         try:
@@ -133,6 +148,6 @@ class GateHistory:
         return all(re.search(rf"\b{re.escape(part)}\b", text) for part in parts)
 
 
-def _is_same_test(nodeid: str, test: str) -> bool:
+def is_same_test(nodeid: str, test: str) -> bool:
     """Return whether a node id and a stored test are the same. Their paths may differ in length (``stored_nodeid``)."""
     return f"/{nodeid}".endswith(f"/{test}") or f"/{test}".endswith(f"/{nodeid}")

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_cloudbench.fleet.messages import ItemEnded, WhatToLog
 from pytest_cloudbench.fleet.protocol import change_outcome
-from pytest_cloudbench.judge.baseline import is_about_times
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_about_times
 from pytest_cloudbench.judge.gate import (
     AGAIN,
     Answer,
@@ -30,8 +30,8 @@ from pytest_cloudbench.judge.gate import (
     needs_again,
     suspicion,
 )
-from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, needed_numbers
-from pytest_cloudbench.load.gate.history import GateHistory
+from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, facts_of, needed_numbers
+from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
 from pytest_cloudbench.load.gate.settings import GateSettings
 from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
@@ -39,6 +39,7 @@ from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 
+_MOST_NAMES = 5
 INCONCLUSIVE = 6
 """The exit status of a strict session whose only failures are tests that could not be judged. pytest's own end at 5."""
 
@@ -57,7 +58,8 @@ class GatedEntry:
         offer: a line that offers the runs of another test, if it has none.
         again: numbers of the repetitions that count.
         left_out: the doubts of the repetitions that do not count, each a text.
-        is_over: True if its test did not pass, so that there is nothing to judge.
+        is_over: True if its test failed, so that there is nothing to judge.
+        has_skipped: True if its test skipped itself, or failed as expected. Only what is broken changes that.
         rulings, answer: of the last judgement.
     """
 
@@ -76,6 +78,7 @@ class GatedEntry:
     again: list[Numbers] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     is_over: bool = False
+    has_skipped: bool = False
     rulings: list[Ruling] = field(default_factory=list)
     answer: Answer | None = None
 
@@ -154,6 +157,7 @@ class SessionGate:
         self._item_began_s: dict[str, float] = {}
         self._budget_s = self._spent_s = 0.0
         self._unmeasured: set[str] = set()  # suspects for whose repetitions there was no time
+        self._without_entry: set[str] = set()  # tests that passed and measured nothing
 
     def open_history(self) -> Sequence[str]:
         """Open the history of stored runs. Return a line for each file that cannot be read."""
@@ -262,10 +266,9 @@ class SessionGate:
             for entry in self.entries:
                 if entry.fullname != subject.fullname:
                     continue
-                if all(map(is_about_times, doubts)):
-                    entry.again.append(
-                        {name: info.get(name) for name in needed_numbers()} | {TIMES_DOUBTED: bool(doubts)}
-                    )
+                has_counts = all(map(is_about_times, doubts))
+                numbers = {name: info.get(name) for name in needed_numbers()} if has_counts else facts_of(info)
+                entry.again.append(numbers | {TIMES_DOUBTED: bool(doubts)})
                 if doubts:
                     entry.left_out.append("; ".join(doubts))
             return False
@@ -299,16 +302,18 @@ class SessionGate:
         if self._rounds.get(ended.nodeid):
             held = self._held[ended.nodeid]
             self._spent_s += time.monotonic() - self._item_began_s[ended.nodeid]
-            if ended.outcome != "passed" and not held.has_failed:
+            if ended.outcome == "failed" and not held.has_failed:
                 self._held[ended.nodeid] = replace(held, reports=ended.reports, has_failed=True)
             return WhatToLog(is_held=True)
         if compared and ended.outcome == "passed":
             return self._what_to_log(compared)
         if not entries_of_item:
+            if not compared and ended.outcome == "passed":
+                self._without_entry.add(ended.nodeid)
             return WhatToLog()
-        if ended.outcome != "passed":
-            for entry in entries_of_item:
-                entry.is_over = True
+        for entry in entries_of_item:
+            entry.is_over, entry.has_skipped = ended.outcome == "failed", ended.outcome == "skipped"
+        if ended.outcome == "failed":
             return WhatToLog()
         if any(is_suspect(check) for entry in entries_of_item for check in entry.list_checks()):
             now_s = time.monotonic()
@@ -333,6 +338,8 @@ class SessionGate:
             entry.rulings.append(ruling)
         for entry in open_:
             entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
+            if entry.has_skipped and entry.answer != "broken":
+                entry.answer = None
 
     def _what_to_log(self, entries: Sequence[GatedEntry | GatedPairs]) -> WhatToLog:
         answers = [entry.answer for entry in entries]
@@ -359,7 +366,7 @@ class SessionGate:
             return list(entry.lines)
         label = parse_label(entry.nodeid, entry.fullname)
         prefix = f"{label}: gate" if label else "gate"
-        if entry.why:
+        if entry.why and entry.answer != "broken":
             return [f"{prefix} {entry.answer}: {entry.why}"]
         deciding = [ruling for ruling in entry.rulings if ruling.answer == entry.answer]
         if entry.answer == "inconclusive":
@@ -370,6 +377,7 @@ class SessionGate:
         remark = f" ({entry.remark or entry.offer})" if entry.remark or entry.offer else ""
         lines = [f"{prefix} {entry.answer}: {why}{remark}" for why in too_few]
         since = self._suspect_commit_text(entry) if others and entry.answer == "broken" else ""
+        since += f"; {entry.why}" if since and entry.why else ""
         return lines + [
             f"{prefix} {entry.answer}: {ruling_text(ruling)}{since or self._why_unmeasured(entry, ruling)}"
             for ruling in others
@@ -457,6 +465,29 @@ class SessionGate:
                         yield from (f"{'':12} {line}" for line in self.answer_lines(entry))
                     if isinstance(entry, GatedEntry):
                         yield from (f"{'':12} {line}" for ruling in entry.rulings for line in remarks_of(ruling))
+        yield from self._unmeasured_lines()
+
+    def _unmeasured_lines(self) -> Iterator[str]:
+        """Yield a line for tests that should have been measured here, and one for those that were broken before."""
+        last = self._history.last_runs(self.collected) if self._history is not None else {}
+        measured = {entry.fullname for entry in self.entries}
+        empty = [
+            name for name in last
+            if any(is_same_test(nodeid, name.partition("#")[0]) for nodeid in self._without_entry)
+        ]  # fmt: skip
+        broken = [
+            name for name, point in last.items() if ONLY_AT_GATE in point.faults and name not in {*measured, *empty}
+        ]
+        if empty:
+            yield f"nothing was measured by tests that passed, and were measured before: {_join_names(empty)}"
+        if broken:
+            yield f"not measured here, and broken when they last were: {_join_names(broken)}"
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """Return a few names, and how many more there are."""
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def _format_time(seconds: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import expm1, isfinite
 
-from pytest_cloudbench.judge.drift import DriftState
 from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
 
@@ -30,13 +29,13 @@ def ruling_text(ruling: Ruling) -> str:
     elif check.kind == "fact":
         text = change
     elif ruling.course is not None and not ruling.is_significant:
-        text = _course_text(ruling.course)
+        text = _course_text(ruling)
     elif check.kind == "yes" and check.baseline:
         text = _capability_text(ruling)
     elif ruling.change is not None:
         text = f"{change} worse than {runs}" if ruling.change >= 0 else f"better than {runs}, {change}"
         text += f"; {_incident_text(ruling)}" if ruling.first is not None and ruling.answer == "broken" else ""
-        text += f"; {_course_text(ruling.course)}" if ruling.course is not None else ""
+        text += f"; {_course_text(ruling)}" if ruling.course is not None else ""
     return ": ".join(filter(None, (check.metric, text, ruling.why)))
 
 
@@ -73,15 +72,17 @@ def _count_text(ruling: Ruling) -> str:
     return f"{now.count:,} of {now.of:,}" if now.of else f"{now.count:,}"
 
 
-def _course_text(course: DriftState) -> str:
+def _course_text(ruling: Ruling) -> str:
     """Describe an open regression: its change since the accepted state, its slope, and its beginning."""
-    slope = (
-        f"{_signed_text(expm1(course.slope))} % a run ({_signed_text(expm1(course.slope_low))} to "
-        f"{_signed_text(expm1(course.slope_high))} %)"
+    course, unit = ruling.course, _unit_text(ruling)
+    assert course is not None
+    change, slope, low, high = (
+        _signed_text(value if ruling.check.kind == "rate" else expm1(value))
+        for value in (course.change, course.slope, course.slope_low, course.slope_high)
     )
     since = f"since {course.since}" if course.since else "with this run"
-    text = f"an open regression {since}, {_signed_text(expm1(course.change))} % worse than the accepted state"
-    text += f", {slope} over {course.runs} runs"
+    text = f"an open regression {since}, {change} {unit} worse than the accepted state"
+    text += f", {slope} {unit} a run ({low} to {high} {unit}) over {course.runs} runs"
     return text if course.is_worse else f"{text}; the last runs are better, but it is not sure that it is gone"
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from math import exp, sin
 from pathlib import Path
@@ -619,3 +620,29 @@ def test_the_stock_compare_tells_labels_apart_and_ignores_our_files(storage: Pat
         test = name.partition("::")[2]
         assert f"benchmark '{name}': 2 tests" in done.stdout, name
         assert f"{test} (0001_run)" in done.stdout, name
+
+
+def test_accepting_a_run_says_nothing_of_tests_that_it_did_not_measure(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1] * 3)
+    store_broken(storage, 4, 2, 0.2)
+    told = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)
+    store(storage, 9, {"test_it.py::other": told})
+    assert "baselines of its 1 tests begin with " in run("baseline", "accept", "9")[0]
+    fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]
+
+
+def test_a_run_of_a_clock_that_was_ahead_pardons_nothing_and_is_not_accepted(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1] * 3)
+    store(storage, 4, {TEST: info(start_wall_ms=2 * START_MS)})
+    assert "which is yet to come" in run("baseline", "accept", "4", status=1)[1]
+    run("baseline", "accept", "2")
+    now_ms = time.time_ns() // 1_000_000
+    store(storage, 5, {TEST: info(outcome="failed", gate={"answer": "broken"}, start_wall_ms=now_ms)})
+    assert "failed only at the gate" in [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+
+
+def test_tests_that_were_measured_in_one_run_are_not_one_test(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(), "test_it.py::other[x]": info()})
+    for words in ((TEST, "test_it.py::other"), ("test_it.py::other", TEST)):
+        assert "so these are two tests" in run("baseline", "rename", *words, status=4)[1]

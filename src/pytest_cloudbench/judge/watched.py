@@ -332,14 +332,16 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins, former:
     else:
         own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
         names = {name: watched for name, watched in own.items() if watched is not None}
-    for name in margins:
-        if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS:
-            names[name] = _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS)
-    return {
+    named = {
+        name: _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS) for name in margins
+        if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS
+    }  # fmt: skip
+    own_names = {
         name: watched for name, watched in names.items()
-        if info.get(name) is not None or watched.kind == "yes" or name in margins
+        if info.get(name) is not None or watched.kind == "yes"
         or (watched.decides and former.is_usually_known(name, watched))
     }  # fmt: skip
+    return own_names | named
 
 
 def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:

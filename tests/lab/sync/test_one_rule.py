@@ -250,7 +250,7 @@ SHARES = """
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("can_link")
+@pytest.mark.usefixtures("can_link", "can_capture")
 def test_a_file_shares_a_client_until_a_test_wants_its_own(lab: Lab) -> None:
     run = lab.write(SHARES).run("--client", "reference", "-ocloudbench_keep_captures=true")
     assert run.counts() == {"passed": 4}, run.text

@@ -1,4 +1,4 @@
-"""Between the Box SDK and the network: its session, its redirects, its tokens, and the files that it reads.
+"""Between the Box SDK and the network: its session, its redirects and its tokens.
 
 What may live here: parts that the driver gives the SDK, and what they do to each request. No verbs and no paths.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
-from io import BufferedIOBase, BytesIO
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
-from pytest_cloudbench.model import MIB, Content, Endpoint
+from pytest_cloudbench.model import Endpoint
 
 # The SDK's package imports all of its 500 modules; these are the ones that the driver uses.
 _LAZY = ("box", "managers", "parameters", "schemas")
@@ -48,8 +47,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
-# Smaller files are read at once, larger ones while they are sent.
-_AT_ONCE_BYTES = 1 * MIB
 # How often a commit is sent, and the longest wait that a service may ask for.
 _COMMITS, _LONGEST_WAIT_S = 20, 100
 _HOSTS = (".box.com", ".boxcloud.com")
@@ -164,41 +161,3 @@ def commit_retries(sdk: Any) -> Any:
             return wait.isascii() and wait.isdigit() and int(wait) <= _LONGEST_WAIT_S and attempt_number < _COMMITS
 
     return CommitRetries(max_attempts=_COMMITS, max_retries_on_exception=0)
-
-
-def content_stream(content: Content) -> BufferedIOBase:
-    """Return the content as the SDK wants it: a file that it reads while it sends."""
-    if content.size_bytes <= _AT_ONCE_BYTES:
-        return BytesIO(content.read(0, content.size_bytes))
-    return _Reader(content)
-
-
-class _Reader(BufferedIOBase):
-    """Content as a file."""
-
-    def __init__(self, content: Content) -> None:
-        self._content, self._at = content, 0
-
-    def __len__(self) -> int:
-        return self._content.size_bytes
-
-    def seekable(self) -> bool:
-        """Always: any position can be reached."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a position."""
-        self._at = offset + (0, self._at, self._content.size_bytes)[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes."""
-        unread_bytes = self._content.size_bytes - self._at
-        length = unread_bytes if size is None or size < 0 else min(size, unread_bytes)
-        data = self._content.read(self._at, length) if length > 0 else b""
-        self._at += len(data)
-        return data

@@ -36,7 +36,6 @@ from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
     authentication,
     commit_retries,
-    content_stream,
     forget_details,
     load_sdk_names,
     new_network_session,
@@ -51,6 +50,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
+from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver
 from pytest_cloudbench.model import (
     KIB,
@@ -353,9 +353,7 @@ class BoxDriver(SdkDriver):
         with self._cloud_errors("put", path):
             parent = self._sdk.UploadFileAttributesParentField(id=folder_id)
             attributes = self._sdk.UploadFileAttributes(name=name, parent=parent)
-            return _stored_file(
-                path, self._uploads.upload_file(attributes, content_stream(content), file_file_name=name)
-            )
+            return _stored_file(path, self._uploads.upload_file(attributes, as_file(content), file_file_name=name))
 
     def _upload_new_version(
         self, path: str, name: str, content: Content, file_id: str, etag: str | None
@@ -367,7 +365,7 @@ class BoxDriver(SdkDriver):
         with self._cloud_errors("put", path):
             attributes = self._sdk.UploadFileVersionAttributes(name=name)
             answer = self._uploads.upload_file_version(
-                file_id, attributes, content_stream(content), file_file_name=name, if_match=etag
+                file_id, attributes, as_file(content), file_file_name=name, if_match=etag
             )
             return _stored_file(path, answer)
 

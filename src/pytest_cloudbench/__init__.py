@@ -183,7 +183,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.raid.costs import Costs as RaidCosts
     from pytest_cloudbench.raid.driver import RaidDriver
     from pytest_cloudbench.raid.observing import Observer as RaidObserver
-    from pytest_cloudbench.raid.survey import survey as survey_array
+    from pytest_cloudbench.raid.survey import survey_array
     from pytest_cloudbench.results.suite import (
         Answers,
         Curve,
@@ -327,7 +327,7 @@ _NAMES = {
     "pytest_cloudbench.raid.costs": "RaidCosts=Costs",
     "pytest_cloudbench.raid.driver": "RaidDriver",
     "pytest_cloudbench.raid.observing": "RaidObserver=Observer",
-    "pytest_cloudbench.raid.survey": "survey_array=survey",
+    "pytest_cloudbench.raid.survey": "survey_array",
 }
 """The home of each name. A name with an equals sign is called by its second half at home."""
 

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 )
 
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
-from pytest_cloudbench.raid.maintenance import repair
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.maintenance import repair_array
+from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
@@ -75,9 +75,9 @@ class Array(RuleBasedStateMachine):
     def mend(self) -> None:
         """Reading does not need what is lost; a scrub finds what reading did not."""
         assert self.read_all() == self.wanted
-        survey(self.driver.array, deep=True)
-        repair(self.driver.array)
-        assert survey(self.driver.array, deep=True).is_healthy
+        survey_array(self.driver.array, deep=True)
+        repair_array(self.driver.array)
+        assert survey_array(self.driver.array, deep=True).is_healthy
 
     def read_all(self) -> dict[str, bytes]:
         return {entry.path: b"".join(self.driver.get(entry.path)) for entry in self.driver.list("/")}

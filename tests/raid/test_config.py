@@ -119,7 +119,7 @@ def test_what_the_file_says(tmp_path: Path) -> None:
     assert config.load(written(tmp_path)).losses is None
 
 
-@pytest.mark.parametrize("name", config.shipped())
+@pytest.mark.parametrize("name", config.shipped_names())
 def test_a_shipped_array_is_named_as_in_a_spec_or_alone(name: str) -> None:
     assert config.load(f"raid:{name}") == config.load(name)
 
@@ -129,8 +129,8 @@ def test_a_shipped_array_is_named_as_in_a_spec_or_alone(name: str) -> None:
 
 def test_a_key_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "array.key"
-    made = config.master_key(str(path))
-    assert config.master_key(str(path)).fingerprint == made.fingerprint
+    made = config.load_master_key(str(path))
+    assert config.load_master_key(str(path)).fingerprint == made.fingerprint
     assert len(bytes.fromhex(path.read_text())) == 32
     assert sys.platform == "win32" or path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["array.key"]
@@ -139,10 +139,10 @@ def test_a_key_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="modes of files mean nothing here")
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "array.key"
-    config.master_key(str(path))
+    config.load_master_key(str(path))
     path.chmod(0o640)
     with pytest.raises(CredentialsError, match=r"other users may read this key \(mode 0640\): run 'chmod 600"):
-        config.master_key(str(path))
+        config.load_master_key(str(path))
 
 
 def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
     path.touch(0o600)
     path.write_text("secret but short")
     with pytest.raises(CredentialsError, match="expected 64 hexadecimal digits") as caught:
-        config.master_key(str(path))
+        config.load_master_key(str(path))
     assert "secret" not in str(caught.value)
 
 
@@ -202,10 +202,10 @@ def test_a_key_can_be_in_the_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyP
     entries: dict[str, str] = {}
     monkeypatch.setattr("pytest_cloudbench.providers.credentials.ask_keyring", lambda user: (True, entries.get(user)))
     with pytest.raises(CredentialsError, match=r"no such key: run python -c .* \| keyring set \S+ raid\.home"):
-        config.master_key("keyring:home")
+        config.load_master_key("keyring:home")
     entries["raid.home"] = "ab" * 32
-    assert config.master_key("keyring:home").fingerprint == MasterKey(b"\xab" * 32).fingerprint
+    assert config.load_master_key("keyring:home").fingerprint == MasterKey(b"\xab" * 32).fingerprint
     assert config.load(written(tmp_path, key='"keyring:home"')).key == "keyring:home"
     monkeypatch.setattr("pytest_cloudbench.providers.credentials.ask_keyring", lambda user: (False, None))
     with pytest.raises(CredentialsError, match="the keyring does not answer"):
-        config.master_key("keyring:home")
+        config.load_master_key("keyring:home")

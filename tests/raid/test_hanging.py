@@ -17,8 +17,8 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
-from pytest_cloudbench.raid.maintenance import repair
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.maintenance import repair_array
+from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
@@ -50,9 +50,9 @@ def opened(lab: Lab, server: EmulatorService, timeout_s: float) -> Iterator[Raid
 def is_all_well(driver: RaidDriver) -> bool:
     """Whether every share is where it belongs and is intact, and there are no others."""
     assert driver.settle(HANG_S)
-    survey(driver.array)
-    assert repair(driver.array).is_complete
-    found = survey(driver.array, deep=True)
+    survey_array(driver.array)
+    assert repair_array(driver.array).is_complete
+    found = survey_array(driver.array, deep=True)
     return found.is_healthy and not found.garbage and not any(child.strange for child in found.children)
 
 
@@ -85,7 +85,7 @@ def test_what_needs_all_children_fails_once_the_driver_of_a_stopped_one_gives_up
         with pytest.raises(CloudError) as refused:
             driver.put("/a", Literal(b"never written"))
         assert refused.value.kind is ErrorKind.NETWORK
-        found = survey(driver.array)
+        found = survey_array(driver.array)
         assert [bool(child.unreachable) for child in found.children] == [False, False, True]
         assert b"".join(driver.get("/a")) == b"content"
         os.kill(server.child.pid, signal.SIGCONT)
@@ -102,7 +102,7 @@ def test_a_scrub_and_a_repair_end_though_a_server_is_stopped_meanwhile(lab: Make
             if done == 1:
                 os.kill(server.child.pid, signal.SIGSTOP)
 
-        found = survey(driver.array, deep=True, progress=stop)
+        found = survey_array(driver.array, deep=True, progress=stop)
         assert found.children[2].unread == 5
         assert found.degraded + found.at_risk == 5
         os.kill(server.child.pid, signal.SIGCONT)

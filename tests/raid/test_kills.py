@@ -15,9 +15,9 @@ import pytest
 from pytest_cloudbench.emulators import start_emulator
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.maintenance import repair
-from pytest_cloudbench.raid.reading import Fetch
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.maintenance import repair_array
+from pytest_cloudbench.raid.reading import SegmentFetch
+from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
@@ -39,7 +39,7 @@ def expected_packages(driver: RaidDriver, lab: Lab) -> list[set[str]]:
     """What each child is to hold: the packages of the current version, and no others."""
     row = driver.array.metadata.find("/a")
     assert row is not None
-    return [set(driver.array.names_of(row.version, child, row.segments)) for child in range(lab.k + lab.m)]
+    return [set(driver.array.package_names(row.version, child, row.segments)) for child in range(lab.k + lab.m)]
 
 
 @pytest.mark.parametrize("loses_metadata", [False, True], ids=["", "metadata-lost"])
@@ -100,7 +100,7 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(lab: Callable[...,
             assert found in (wanted, after(begun, round_, wanted)), (round_, begun)
             wanted = found
             assert driver.settle(HANG_S)
-            assert survey(driver.array, deep=True).is_healthy
+            assert survey_array(driver.array, deep=True).is_healthy
 
 
 @pytest.mark.slow
@@ -126,10 +126,10 @@ def test_kills_during_writes_and_maintenance_lose_nothing_and_leave_nothing(
                 found = read_by_all(driver)
                 assert found in (wanted, after(begun, round_, wanted)), (round_, begun)
                 wanted = found
-                survey(driver.array, deep=True)
+                survey_array(driver.array, deep=True)
                 driver.settle(HANG_S)
-                assert repair(driver.array).is_complete
-                state = survey(driver.array, deep=True)
+                assert repair_array(driver.array).is_complete
+                state = survey_array(driver.array, deep=True)
                 assert state.is_healthy, (round_, state)
                 assert state.garbage == 0
                 if not loses_metadata:
@@ -147,7 +147,7 @@ def read_by_all(driver: RaidDriver, without: int | None = None) -> dict[str, byt
             assert row is not None
             manifest = array.manifest_of("get", row)
             for number in range(len(manifest.segments)):
-                Fetch(array, "get", manifest, number, Costs(), without={without}).wait()
+                SegmentFetch(array, "get", manifest, number, Costs(), without={without}).wait_for_shares()
         found[entry.path] = b"".join(driver.get(entry.path))
     return found
 

@@ -13,7 +13,7 @@ from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.maintenance import rebalance
+from pytest_cloudbench.raid.maintenance import rebalance_array
 from pytest_cloudbench.raid.observing import Observer
 from pytest_cloudbench.workload.payload.contents import Literal
 
@@ -72,11 +72,11 @@ def test_what_was_placed_before_moves_when_it_is_asked_to(lab: Make) -> None:
     with made.opened() as driver:
         driver.put("/a", Literal(CONTENT))
         teach(driver.array, (1, 10, 10))
-        assert rebalance(driver.array).moved == 1
+        assert rebalance_array(driver.array).moved == 1
         slow, fast, other = splits(driver.array, "/a")[0].counts
         assert slow < fast == other
         assert read(driver) == CONTENT
-        assert rebalance(driver.array).moved == 0
+        assert rebalance_array(driver.array).moved == 0
 
 
 def test_a_child_that_is_late_is_not_waited_for_until_patience_ends(lab: Make) -> None:
@@ -109,7 +109,7 @@ def test_less_overhead_than_throughput_would_take(lab: Make) -> None:
         assert sum(split.counts) <= 1.4 * split.data
 
 
-@pytest.mark.parametrize("name", config.shipped())
+@pytest.mark.parametrize("name", config.shipped_names())
 def test_what_ships_is_an_array_of_emulated_children(name: str) -> None:
     file = config.load(name)
     assert all(child.spec.startswith("emulated:") for child in file.children)

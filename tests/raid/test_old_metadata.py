@@ -18,9 +18,9 @@ import pytest
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, UsageError
 from pytest_cloudbench.raid import database
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.maintenance import discard_incomplete, repair
+from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
 from pytest_cloudbench.raid.metadata import Metadata
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
@@ -55,8 +55,8 @@ def restore(made: Lab, copy: Path) -> None:
 
 def assert_all_is_well(driver: RaidDriver) -> None:
     assert driver.settle(HANG_S)
-    assert repair(driver.array).is_complete
-    found = survey(driver.array, deep=True)
+    assert repair_array(driver.array).is_complete
+    found = survey_array(driver.array, deep=True)
     assert found.is_healthy
     assert found.garbage == 0
 
@@ -104,15 +104,15 @@ def test_after_a_restored_backup_no_generation_is_used_twice(lab: Make) -> None:
 def test_a_write_under_way_at_the_backup_and_acknowledged_later_is_kept(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, commit = lab(), Metadata.commit
+    made, commit_write = lab(), Metadata.commit_write
 
     def commit_after_backup(*arguments: object, **options: object) -> bool:
         back_up(made)
-        return commit(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+        return commit_write(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
 
     with made.opened() as driver:
         put(driver, first="1")
-        monkeypatch.setattr(Metadata, "commit", commit_after_backup)
+        monkeypatch.setattr(Metadata, "commit_write", commit_after_backup)
         put(driver, a="acknowledged")
         monkeypatch.undo()
     restore(made, made.folder / "backup")
@@ -188,15 +188,15 @@ def test_objects_that_lost_too_much_with_the_metadata_are_not_passed_over(lab: M
         row = driver.array.metadata.find("/a")
         assert row is not None
         for child in (0, 1):
-            (name,) = driver.array.names_of(row.version, child, row.segments)
+            (name,) = driver.array.package_names(row.version, child, row.segments)
             made.children[child].packages[name].unlink()
     made.lose_metadata()
     with made.opened() as driver:
         assert contents_of(driver) == {"b": "1"}
-        found = survey(driver.array)
+        found = survey_array(driver.array)
         assert found.unknown_paths == ["/a"]
         assert not found.is_healthy
-        assert discard_incomplete(driver.array) == 1
+        assert discard_incomplete_versions(driver.array) == 1
         assert_all_is_well(driver)
 
 
@@ -221,7 +221,7 @@ def test_nothing_is_lost_by_backups_at_any_moment_and_kills(lab: Make) -> None:
             kept = {path: content for path, content in found.items() if path in wanted or path not in deleted}
             assert kept in (wanted, after(begun, round_, wanted)), (round_, begun)
             wanted = found
-            discard_incomplete(driver.array)
+            discard_incomplete_versions(driver.array)
             assert_all_is_well(driver)
 
 

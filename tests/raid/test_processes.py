@@ -11,10 +11,10 @@ import pytest
 
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.driver import RaidDriver, prepared
+from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
 from pytest_cloudbench.raid.metadata import Metadata
 from pytest_cloudbench.raid.upkeep import delete_leftovers
-from pytest_cloudbench.raid.writing import write
+from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.support.clock import wait_for
 from pytest_cloudbench.workload.payload import RandomContent
@@ -62,12 +62,12 @@ def test_what_arrives_while_another_process_deletes_it_stays_noted(lab: Make) ->
     """The other process looks before the package arrives; it must not drop the note of what it has not seen."""
     made = lab()
     with ExitStack() as stack:
-        one = prepared(stack.enter_context(made.opened()).array, "prepare", "/")
+        one = prepare_array(stack.enter_context(made.opened()).array, "prepare", "/")
         mine = made.children
         other = stack.enter_context(made.opened()).array
         mine[0].fails, mine[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
         with pytest.raises(CloudError):
-            write(one, "/a", Literal(b"content"), Costs())
+            write_object(one, "/a", Literal(b"content"), Costs())
         assert wait_for(lambda: one.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
 
         def has_arrived(path: str) -> None:
@@ -92,7 +92,7 @@ def test_what_a_child_stored_and_said_it_had_not_is_deleted_though_another_proce
         one.put("/a", Literal(b"content"))
         row = other.metadata.find("/a")
         assert row is not None
-        delete_leftovers(other, other.metadata.remove(row, 3), Costs())
+        delete_leftovers(other, other.metadata.remove_object(row, 3), Costs())
         assert other.metadata.garbage() == [], "it is not there yet"
         mine[2].thawed.set()
         assert one.settle(HANG_S)
@@ -127,7 +127,7 @@ def test_metadata_of_an_earlier_layout_is_brought_up_with_all_that_is_noted(lab:
     metadata = Metadata(made.metadata, owner_text())
     row = metadata.find("/b")
     assert row is not None
-    assert len(metadata.remove(row, 3)) == 3
+    assert len(metadata.remove_object(row, 3)) == 3
     metadata.close()
     with closing(sqlite3.connect(made.metadata)) as db, db:
         db.execute("ALTER TABLE garbage DROP COLUMN note")

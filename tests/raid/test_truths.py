@@ -15,8 +15,8 @@ from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
 from pytest_cloudbench.raid.coding.policies import FixedHedge, Split
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.metadata import Lacking
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.metadata import MissingPackage
+from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.raid.upkeep import delete_leftovers
 from pytest_cloudbench.support.clock import wait_for
 from pytest_cloudbench.workload.payload.contents import Literal
@@ -198,11 +198,11 @@ def test_a_write_is_done_at_its_stated_durability_and_finished_later(lab: Make) 
         made.children[3].frozen = {"put"}
         driver.put("/a", Literal(b"content"))
         assert [len(child.packages) for child in made.children] == [1, 1, 1, 0]
-        assert [each.child for each in driver.array.metadata.missing()] == [3]
+        assert [each.child for each in driver.array.metadata.missing_packages()] == [3]
         made.children[3].thawed.set()
         assert driver.settle(10)
         assert len(made.children[3].packages) == 1
-        assert driver.array.metadata.missing() == []
+        assert driver.array.metadata.missing_packages() == []
 
 
 def test_what_arrives_late_is_what_was_written_although_its_memory_is_used_again(lab: Make) -> None:
@@ -214,7 +214,7 @@ def test_what_arrives_late_is_what_was_written_although_its_memory_is_used_again
         driver.put("/b", Literal(bytes(5 * MIB)))
         made.children[3].thawed.set()
         assert driver.settle(HANG_S)
-        assert survey(driver.array, deep=True).is_healthy
+        assert survey_array(driver.array, deep=True).is_healthy
         assert "mend" not in driver.ledger.totals()
         assert content_of(driver) == content
 
@@ -270,13 +270,13 @@ def test_a_deletion_that_fails_after_all_is_tried_again(lab: Make) -> None:
 def test_what_arrives_is_not_made_again_before_that_is_noted(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(2, 2, durability="k+1")
     with made.opened() as driver:
-        arrived = driver.array.metadata.arrived
+        note_transfer_end = driver.array.metadata.note_transfer_end
 
-        def slowly(package: Lacking, segments: int, *, has_it: bool) -> None:
+        def slowly(package: MissingPackage, segments: int, *, has_it: bool) -> None:
             driver.settle(0.5)  # the package is listed as missing, and upkeep looks
-            arrived(package, segments, has_it=has_it)
+            note_transfer_end(package, segments, has_it=has_it)
 
-        monkeypatch.setattr(driver.array.metadata, "arrived", slowly)
+        monkeypatch.setattr(driver.array.metadata, "note_transfer_end", slowly)
         made.children[3].frozen = {"put"}
         driver.put("/a", Literal(CONTENT))
         made.children[3].thawed.set()
@@ -287,17 +287,17 @@ def test_what_arrives_is_not_made_again_before_that_is_noted(lab: Make, monkeypa
 def test_what_arrives_after_upkeep_has_looked_is_not_made_again(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(2, 2, durability="k+1")
     with made.opened() as driver:
-        missing = driver.array.metadata.missing
+        missing_packages = driver.array.metadata.missing_packages
 
-        def outdated(*, own: bool = False) -> Sequence[Lacking]:
-            found = missing(own=own)
+        def outdated(*, own: bool = False) -> Sequence[MissingPackage]:
+            found = missing_packages(own=own)
             made.children[3].thawed.set()
-            assert wait_for(lambda: not missing(own=True), HANG_S, poll_s=0.01)
+            assert wait_for(lambda: not missing_packages(own=True), HANG_S, poll_s=0.01)
             return found
 
         made.children[3].frozen = {"put"}
         driver.put("/a", Literal(CONTENT))
-        monkeypatch.setattr(driver.array.metadata, "missing", outdated)
+        monkeypatch.setattr(driver.array.metadata, "missing_packages", outdated)
         assert driver.settle(HANG_S)
         assert "mend" not in driver.ledger.totals()
 
@@ -333,14 +333,14 @@ def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for a frozen child does not fill the memory: it is noted, and rebuilt later."""
-    monkeypatch.setattr("pytest_cloudbench.raid.transfers._MOST_BEHIND_BYTES", 10_000)
+    monkeypatch.setattr("pytest_cloudbench.raid.transfers._MOST_QUEUED_BYTES", 10_000)
     made = lab(2, 1, durability="k+0")
     with made.opened() as driver:
         made.children[2].frozen = {"put"}
         for number in range(6):
             driver.put(f"/{number}", Literal(bytes(10_000)))
         assert made.children[2].asked.count("put") <= 3  # two from writes, and one from rebuilding
-        assert {each.child for each in driver.array.metadata.missing()} == {2}
+        assert {each.child for each in driver.array.metadata.missing_packages()} == {2}
         made.children[2].thawed.set()
         assert driver.settle(HANG_S)
         assert len(made.children[2].packages) == 6

@@ -19,8 +19,8 @@ from pytest_cloudbench.model import CloudError, Endpoint, ProviderSpec
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.policies import Equal
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
-from pytest_cloudbench.raid.maintenance import note_all_of, rebalance, repair
-from pytest_cloudbench.raid.survey import survey
+from pytest_cloudbench.raid.maintenance import note_all_missing, rebalance_array, repair_array
+from pytest_cloudbench.raid.survey import survey_array
 
 from .harness import PACKAGE, Child, Lab
 from .writes import SIZES, delete, put
@@ -48,14 +48,14 @@ def _keep(driver: RaidDriver, what: str, chosen: random.Random) -> None:
     array = driver.array
     if what == "repair":  # of some packages that one child lost
         _lose(driver, 2, lambda: chosen.random() < 0.5)
-        survey(array, deep=True)
-        repair(array)
+        survey_array(array, deep=True)
+        repair_array(array)
     elif what == "replace":  # by an empty one
         _lose(driver, 2, lambda: True)
-        note_all_of(array, 2)
-        repair(array)
+        note_all_missing(array, 2)
+        repair_array(array)
     else:
-        rebalance(array)
+        rebalance_array(array)
 
 
 def _lose(driver: RaidDriver, child: int, is_lost: Any) -> None:

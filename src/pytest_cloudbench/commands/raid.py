@@ -27,7 +27,7 @@ from pytest_cloudbench.support import clock
 
 if TYPE_CHECKING:
     from pytest_cloudbench.raid.array import Array
-    from pytest_cloudbench.raid.maintenance import Repaired
+    from pytest_cloudbench.raid.maintenance import RepairResult
     from pytest_cloudbench.raid.survey import Survey
 
 _FAILED, _DEGRADED = 1, 3
@@ -128,10 +128,10 @@ def _scrub(options: argparse.Namespace) -> int:
 
 
 def _survey(options: argparse.Namespace, *, deep: bool) -> int:
-    from pytest_cloudbench.raid.survey import survey
+    from pytest_cloudbench.raid.survey import survey_array
 
     with _array(options.file) as array, _progress(options) as progress:
-        found = survey(array, deep=deep, progress=progress)
+        found = survey_array(array, deep=deep, progress=progress)
         _say(options, {"file": options.file, "k": array.file.k, "m": array.file.m, **found.plain()},
              _survey_text(options.file, array, found))  # fmt: skip
     return _FAILED if found.unreadable else 0 if found.is_healthy else _DEGRADED
@@ -170,18 +170,18 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
 
 
 def _repair(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.raid.maintenance import discard_incomplete, repair
-    from pytest_cloudbench.raid.survey import survey
+    from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
+    from pytest_cloudbench.raid.survey import survey_array
 
     with _array(options.file) as array, _progress(options) as progress:
         if options.discard_incomplete:
-            discard_incomplete(array)
-        survey(array, progress=progress)  # notes packages that children do not list as missing
-        done = repair(array, progress)
+            discard_incomplete_versions(array)
+        survey_array(array, progress=progress)  # notes packages that children do not list as missing
+        done = repair_array(array, progress)
         return _repaired(options, array, done)
 
 
-def _repaired(options: argparse.Namespace, array: Array, done: Repaired) -> int:
+def _repaired(options: argparse.Namespace, array: Array, done: RepairResult) -> int:
     lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
@@ -206,8 +206,8 @@ def _unknown_text(paths: Sequence[str]) -> list[str]:
 
 def _replace(options: argparse.Namespace) -> int:
     from pytest_cloudbench import providers
-    from pytest_cloudbench.raid.maintenance import note_all_of, repair
-    from pytest_cloudbench.raid.survey import survey
+    from pytest_cloudbench.raid.maintenance import note_all_missing, repair_array
+    from pytest_cloudbench.raid.survey import survey_array
 
     child = _child(options.file, options.child)
     if not options.file.endswith(".toml"):
@@ -216,19 +216,19 @@ def _replace(options: argparse.Namespace) -> int:
         providers.resolve(options.spec)
         changed = _changed_file(options.file, child, options.spec)
     with _array(options.file) as array, _progress(options) as progress:
-        found = survey(array, progress=progress, without=child)
+        found = survey_array(array, progress=progress, without=child)
         if found.unreadable and not options.force:
             raise UsageError(
                 f"{options.file}: without {array.children.names[child]}, {found.unreadable} objects cannot be read, "
                 f"such as {found.unreadable_paths[0]}: repair the others first, or use --force to give them up"
             )
         # Noted before the file changes: even after a kill, it is known what the new child lacks.
-        note_all_of(array, child)
+        note_all_missing(array, child)
         if options.spec is None:
-            return _repaired(options, array, repair(array, progress))
+            return _repaired(options, array, repair_array(array, progress))
     _write(Path(options.file), changed)
     with _array(options.file) as array, _progress(options) as progress:
-        return _repaired(options, array, repair(array, progress))
+        return _repaired(options, array, repair_array(array, progress))
 
 
 def _child(file: str, wanted: str) -> int:
@@ -276,10 +276,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _rebalance(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.raid.maintenance import rebalance
+    from pytest_cloudbench.raid.maintenance import rebalance_array
 
     with _array(options.file) as array, _progress(options) as progress:
-        done = rebalance(array, dry_run=options.dry_run, progress=progress)
+        done = rebalance_array(array, dry_run=options.dry_run, progress=progress)
     would = "would be " if options.dry_run else ""
     lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {format_bytes(done.moved_bytes)}"]
     lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
@@ -290,16 +290,16 @@ def _rebalance(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid import config
-    from pytest_cloudbench.raid.maintenance import export
+    from pytest_cloudbench.raid.maintenance import export_objects
 
-    if child := config.load(options.file).child_around(options.target):
+    if child := config.load(options.file).child_containing(options.target):
         raise UsageError(f"{options.target}: is in the folder of the child {child}, whose provider could read it all")
     with ExitStack() as stack:
         metadata = None
         if options.recover:
             metadata = Path(stack.enter_context(TemporaryDirectory(prefix="cloudbench-recovered-"))) / "array.sqlite"
         array, progress = stack.enter_context(_array(options.file, metadata)), stack.enter_context(_progress(options))
-        done = export(array, options.target, progress)
+        done = export_objects(array, options.target, progress)
         unknown_paths = [each.path for each in array.unknown]
     lines = [f"{done.objects} objects, {format_bytes(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
@@ -311,14 +311,14 @@ def _export(options: argparse.Namespace) -> int:
 
 def _recover(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid import config
-    from pytest_cloudbench.raid.database import put_in_place
+    from pytest_cloudbench.raid.database import replace_database
 
     old = config.load(options.file).metadata
     new = old.with_name(f"{old.name}.{os.getpid()}.new")
     try:
         with _array(options.file, new) as array:
             count, unknown_paths = array.metadata.count(), [each.path for each in array.unknown]
-        kept = put_in_place(new, old)
+        kept = replace_database(new, old)
     finally:
         for path in new.parent.glob(f"{new.name}*"):
             path.unlink()
@@ -369,13 +369,13 @@ def _array(file: str, metadata: Path | None = None) -> Iterator[Array]:
     Raises UsageError and CloudError.
     """
     from pytest_cloudbench import providers
-    from pytest_cloudbench.raid.driver import RaidDriver, prepared
+    from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
     from pytest_cloudbench.report.history import printable
 
     query = f"?{urlencode({'metadata': str(metadata)})}" if metadata else ""
     with providers.opened(f"raid:{file}{query}") as driver:
         assert isinstance(driver, RaidDriver)
-        yield prepared(driver.array, "raid", "/", lambda text: sys.stderr.write(f"{printable(text)}\n"))
+        yield prepare_array(driver.array, "raid", "/", lambda text: sys.stderr.write(f"{printable(text)}\n"))
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""The shared parts of an array's operations: its children, metadata, key and policies.
-
-What may live here: the one value that writing, reading, maintenance and recovery have in common.
-"""
+"""An open array: the children, metadata, key and policies that all of its operations share."""
 
 from __future__ import annotations
 
@@ -18,70 +15,75 @@ from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import SALT_BYTES, MasterKey, NotGenuine
 from pytest_cloudbench.raid.config import ArrayFile
 from pytest_cloudbench.raid.costs import Ledger
-from pytest_cloudbench.raid.metadata import Discarded, Lacking, Metadata, ObjectRow
+from pytest_cloudbench.raid.metadata import Leftover, Metadata, MissingPackage, ObjectRow
 from pytest_cloudbench.raid.transfers import Children, Package
 
 LENGTH_BYTES = 4
-"""Marks the sealed manifest at the start of each object's last package."""
+"""The size of the length that precedes the sealed manifest in each object's last package."""
 
 _PAGE = 1000
-_HERE = "metadata"
-"""The place that manifests in the metadata are sealed for."""
+_PLACE = "metadata"
+"""The place for which manifests in the metadata are sealed, see ``Manifest.seal``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """A version on the children that the metadata does not have, and no newer one of its object either.
+class UnknownVersion:
+    """A version on the children, where the metadata has neither this version nor a newer one of its object.
 
     It was deleted, is unfinished, or has lost too many packages.
 
     Attributes:
         path: the object's.
-        version: names its packages.
+        version: the random bytes from which the names of its packages are derived.
         segments: the number of its packages on each child.
-        is_whole: whether it can be read.
+        is_readable: whether it can be read.
     """
 
     path: str
     version: bytes
     segments: int
-    is_whole: bool
+    is_readable: bool
 
 
 class Pending:
     """Transfers still running after their operation ended, and a signal that background work is waiting."""
 
     def __init__(self) -> None:
-        self._lock, self._travelling, self._deleting = threading.Lock(), set[Lacking](), set[Discarded]()
+        self._lock, self._in_transfer, self._deleting = threading.Lock(), set[MissingPackage](), set[Leftover]()
         self.signal = threading.Event()
 
-    def travel(self, packages: Iterable[Lacking]) -> None:
-        """Note that these packages are being transferred: nothing else needs to rebuild them."""
+    def add_transfers(self, packages: Iterable[MissingPackage]) -> None:
+        """Note that these packages are being transferred, so that upkeep does not rebuild them."""
         with self._lock:
-            self._travelling.update(packages)
+            self._in_transfer.update(packages)
 
-    def ended(self, package: Lacking) -> None:
+    def end_transfer(self, package: MissingPackage) -> None:
         """Note that the transfer of this package has ended, with or without success."""
         with self._lock:
-            self._travelling.discard(package)
+            self._in_transfer.discard(package)
 
-    def is_travelling(self, package: Lacking) -> bool:
+    def is_in_transfer(self, package: MissingPackage) -> bool:
         """Return whether this package is being transferred."""
         with self._lock:
-            return package in self._travelling
+            return package in self._in_transfer
 
-    def claim(self, leftovers: Iterable[Discarded]) -> list[Discarded]:
-        """Return those that can be deleted now, noted as being deleted: none that may still arrive, none twice."""
+    def claim_leftovers(self, leftovers: Iterable[Leftover]) -> list[Leftover]:
+        """Return the leftovers that can be deleted now, and note that they are being deleted.
+
+        Left out are those of which a package may still arrive, and those that are being deleted already.
+        """
         with self._lock:
-            arriving = {(each.version, each.child) for each in self._travelling}
-            free = [
-                each for each in leftovers if (each.version, each.child) not in arriving and each not in self._deleting
+            arriving = {(package.version, package.child) for package in self._in_transfer}
+            claimed = [
+                leftover
+                for leftover in leftovers
+                if (leftover.version, leftover.child) not in arriving and leftover not in self._deleting
             ]
-            self._deleting.update(free)
-            return free
+            self._deleting.update(claimed)
+            return claimed
 
-    def release(self, leftovers: Iterable[Discarded]) -> None:
-        """Note that the deletion of these has ended, with or without success."""
+    def release_leftovers(self, leftovers: Iterable[Leftover]) -> None:
+        """Note that the deletion of these leftovers has ended, with or without success."""
         with self._lock:
             self._deleting.difference_update(leftovers)
 
@@ -89,10 +91,10 @@ class Pending:
     def count(self) -> int:
         """The number of packages being transferred, and of versions being deleted from a child."""
         with self._lock:
-            return len(self._travelling) + len(self._deleting)
+            return len(self._in_transfer) + len(self._deleting)
 
     def wake(self) -> None:
-        """Signal that background work is waiting."""
+        """Tell upkeep that background work is waiting."""
         self.signal.set()
 
 
@@ -109,7 +111,7 @@ class Array:
         hedge: decides which children a read asks, and when it asks one more.
         ledger: the costs of operations.
         pending: transfers still running after their operation ended.
-        unknown: what the children hold and the metadata does not have, as of the opening.
+        unknown: versions on the children that the metadata did not have when the array was opened.
     """
 
     file: ArrayFile
@@ -120,7 +122,7 @@ class Array:
     hedge: Hedge
     ledger: Ledger = field(default_factory=Ledger)
     pending: Pending = field(default_factory=Pending)
-    unknown: list[Unknown] = field(default_factory=list)
+    unknown: list[UnknownVersion] = field(default_factory=list)
 
     def is_durable(self, split: Split, held_by: set[int]) -> bool:
         """Return whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""
@@ -128,16 +130,16 @@ class Array:
             return all(child in held_by for child, count in enumerate(split.counts) if count)
         return split.is_enough(held_by, self.file.losses)
 
-    def rows(self, prefix: str = "/") -> Iterator[ObjectRow]:
+    def object_rows(self, prefix: str = "/") -> Iterator[ObjectRow]:
         """Yield the current versions of all objects below a prefix, in order of their paths."""
         after = prefix
-        while rows := self.metadata.below(prefix, after, _PAGE):
+        while rows := self.metadata.list_below(prefix, after, _PAGE):
             yield from rows
             after = rows[-1].path
 
     def row_of(self, manifest: Manifest) -> ObjectRow:
         """Return the metadata's row of a version."""
-        sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), _HERE)
+        sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), _PLACE)
         return ObjectRow(
             manifest.path, manifest.version, manifest.generation, manifest.size_bytes, len(manifest.segments), sealed
         )
@@ -145,39 +147,39 @@ class Array:
     def manifest_of(self, verb: str, row: ObjectRow) -> Manifest:
         """Return a version's manifest. Raises CloudError if the stored manifest does not open."""
         try:
-            return Manifest.open(self.master, row.manifest, _HERE)
+            return Manifest.open(self.master, row.manifest, _PLACE)
         except NotGenuine as error:
             raise CloudError(ErrorKind.CORRUPT, verb, row.path, detail=f"its manifest: {error}") from error
 
-    def name_of(self, manifest: Manifest, child: int, segment: int) -> str:
+    def package_name(self, manifest: Manifest, child: int, segment: int) -> str:
         """Return the name of a package of a version."""
         is_last = segment == len(manifest.segments) - 1
         return self.children.package_name(manifest.version, child, segment, is_last=is_last)
 
-    def names_of(self, version: bytes, child: int, segments: int) -> list[str]:
-        """Return the names of all packages of a version on one child; the one with the manifest first.
+    def package_names(self, version: bytes, child: int, segments: int) -> list[str]:
+        """Return the names of all packages of a version on one child, beginning with the one that has the manifest.
 
-        They are deleted in this order, so that the rest of a version is never mistaken for an object.
+        They are deleted in this order, so that an incomplete version is never mistaken for an object.
         """
         return [
             self.children.package_name(version, child, segment, is_last=segment == segments - 1)
             for segment in reversed(range(segments))
         ]
 
-    def head_bytes(self, manifest: Manifest, segment: int) -> int:
-        """Return the size of a package's head, which comes before its shares."""
+    def head_size_bytes(self, manifest: Manifest, segment: int) -> int:
+        """Return the size of a package's head, the bytes before its shares: 0 except in the last segment's package."""
         is_last = segment == len(manifest.segments) - 1
         return LENGTH_BYTES + manifest.sealed_size if is_last else 0
 
-    def head(self, manifest: Manifest, name: str) -> bytes:
+    def make_head(self, manifest: Manifest, name: str) -> bytes:
         """Return the head of an object's last package on a child: its manifest, sealed for this package."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
-    def marker(self, child: int, generation: int) -> Package:
-        """Return what a child keeps to prove that something was deleted at a generation.
+    def make_marker(self, child: int, generation: int) -> Package:
+        """Return the marker that a child keeps to prove that something was deleted at a generation.
 
-        Deleted packages prove nothing: without this, an old copy of the metadata would pass for the newest one.
+        Deleted packages leave no trace. Without the marker, an old copy of the metadata would pass for the newest one.
         """
         name = self.children.marker_name(child)
         return Package([self.master.seal(str(generation).encode(), os.urandom(SALT_BYTES), name.encode())])
@@ -190,11 +192,15 @@ class Array:
         except NotGenuine:
             return False
 
-    def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
-        """A package's transfer ended after its operation: the child has it, or it failed and has to be rebuilt."""
+    def end_late_transfer(self, package: MissingPackage, segments: int, *, has_it: bool) -> None:
+        """End a transfer that outlasted its operation: the child has the package, or it has to be rebuilt."""
         try:
-            with suppress(CloudError):  # the note stays, or the next process that opens the array finds the package
-                self.metadata.arrived(package, segments, has_it=has_it)
+            with suppress(
+                CloudError
+            ):  # the note stays, and the next process that opens the array rebuilds or finds the package
+                self.metadata.note_transfer_end(package, segments, has_it=has_it)
         finally:
-            self.pending.ended(package)  # only now, or it would be neither stored nor in transfer
+            self.pending.end_transfer(
+                package
+            )  # last, because a package that is neither noted as stored nor in transfer would be rebuilt
             self.pending.wake()

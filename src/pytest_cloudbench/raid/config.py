@@ -1,4 +1,4 @@
-"""The file of an array: its children, how many may fail, where its key and its metadata are.
+"""The file of an array: its children, how many may fail, and the places of its key and its metadata.
 
 What may live here: reading the file, and the master key. Whatever the file contains, ``load`` raises only ConfigError::
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class Member:
     Attributes:
         spec: the provider.
         name: its name in messages.
-        store_usd_per_gib_month: price of storage; None, here and below: not known.
+        store_usd_per_gib_month: price of storage. None, here and below: not known.
         read_usd_per_gib: price of reading.
         write_usd_per_gib: price of writing.
         availability: the probability that it answers, from 0 to 1.
@@ -79,7 +79,7 @@ class ArrayFile:
         m: how many may fail.
         key: the file of the master key, or ``keyring:NAME``; empty if the file names none.
         metadata: the file of the metadata.
-        losses: a write is done once this many of the children that have it may fail; None: when all have it.
+        losses: a write is done once this many of the children that have it may fail. None: when all have it.
         placement: one of PLACEMENTS.
         folder: where packages are on each child; ``/`` for its root.
         segment_bytes: the size of content coded together, whole MiB.
@@ -87,7 +87,7 @@ class ArrayFile:
             the child to the background.
         mends: whether to rebuild shares that a read finds missing or damaged.
         overhead_at_most: the most bytes per byte that an uneven placement may store; infinite: no bound.
-        hedge_percentile: a child that takes longer than this share of its answers is late, and another is asked;
+        hedge_percentile: a child that takes longer than this share of its answers is late, and another is asked.
             1: never.
         hedge_budget: such extra requests per request.
     """
@@ -109,18 +109,18 @@ class ArrayFile:
     hedge_budget: float = 0.1
 
     @property
-    def tolerated(self) -> int:
-        """How many children may fail without harm to a write that was acknowledged."""
+    def tolerated_failures(self) -> int:
+        """The number of children that may fail without harm to an acknowledged write."""
         return self.m if self.losses is None else self.losses
 
-    def child_around(self, path: Path) -> str:
-        """Return the name of the child in whose folder a path is; an empty text if it is in none."""
-        place = path.expanduser().resolve()
-        return next((name for name, folder in _folders(self).items() if place.is_relative_to(folder)), "")
+    def child_containing(self, path: Path) -> str:
+        """Return the name of the child in whose folder a path is, or an empty text if it is in none."""
+        resolved = path.expanduser().resolve()
+        return next((name for name, folder in _child_folders(self).items() if resolved.is_relative_to(folder)), "")
 
 
-def shipped() -> tuple[str, ...]:
-    """Return the names of the arrays that ship with the package; all their children are emulated."""
+def shipped_names() -> tuple[str, ...]:
+    """Return the names of the arrays that ship with the package, whose children are all emulated."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.toml")))
 
 
@@ -128,14 +128,14 @@ def load(path: str | Path) -> ArrayFile:
     """Read the file of an array, or a shipped one by its name, with or without ``raid:``. Raises ConfigError."""
     path = str(path).removeprefix("raid:")
     source = Path(path)
-    if str(path) in shipped():
+    if str(path) in shipped_names():
         source = _SHIPPED / f"{path}.toml"
     elif source.suffix != ".toml":
-        names = shipped()
-        known = f"expected raid:FILE.toml, or one of {', '.join(names)}{did_you_mean(str(path), names)}"
-        raise ConfigError(f"array {str(path)!r}", "", known)
+        names = shipped_names()
+        expected = f"expected raid:FILE.toml, or one of {', '.join(names)}{did_you_mean(str(path), names)}"
+        raise ConfigError(f"array {str(path)!r}", "", expected)
     reader = StrictTable(str(path), opening.read_toml(source, "the file of an array"), _KEYS)
-    children = _children(reader)
+    children = _parse_members(reader)
     k, m = reader.number("k", None, 1, MOST_SHARES), reader.number("m", None, 0, MOST_SHARES)
     if k + m != len(children):
         reader.fail("children", f"expected k + m = {k + m} of them, found {len(children)}")
@@ -145,43 +145,42 @@ def load(path: str | Path) -> ArrayFile:
     return ArrayFile(
         source=source, children=children, k=k, m=m,
         key=key if key.startswith(_KEYRING) or not key else str(source.absolute().parent / key),
-        metadata=source.absolute().parent / metadata, losses=_losses(reader, m),
-        placement=reader.one_of("placement", PLACEMENTS), folder=_folder(reader),
+        metadata=source.absolute().parent / metadata, losses=_parse_losses(reader, m),
+        placement=reader.one_of("placement", PLACEMENTS), folder=_parse_folder(reader),
         segment_bytes=reader.number("segment_mib", 8, 1, 1024) * MIB,
         patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0), mends=reader.flag("mends", True),
-        overhead_at_most=_overhead(reader, k, m),
+        overhead_at_most=_parse_overhead(reader, k, m),
         hedge_percentile=reader.real("hedge_percentile", 0.95, 0.5, 1.0),
         hedge_budget=reader.real("hedge_budget", 0.1, 0.0, 1.0),
     )  # fmt: skip
 
 
-def _children(reader: StrictTable) -> tuple[Member, ...]:
+def _parse_members(reader: StrictTable) -> tuple[Member, ...]:
     listed = reader.get(
         "children", None, lambda value: isinstance(value, list) and len(value) > 0, "a list of specs, or of tables"
     )
-    members = [_member(reader, number, each) for number, each in enumerate(listed, 1)]
+    members = [_parse_member(reader, number, value) for number, value in enumerate(listed, 1)]
     names = [member.name for member in members]
-    if len(set(names)) < len(names):  # equal specs are separate accounts; their number tells them apart
+    if len(set(names)) < len(names):  # equal specs are separate accounts, told apart by their numbers
         members = [
-            Member(each.spec, f"{number}:{each.name}", *(getattr(each, key) for key in _NUMBERS))
-            if names.count(each.name) > 1 else each
-            for number, each in enumerate(members, 1)
+            replace(member, name=f"{number}:{member.name}") if names.count(member.name) > 1 else member
+            for number, member in enumerate(members, 1)
         ]  # fmt: skip
     return tuple(members)
 
 
-def _member(reader: StrictTable, number: int, given: object) -> Member:
-    if isinstance(given, str) and given.strip():
-        return Member(given, given.partition("?")[0])
-    if not isinstance(given, dict):
-        reader.fail(f"children[{number}]", f"expected a spec or a table with one, found {ascii(given)[:60]}")
-    table = reader.of(f"children[{number}].", given, ("spec", "name", *_NUMBERS))
+def _parse_member(reader: StrictTable, number: int, value: object) -> Member:
+    if isinstance(value, str) and value.strip():
+        return Member(value, value.partition("?")[0])
+    if not isinstance(value, dict):
+        reader.fail(f"children[{number}]", f"expected a spec or a table with one, found {ascii(value)[:60]}")
+    table = reader.subtable(f"children[{number}].", value, ("spec", "name", *_NUMBERS))
     spec = table.text("spec", None)
     numbers = [table.real_if_any(key, 0.0, 1.0 if key == "availability" else 1e9) for key in _NUMBERS]
     return Member(spec, table.text("name", spec.partition("?")[0]), *numbers)
 
 
-def _losses(reader: StrictTable, m: int) -> int | None:
+def _parse_losses(reader: StrictTable, m: int) -> int | None:
     text = reader.text("durability", "all")
     if text == "all":
         return None
@@ -191,16 +190,16 @@ def _losses(reader: StrictTable, m: int) -> int | None:
     return int(losses)
 
 
-def _overhead(reader: StrictTable, k: int, m: int) -> float:
-    found = reader.real_if_any("overhead_at_most", 1.0, 256.0)
-    if found is None:
+def _parse_overhead(reader: StrictTable, k: int, m: int) -> float:
+    overhead = reader.real_if_any("overhead_at_most", 1.0, 256.0)
+    if overhead is None:
         return inf
-    if found < (least := (k + m) / k):
-        reader.fail("overhead_at_most", f"expected at least {least:.4g}, which is k + m over k, found {found:g}")
-    return found
+    if overhead < (minimum := (k + m) / k):
+        reader.fail("overhead_at_most", f"expected at least {minimum:.4g}, which is k + m over k, found {overhead:g}")
+    return overhead
 
 
-def _folder(reader: StrictTable) -> str:
+def _parse_folder(reader: StrictTable) -> str:
     folder = reader.text("folder", "/cloudraid")
     parts = folder.split("/")[1:]
     if not folder.startswith("/") or (folder != "/" and any(part in {"", ".", ".."} for part in parts)):
@@ -208,8 +207,8 @@ def _folder(reader: StrictTable) -> str:
     return folder
 
 
-def _folders(file: ArrayFile) -> dict[str, Path]:
-    """Children that are folders of this machine: name to place."""
+def _child_folders(file: ArrayFile) -> dict[str, Path]:
+    """Return the children that are folders of this machine: name to resolved path."""
     specs = {member.name: ProviderSpec.parse(member.spec) for member in file.children}
     return {
         name: Path(spec.target).expanduser().resolve() for name, spec in specs.items() if spec.scheme == "folder"
@@ -218,11 +217,11 @@ def _folders(file: ArrayFile) -> dict[str, Path]:
 
 def check_places(file: ArrayFile) -> None:
     """Raise ConfigError if a child holds what it must not: the key, the metadata, or another child."""
-    for what, path in (("key", file.key), ("metadata", str(file.metadata))):
-        if path and not path.startswith(_KEYRING) and (child := file.child_around(Path(path))):
-            why = f"its provider could read {'everything' if what == 'key' else 'the names of all objects'}"
-            raise ConfigError(str(file.source), what, f"{path} is in the folder of the child {child}: {why}")
-    folders = _folders(file)
+    for key, path in (("key", file.key), ("metadata", str(file.metadata))):
+        if path and not path.startswith(_KEYRING) and (child := file.child_containing(Path(path))):
+            reason = f"its provider could read {'everything' if key == 'key' else 'the names of all objects'}"
+            raise ConfigError(str(file.source), key, f"{path} is in the folder of the child {child}: {reason}")
+    folders = _child_folders(file)
     for name, folder in folders.items():
         for other, outer in folders.items():
             if folder != outer and folder.is_relative_to(outer):
@@ -232,29 +231,29 @@ def check_places(file: ArrayFile) -> None:
 # --- the master key -----------------------------------------------------------------------------------
 
 
-def no_key(file: ArrayFile) -> ConfigError:
+def missing_key_error(file: ArrayFile) -> ConfigError:
     """Return the error for a file without a key, of an array that outlives the run."""
     name = f"{file.source.stem}.key"
     expected = f'missing; expected a file, such as key = "{name}" (created at first use), or "{_KEYRING}NAME"'
     return ConfigError(str(file.source), "key", expected)
 
 
-def is_missing(key: str) -> bool:
-    """Return whether the file of a key does not exist; never for a key in the keyring, which is not made here."""
+def is_key_missing(key: str) -> bool:
+    """Return whether the file of a key does not exist. A key in the keyring never counts as missing."""
     return not key.startswith(_KEYRING) and not Path(key).exists()
 
 
-def master_key(key: str) -> MasterKey:
+def load_master_key(key: str) -> MasterKey:
     """Return the key from a file or from the keyring (``keyring:NAME``).
 
     A missing file is created, readable by its owner only. Raises CredentialsError, in one line.
     """
     if key.startswith(_KEYRING):
-        return _parsed(key, _from_keyring(key.removeprefix(_KEYRING)))
+        return _parse_key(key, _read_from_keyring(key.removeprefix(_KEYRING)))
     path = Path(key)
     try:
-        if is_missing(key):
-            _make(path)
+        if is_key_missing(key):
+            _create_key_file(path)
         with opening.open_regular_file(path, 4096) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             text = file.read().decode("ascii", "replace")
@@ -262,11 +261,11 @@ def master_key(key: str) -> MasterKey:
         raise CredentialsError(f"{path}: the master key cannot be read: {error.strerror or error}") from error
     if os.name == "posix" and mode & 0o077:
         raise CredentialsError(f"{path}: other users may read this key (mode {mode:04o}): run 'chmod 600 {path}'")
-    return _parsed(key, text)
+    return _parse_key(key, text)
 
 
-def _make(path: Path) -> None:
-    """Write a new key atomically: of several processes that try, one creates the key that all use."""
+def _create_key_file(path: Path) -> None:
+    """Create a key file atomically: of several processes that try, one creates the key that all use."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
@@ -280,24 +279,24 @@ def _make(path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
-def _from_keyring(name: str) -> str:
+def _read_from_keyring(name: str) -> str:
     from pytest_cloudbench.providers import credentials
     from pytest_cloudbench.support import extras
 
-    if told := extras.missing_extra("keyring"):
-        raise CredentialsError(f"{_KEYRING}{name}: {told}")
+    if reason := extras.missing_extra("keyring"):
+        raise CredentialsError(f"{_KEYRING}{name}: {reason}")
     user = f"raid.{name}"
-    answers, found = credentials.ask_keyring(user)
+    answers, key = credentials.ask_keyring(user)
     if not answers:
         raise CredentialsError(f"{_KEYRING}{name}: the keyring does not answer")
-    if not found:
+    if not key:
         store = f"keyring set {credentials.KEYRING_SERVICE} {user}"
-        way = f'python -c "import secrets; print(secrets.token_hex(32))" | {store}'
-        raise CredentialsError(f"{_KEYRING}{name}: the keyring has no such key: run {way}")
-    return found
+        command = f'python -c "import secrets; print(secrets.token_hex(32))" | {store}'
+        raise CredentialsError(f"{_KEYRING}{name}: the keyring has no such key: run {command}")
+    return key
 
 
-def _parsed(key: str, text: str) -> MasterKey:
+def _parse_key(key: str, text: str) -> MasterKey:
     redact.learn([text.strip()])
     try:
         return MasterKey(bytes.fromhex(text.strip()))

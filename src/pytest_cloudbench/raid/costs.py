@@ -1,6 +1,6 @@
 """Costs of an array's operations: times by kind, requests, and shares found damaged or missing.
 
-What may live here: the numbers, and adding them up. Times are those of the thread that asked for the operation, and do
+Times are those of the thread that asked for the operation, and do
 not overlap: coding counts as coding even while earlier packages travel, and only waiting for children is transfer.
 """
 
@@ -82,20 +82,20 @@ class Ledger:
             self.add(verb, costs)
 
     def add(self, verb: str, costs: Costs) -> None:
-        """Add costs to those of a verb; ``mend`` and ``tidy`` are background work."""
+        """Add costs to those of a verb. The verbs ``mend`` and ``tidy`` are background work."""
         self._local.requests = self.requests() + costs.requests
         with self._lock:
             self._totals.setdefault(verb, Costs()).add(costs)
 
     def last(self) -> Costs | None:
-        """Return the costs of the calling thread's last operation; None if it had none."""
-        found: Costs | None = getattr(self._local, "last", None)
-        return found
+        """Return the costs of the calling thread's last operation, or None if it had none."""
+        costs: Costs | None = getattr(self._local, "last", None)
+        return costs
 
     def requests(self) -> int:
         """Return how many requests the operations of the calling thread have taken so far."""
-        found: int = getattr(self._local, "requests", 0)
-        return found
+        count: int = getattr(self._local, "requests", 0)
+        return count
 
     def totals(self) -> dict[str, Costs]:
         """Return the costs of all operations so far, by verb."""

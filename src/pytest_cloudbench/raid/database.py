@@ -1,7 +1,7 @@
 """A database in one SQLite file that many processes share, and that may be damaged, removed or replaced at any time.
 
-What may live here: transactions, settings, and the checks that make every transaction fail, in one line, rather than
-rely on a file that is not what this process takes it for.
+What may live here: transactions, settings, and the checks by which a transaction fails with a clear message if the file
+is no longer the one that this process opened.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.raid.locks import holder_text
 
 _BUSY_S = 10.0
-"""How long a transaction waits for another process. They take milliseconds: nothing in them waits for children."""
+"""The time that a transaction waits for another process. Transactions take milliseconds, as none waits for children."""
 _MOST_GENERATION = 1 << 62
-_COUNT_CHANGE = "INSERT INTO settings VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+_COUNT_TRANSACTION = "INSERT INTO settings VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
 _SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID"
 
 
 def _is_damage(error: Exception, code: int | None) -> bool:
-    if code is None:  # text that is no UTF-8 has none
+    if code is None:  # an error about text that is not UTF-8 has no code
         return isinstance(error, Damaged | UnicodeDecodeError | sqlite3.OperationalError)
     return code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
 class Damaged(Exception):
-    """The file holds what no process writes."""
+    """The file holds something that no process writes."""
 
 
 class Database:
     """A SQLite file with settings. Safe for many threads and processes.
 
     Args:
-        path: the file; created if it is missing, readable by its owner only.
+        path: the file. It is created if it is missing, readable by its owner only.
         rebuild: the command that rebuilds it if it is damaged, for messages.
 
     Raises UsageError for a file that cannot be used.
@@ -66,7 +66,7 @@ class Database:
     def _open(self, db: sqlite3.Connection) -> None:
         """Make or convert what the file should contain, and check it."""
         db.execute(_SETTINGS)
-        self.check_it_is_current()
+        self.check_is_current()
 
     def close(self) -> None:
         """Close the file."""
@@ -78,7 +78,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is done in this block happens, or none of it; within another transaction, it is part of that one.
+        """Run a block as one transaction, or as part of the transaction that is under way.
 
         Raises CloudError, see ``reading``, and if another process keeps the file locked.
         """
@@ -88,21 +88,21 @@ class Database:
                 return
             db.execute("BEGIN IMMEDIATE")
             try:
-                self.check_it_is_current()
+                self.check_is_current()
                 self._check_children()
                 yield db
-                db.execute(_COUNT_CHANGE)
+                db.execute(_COUNT_TRANSACTION)
                 db.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):  # the first error is the one to report
                     db.execute("ROLLBACK")
                 raise
             self._changes += 1
-            self._check_file()  # a commit to a file that is no longer there must not be acknowledged
+            self._check_is_same_file()  # a commit to a file that is no longer there must not be acknowledged
 
     @contextmanager
-    def one_moment(self) -> Iterator[None]:
-        """All that is read in this block is of one moment."""
+    def consistent_read(self) -> Iterator[None]:
+        """Run a block in which all reads see the file as of one moment."""
         if self._db.in_transaction:
             yield
             return
@@ -120,14 +120,14 @@ class Database:
         Raises CloudError if SQLite fails, for instance on a full disk, or if the file is damaged or was replaced.
         """
         with self._lock:
-            self._check_file()
+            self._check_is_same_file()
             try:
                 yield self._db
             except (sqlite3.Error, Damaged, UnicodeDecodeError) as error:
-                raise self._explained(error) from error
+                raise self._describe_error(error) from error
 
-    def _explained(self, error: Exception) -> CloudError:
-        """Return an error that says what is wrong with the file, and what to do about it."""
+    def _describe_error(self, error: Exception) -> CloudError:
+        """Return the error that says what is wrong with the file, and what to do about it."""
         kind, detail = ErrorKind.SERVER, f"{self._path}: cannot be used as an array's metadata: {error}"
         code = getattr(error, "sqlite_errorcode", None)
         if _is_damage(error, code):
@@ -139,8 +139,8 @@ class Database:
             detail = f"{holder} has kept {self._path} locked for {_BUSY_S:g} s; continue or end it, then try again"
         return CloudError(kind, "metadata", "/", detail=detail)
 
-    def _check_file(self) -> None:
-        """Raise CloudError if the file was replaced or removed: nobody would see what is written to the old one."""
+    def _check_is_same_file(self) -> None:
+        """Raise CloudError if the file was replaced or removed, because writes to the old file would be lost."""
         try:
             is_same = self._path.stat().st_ino == self._identity
         except OSError:
@@ -149,9 +149,9 @@ class Database:
             detail = f"{self._path} was replaced or removed while this process used it; open the array again"
             raise CloudError(ErrorKind.CONFLICT, "metadata", "/", detail=detail)
 
-    def check_it_is_current(self) -> None:
+    def check_is_current(self) -> None:
         """Raise CloudError if an older copy is in the file's place."""
-        changes = self.number("changes")
+        changes = self.number_setting("changes")
         if changes < self._changes:
             detail = f"an older copy took the place of {self._path} while this process used it; open the array again"
             raise CloudError(ErrorKind.CONFLICT, "metadata", "/", detail=detail)
@@ -166,33 +166,33 @@ class Database:
     # --- settings ---
 
     def expect_children(self, text: str) -> None:
-        """Refuse all later transactions of this process if the setting of the children is another one by then."""
+        """Note the children of this process. Its later transactions fail if another process changes that setting."""
         if self.setting("children") == text:
             self._children = text
             return
         with self.transaction():
             self._children = None
-            self.keep("children", text)
+            self.put_setting("children", text)
             self._children = text
 
     def setting(self, name: str) -> str | None:
-        """Return a setting; None if there is none."""
+        """Return a setting, or None if there is none."""
         with self.reading() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def keep(self, name: str, text: str) -> None:
-        """Set a setting."""
+    def put_setting(self, name: str, text: str) -> None:
+        """Store a setting."""
         with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, text))
 
-    def forget(self, name: str) -> None:
+    def remove_setting(self, name: str) -> None:
         """Remove a setting."""
         with self.transaction() as db:
             db.execute("DELETE FROM settings WHERE name = ?", (name,))
 
-    def number(self, name: str) -> int:
-        """Return a setting that is a number; 0 if there is none."""
+    def number_setting(self, name: str) -> int:
+        """Return a setting that is a number, or 0 if there is none."""
         text = self.setting(name) or "0"
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and int(digits) <= 1 << 63):
@@ -202,19 +202,19 @@ class Database:
         return int(text)
 
 
-def put_in_place(new: Path, old: Path) -> Path | None:
-    """Put a closed database in another's place. Returns the name under which the other one was kept, if there was one.
+def replace_database(new: Path, old: Path) -> Path | None:
+    """Replace a database by another, closed one. Returns the path under which the old one was kept, if there was one.
 
-    Processes that have the other one open notice it, and fail.
+    Processes that have the old one open notice it, and their transactions fail.
     """
-    kept = None
+    kept_path = None
     if old.exists():
         number = 1
-        while (kept := old.with_name(f"{old.name}.old{number}")).exists():
+        while (kept_path := old.with_name(f"{old.name}.old{number}")).exists():
             number += 1
     for suffix in ("-wal", "-shm", "", "-journal"):
-        if kept is not None:
+        if kept_path is not None:
             with suppress(FileNotFoundError):
-                old.with_name(f"{old.name}{suffix}").replace(kept.with_name(f"{kept.name}{suffix}"))
+                old.with_name(f"{old.name}{suffix}").replace(kept_path.with_name(f"{kept_path.name}{suffix}"))
     new.replace(old)
-    return kept
+    return kept_path

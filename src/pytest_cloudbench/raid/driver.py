@@ -40,11 +40,11 @@ from pytest_cloudbench.raid.config import ArrayFile
 from pytest_cloudbench.raid.costs import Ledger
 from pytest_cloudbench.raid.metadata import Metadata, ObjectRow
 from pytest_cloudbench.raid.observing import Observer
-from pytest_cloudbench.raid.reading import read
+from pytest_cloudbench.raid.reading import read_object
 from pytest_cloudbench.raid.recovery import Recovery, agree, recover
-from pytest_cloudbench.raid.transfers import Children, Ended, is_package
+from pytest_cloudbench.raid.transfers import Children, TransferResult, is_package
 from pytest_cloudbench.raid.upkeep import Upkeep, delete_leftovers
-from pytest_cloudbench.raid.writing import write
+from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.support import clock
 
@@ -59,20 +59,20 @@ _CAPABILITIES = Capabilities(
     requests={Verb.STAT: 0, Verb.LIST: 0},
     via="its children's drivers; stat and list are answered from local metadata",
 )
-_ENDS = frozenset({"emulated", "served", "local"})
+_TEMPORARY_SCHEMES = frozenset({"emulated", "served", "local"})
 """Schemes of children that end with the run. An array of only such children needs no key of its own."""
 _PARAMS = {"state", "metadata"}
 _RATES = "rates"
 """The setting in the metadata with the observed rates."""
 _CLOSE_S = 10.0
-_MARKS_EVERY_S = 1.0
+_MARKER_INTERVAL_S = 1.0
 
 
 def open_array(
     file: ArrayFile, children: Sequence[Driver], *,
     placement: Placement | None = None, hedge: Hedge | None = None, rates: Rates | None = None,
 ) -> Array:  # fmt: skip
-    """Return an array of connected children; creates its key and its metadata if there are none.
+    """Open an array of connected children. Creates its key and its metadata if there are none.
 
     By default, the file decides the policies, which follow the observed rates of the children.
 
@@ -80,9 +80,9 @@ def open_array(
     """
     metadata = Metadata(file.metadata, owner_text(), f"cloudbench raid recover {file.source}")
     try:
-        if config.is_missing(file.key):
+        if config.is_key_missing(file.key):
             _check_nothing_needs_the_key(file, metadata, children)
-        master = config.master_key(file.key)
+        master = config.load_master_key(file.key)
         if metadata.setting("key") not in {None, master.fingerprint}:
             raise CredentialsError(f"{file.key}: not the key of the array whose metadata is in {file.metadata}")
         _check_children(file, metadata)
@@ -98,12 +98,12 @@ def open_array(
     names = [child.name for child in file.children]
     return Array(
         file, Children(children, names, file.folder, master, rates or observer), metadata, master,
-        placement or _placement(file, observer), hedge or observer,
+        placement or _make_placement(file, observer), hedge or observer,
     )  # fmt: skip
 
 
 def _check_nothing_needs_the_key(file: ArrayFile, metadata: Metadata, children: Sequence[Driver]) -> None:
-    """Raise CredentialsError if the missing key may be that of packages, which another key would never open."""
+    """Raise CredentialsError if the missing key may be that of existing packages, which no new key would open."""
     advice = "nothing else opens its packages; put it back from your copy"
     if metadata.setting("key") is not None:
         raise CredentialsError(f"{file.key}: missing, but {file.metadata} belongs to an array with this key; {advice}")
@@ -117,32 +117,32 @@ def _check_nothing_needs_the_key(file: ArrayFile, metadata: Metadata, children: 
                 f"{file.key}: missing, and no new key is made before every child says that it has no packages of an "
                 f"old one; {child.name}: {error.kind.value} ({error.detail})"
             ) from error
-        if has_any and config.is_missing(file.key):  # otherwise another process has just made it
+        if has_any and config.is_key_missing(file.key):  # otherwise another process has just made it
             raise CredentialsError(f"{file.key}: missing, but {child.name} has packages in {file.folder}; {advice}")
 
 
 def _check_children(file: ArrayFile, metadata: Metadata) -> None:
-    """Compare the file's children with those of the last use: each one's place decides which packages it holds.
+    """Compare the file's children with those of the last use, because a child's position decides what it holds.
 
-    Another spec in a child's place is a new address of it, or what ``replace`` fills; more children at the end are
-    filled by ``rebalance``. Raises ConfigError, in one line, for anything else.
+    Another spec in a child's position is its new address, or a new child that ``replace`` fills. More children at the
+    end are filled by ``rebalance``. Raises ConfigError, in one line, for anything else.
     """
-    now, before = [child.spec for child in file.children], metadata.children()
-    if now == before or not (metadata.count() or metadata.garbage()):
+    specs, before = [child.spec for child in file.children], metadata.child_specs()
+    if specs == before or not (metadata.count() or metadata.garbage()):
         return
-    if len(now) < len(before):
+    if len(specs) < len(before):
         detail = (
-            f"the array has {len(before)} and the file names {len(now)}: a child cannot be taken away; replace it, "
+            f"the array has {len(before)} and the file names {len(specs)}: a child cannot be taken away; replace it, "
             "or export all objects"
         )
         raise ConfigError(str(file.source), "children", detail)
-    for place, (spec, known) in enumerate(zip(now, before, strict=False)):
-        if spec != known and spec in before:
-            detail = f"{spec} was number {before.index(spec) + 1} and is now {place + 1}: restore the order"
+    for position, (spec, old_spec) in enumerate(zip(specs, before, strict=False), 1):
+        if spec != old_spec and spec in before:
+            detail = f"{spec} was number {before.index(spec) + 1} and is now {position}: restore the order"
             raise ConfigError(str(file.source), "children", detail)
 
 
-def _placement(file: ArrayFile, observer: Observer) -> Placement:
+def _make_placement(file: ArrayFile, observer: Observer) -> Placement:
     children = len(file.children)
     if file.placement == "equal":
         return Equal(file.k, children)
@@ -150,8 +150,8 @@ def _placement(file: ArrayFile, observer: Observer) -> Placement:
 
 
 def _make_folders(array: Array) -> None:
-    """Create the folder for packages on each child, so that many threads need not do so together. Errors show later."""
-    answers: SimpleQueue[Ended] = SimpleQueue()
+    """Create the folder for packages on each child, before many threads would do so together. Errors show later."""
+    answers: SimpleQueue[TransferResult] = SimpleQueue()
     for child in range(len(array.children)):
         array.children.make_folder(child, answers.put)
     for _ in range(len(array.children)):
@@ -166,16 +166,16 @@ def _entry(row: ObjectRow) -> Entry:
     return Entry(row.path, size_bytes=row.size_bytes)
 
 
-def _not_found(verb: str, path: str) -> CloudError:
+def _not_found_error(verb: str, path: str) -> CloudError:
     error = CloudError(ErrorKind.NOT_FOUND, verb, path, detail="the metadata has no such object")
     error.__cause__ = LookupError(path)
     return error
 
 
-def prepared(array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None) -> Array:
-    """Return the array, ready for use: its metadata agrees with its children, see ``recovery.agree``.
+def prepare_array(array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None) -> Array:
+    """Make an array ready for use, by an agreement of its metadata and its children, see ``recovery.agree``.
 
-    ``say``: called with a sentence if the metadata was an old copy.
+    ``say``: called with a message if the metadata was an old copy.
 
     Raises CloudError, for the operation that needs it, if too few children answer.
     """
@@ -192,8 +192,8 @@ def prepared(array: Array, verb: str, path: str, say: Callable[[str], object] = 
     return array
 
 
-def _with_params(file: ArrayFile, params: Mapping[str, str]) -> ArrayFile:
-    """Return an array's file, as a spec changes it."""
+def _apply_params(file: ArrayFile, params: Mapping[str, str]) -> ArrayFile:
+    """Return an array's file with the changes that a spec's parameters make."""
     if state := params.get("state"):
         file = replace(file, key=str(Path(state) / "array.key"), metadata=Path(state) / "array.sqlite")
     if metadata := params.get("metadata"):
@@ -212,8 +212,8 @@ class RaidDriver:
     def __init__(self, array: Array) -> None:
         self.array, self._lock = array, threading.Lock()
         self._upkeep: Upkeep | None = None
-        self._marks_again_ns = 0
-        if array.children.all_count:
+        self._next_marker_ns = 0
+        if array.children.all_count_requests:
             self.requests: Callable[[], int] = array.ledger.requests
 
     def __repr__(self) -> str:
@@ -229,9 +229,13 @@ class RaidDriver:
     def check_children(cls, spec: ProviderSpec, children: Sequence[ProviderSpec]) -> None:
         """Raise UsageError if the array cannot work, or a child could read what it must not."""
         file = config.load(spec.target)
-        config.check_places(_with_params(file, spec.params))
-        if not file.key and "state" not in spec.params and not all(child.scheme in _ENDS for child in children):
-            raise config.no_key(file)
+        config.check_places(_apply_params(file, spec.params))
+        if (
+            not file.key
+            and "state" not in spec.params
+            and not all(child.scheme in _TEMPORARY_SCHEMES for child in children)
+        ):
+            raise config.missing_key_error(file)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RaidDriver:
@@ -243,25 +247,25 @@ class RaidDriver:
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> RaidDriver:
         """Return the driver of an array whose children are connected. Raises UsageError."""
         file = config.load(spec.target)
-        file = _with_params(file, spec.params)
+        file = _apply_params(file, spec.params)
         if not file.key:
-            raise config.no_key(file)
+            raise config.missing_key_error(file)
         return cls(open_array(file, children))
 
     def versions(self) -> Mapping[str, str]:
         """Return the library that computes the code, and the libraries of the children, with their versions."""
         file = self.array.file
-        found = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
-        return {**found, "reed-solomon": find_codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
+        libraries = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
+        return {**libraries, "reed-solomon": find_codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
 
     @property
     def ledger(self) -> Ledger:
-        """The costs of operations, by verb and for each thread's last one."""
+        """The costs of operations, by verb and of each thread's last one."""
         return self.array.ledger
 
     def prepare(self, folder: str) -> None:
         """Make the array ready, and let the children prepare the folder of its packages."""
-        self._ready("prepare", folder)
+        self._prepared_array("prepare", folder)
         for child in self.array.children.drivers:
             if isinstance(child, Preparing):
                 with suppress(CloudError):  # an array works without some of its children
@@ -283,32 +287,32 @@ class RaidDriver:
         if isinstance(rates, Observer) and rates.has_observed:
             with suppress(CloudError):  # the next process observes them again
                 if self.array.metadata.setting(_RATES) != rates.text():
-                    self.array.metadata.keep(_RATES, rates.text())
+                    self.array.metadata.put_setting(_RATES, rates.text())
         self.array.children.close()
         self.array.metadata.close()
 
-    def _ready(self, verb: str, path: str) -> Array:
-        """Return the array once it is prepared: by the first operation of the first process."""
+    def _prepared_array(self, verb: str, path: str) -> Array:
+        """Return the array. The first operation of a process prepares it."""
         array = self.array
         if self._upkeep is not None:
             return array
         with self._lock:
             if self._upkeep is None:
-                self._upkeep = Upkeep(prepared(array, verb, path, _warn))
+                self._upkeep = Upkeep(prepare_array(array, verb, path, _warn))
         return array
 
-    def _row(self, verb: str, path: str) -> ObjectRow:
-        row = self._ready(verb, path).metadata.find(path)
+    def _find_row(self, verb: str, path: str) -> ObjectRow:
+        row = self._prepared_array(verb, path).metadata.find(path)
         if row is None:
-            raise _not_found(verb, path)
+            raise _not_found_error(verb, path)
         return row
 
-    def _newly_marked(self, generation: int) -> int:
-        """Return the generation of a deletion that children are to note; 0 if they have done so a moment ago."""
+    def _marker_generation(self, generation: int) -> int:
+        """Return the generation that children are to note for a deletion, or 0 if they have noted one a moment ago."""
         with self._lock:
-            if clock.now_ns() < self._marks_again_ns:
+            if clock.now_ns() < self._next_marker_ns:
                 return 0
-            self._marks_again_ns = clock.due_ns(_MARKS_EVERY_S)
+            self._next_marker_ns = clock.due_ns(_MARKER_INTERVAL_S)
             return generation
 
     # --- required verbs -----------------------------------------------------------------------------
@@ -317,25 +321,25 @@ class RaidDriver:
         """Write an object. It replaces the old one once it is as durable as the file says, or not at all."""
         if "\0" in key_of("put", path):
             raise CloudError(ErrorKind.INVALID, "put", path, detail="a NUL in a name: no export could write it")
-        array = self._ready("put", path)
+        array = self._prepared_array("put", path)
         with array.ledger.operation("put") as costs:
-            write(array, path, content, costs)
+            write_object(array, path, content, costs)
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the object's bytes from ``offset``, in pieces of a MiB, each verified."""
         key_of("get", path)
-        array = self._ready("get", path)
+        array = self._prepared_array("get", path)
         with array.ledger.operation("get") as costs:
-            row, has_begun = self._row("get", path), False
+            row, has_begun = self._find_row("get", path), False
             while True:
                 try:
-                    for piece in read(array, array.manifest_of("get", row), offset, costs):
+                    for piece in read_object(array, array.manifest_of("get", row), offset, costs):
                         has_begun = True
                         yield piece
                     return
                 except CloudError:
-                    newer = self._row("get", path)
+                    newer = self._find_row("get", path)
                     if has_begun or newer.version == row.version:
                         raise
                     row = newer  # it was replaced meanwhile
@@ -344,30 +348,32 @@ class RaidDriver:
         """Return the object's size, from the metadata."""
         key_of("stat", path)
         with self.array.ledger.operation("stat") as costs, costs.timed("metadata_ns"):
-            return _entry(self._row("stat", path))
+            return _entry(self._find_row("stat", path))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects below ``folder``, in order of their paths, from the metadata."""
         prefix = path_of(prefix_of("list", folder))
-        yield from map(_entry, self._ready("list", folder).rows(prefix))
+        yield from map(_entry, self._prepared_array("list", folder).object_rows(prefix))
 
     def delete(self, path: str) -> None:
         """Remove an object, and all below it. Packages that a child does not delete soon are deleted later."""
         prefix = path_of(prefix_of("delete", path))
         if path == "/":
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
-        array = self._ready("delete", path)
+        array = self._prepared_array("delete", path)
         with array.ledger.operation("delete") as costs:
             rows = [row for row in (array.metadata.find(path),) if row is not None]
-            rows += array.rows(prefix)
+            rows += array.object_rows(prefix)
             if not rows:
-                raise _not_found("delete", path)
+                raise _not_found_error("delete", path)
             with costs.timed("metadata_ns"):
                 generation = array.metadata.next_generation()
-                gone = [each for row in rows for each in array.metadata.remove(row, len(array.children))]
+                leftovers = [
+                    leftover for row in rows for leftover in array.metadata.remove_object(row, len(array.children))
+                ]
                 is_last = array.metadata.is_empty
-            generation = 0 if is_last else self._newly_marked(generation)
-            delete_leftovers(array, gone, costs, array.file.patience_s, generation, is_last=is_last)
+            generation = 0 if is_last else self._marker_generation(generation)
+            delete_leftovers(array, leftovers, costs, array.file.patience_s, generation, is_last=is_last)
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:

@@ -1,13 +1,13 @@
-"""Maintenance of an array: rebuilding missing packages, replacing a child, moving shares, and leaving the array.
+"""Maintenance of an array: rebuilding missing packages, replacing a child, moving shares, and exporting all objects.
 
 What may live here: work over all objects, at the user's request, while the array stays in use. The process may be
 killed after every step:
 
-- A package to rebuild is first noted in the metadata, and the note goes when the child has the package. If a repair is
-  killed, the next one continues with the remaining notes. A package that was rebuilt but still has its note is rebuilt
-  once more, with the same bytes in its shares.
+- A package to rebuild is first noted in the metadata, and the note is removed when the child has the package. If a
+  repair is killed, the next one continues with the remaining notes. A package that was rebuilt but still has its note
+  is rebuilt once more, with the same bytes in its shares.
 - An object moves as a new version, which becomes current in one transaction, and only in place of the version that it
-  was copied from. A write that came in between wins.
+  was copied from. A write in between wins.
 - An exported file gets its name only when it is complete.
 """
 
@@ -24,17 +24,17 @@ from typing import BinaryIO
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.metadata import Lacking, ObjectRow
-from pytest_cloudbench.raid.reading import read
+from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow
+from pytest_cloudbench.raid.reading import read_object
 from pytest_cloudbench.raid.survey import Progress
-from pytest_cloudbench.raid.upkeep import delete_leftovers, mend
-from pytest_cloudbench.raid.writing import write
+from pytest_cloudbench.raid.upkeep import delete_leftovers, rebuild_package
+from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.support.opening import write_whole
 
-_MOST_TOLD = 20
+_MOST_PATHS = 20
 
 
-def _ignored(what: str, done: int, total: int) -> None:
+def _ignore_progress(what: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
@@ -42,14 +42,14 @@ def _ignored(what: str, done: int, total: int) -> None:
 
 
 @dataclass(slots=True)
-class Repaired:
+class RepairResult:
     """The result of a repair.
 
     Attributes:
         mended: packages that were rebuilt.
         mended_bytes: their size.
         left: packages that are still missing, by child.
-        reasons: why, by child: the first reason of each.
+        reasons: the first reason of each child.
         lost_paths: the first objects that have too few shares left.
         garbage: unused packages that could not be deleted.
     """
@@ -67,74 +67,76 @@ class Repaired:
         return not self.left
 
 
-def repair(array: Array, progress: Progress = _ignored) -> Repaired:
+def repair_array(array: Array, progress: Progress = _ignore_progress) -> RepairResult:
     """Rebuild the packages noted as missing in the metadata, and delete unused ones.
 
     A child that refuses a package is left alone for the rest of the repair.
 
     Passes on any error that is not a CloudError: a mistake of a driver.
     """
-    done, names = Repaired(), array.children.names
+    result, names = RepairResult(), array.children.names
     costs = Costs(operations=1)
     by_segment: dict[tuple[bytes, int], list[int]] = defaultdict(list)
-    missing = sorted(array.metadata.missing(), key=lambda each: (each.version, each.segment, each.child))
+    missing = sorted(
+        array.metadata.missing_packages(), key=lambda package: (package.version, package.segment, package.child)
+    )
     for package in missing:
         by_segment[package.version, package.segment].append(package.child)
     refusing: set[int] = set()
-    handled = 0
+    count = 0
     for (version, segment), children in by_segment.items():
         for child in children:
-            handled += 1
-            package = Lacking(version, segment, child)
-            reason = "" if child in refusing else _mended(array, package, costs, done, refusing)
+            count += 1
+            package = MissingPackage(version, segment, child)
+            reason = "" if child in refusing else _try_rebuild(array, package, costs, result, refusing)
             if reason or child in refusing:
-                done.left[names[child]] = done.left.get(names[child], 0) + 1
-                done.reasons.setdefault(names[child], reason)
-            progress("packages", handled, len(missing))
+                result.left[names[child]] = result.left.get(names[child], 0) + 1
+                result.reasons.setdefault(names[child], reason)
+            progress("packages", count, len(missing))
     errors = delete_leftovers(array, array.metadata.garbage(), costs)
-    done.garbage = len(array.metadata.garbage()) if errors else 0
-    done.mended, done.mended_bytes = costs.mended, costs.sent_bytes
+    result.garbage = len(array.metadata.garbage()) if errors else 0
+    result.mended, result.mended_bytes = costs.mended, costs.sent_bytes
     array.ledger.add("repair", costs)
-    return done
+    return result
 
 
-def _mended(array: Array, package: Lacking, costs: Costs, done: Repaired, refusing: set[int]) -> str:
+def _try_rebuild(array: Array, package: MissingPackage, costs: Costs, result: RepairResult, refusing: set[int]) -> str:
     """Rebuild one package. Returns the reason if that failed, otherwise an empty text."""
     try:
-        mend(array, package, costs)
+        rebuild_package(array, package, costs)
     except CloudError as error:
         reason = f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
         row = array.metadata.find_version(package.version)
-        if error.operation == "mend":  # the other children do not have enough shares
-            if row is not None and row.path not in done.lost_paths:
-                done.lost_paths = [*done.lost_paths, row.path][:_MOST_TOLD]
+        if error.operation == "mend":  # the other children do not have enough shares to rebuild it
+            if row is not None and row.path not in result.lost_paths:
+                result.lost_paths = [*result.lost_paths, row.path][:_MOST_PATHS]
         else:
             refusing.add(package.child)
         return reason
     return ""
 
 
-def note_all_of(array: Array, child: int) -> int:
+def note_all_missing(array: Array, child: int) -> int:
     """Note every package of a child as missing, because another provider replaces it. Returns how many packages."""
     noted = 0
-    for row in array.rows():
+    for row in array.object_rows():
         manifest = array.manifest_of("replace", row)
         lacking = [
-            Lacking(row.version, number, child)
+            MissingPackage(row.version, number, child)
             for number, segment in enumerate(manifest.segments)
             if sum(segment.split.counts[child : child + 1])  # objects written before it was added have no share of it
         ]
-        array.metadata.lacks(lacking)
+        array.metadata.note_missing(lacking)
         noted += len(lacking)
     return noted
 
 
-def discard_incomplete(array: Array) -> int:
-    """Turn versions that the metadata does not have and that cannot be read into garbage. Returns how many."""
-    incomplete = [each for each in array.unknown if not each.is_whole]
-    for each in incomplete:
-        array.metadata.abandon(each.version, each.segments, len(array.children))
-        array.unknown.remove(each)
+def discard_incomplete_versions(array: Array) -> int:
+    """Turn versions into garbage that the metadata does not have and that cannot be read. Returns how many."""
+    incomplete = [version for version in array.unknown if not version.is_readable]
+    for version in incomplete:
+        array.metadata.abandon_write(version.version, version.segments, len(array.children))
+        array.unknown.remove(version)
     return len(incomplete)
 
 
@@ -142,7 +144,7 @@ def discard_incomplete(array: Array) -> int:
 
 
 @dataclass(slots=True)
-class Moved:
+class RebalanceResult:
     """The result of a rebalance.
 
     Attributes:
@@ -160,7 +162,7 @@ class Moved:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _ignored) -> Moved:
+def rebalance_array(array: Array, *, dry_run: bool = False, progress: Progress = _ignore_progress) -> RebalanceResult:
     """Rewrite each object whose shares the placement would now spread differently.
 
     Args:
@@ -168,19 +170,19 @@ def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _igno
         dry_run: only count.
         progress: called with the progress.
     """
-    done, total = Moved(), array.metadata.count()
-    newest = array.metadata.newest_generation()  # later versions are placed correctly
-    for row in array.rows():
-        if row.generation > newest:
+    result, total = RebalanceResult(), array.metadata.count()
+    newest_generation = array.metadata.newest_generation()  # later versions are already placed by the same rule
+    for row in array.object_rows():
+        if row.generation > newest_generation:
             continue
-        done.objects += 1
+        result.objects += 1
         if _is_misplaced(array, row):
             if dry_run:
-                done.moved, done.moved_bytes = done.moved + 1, done.moved_bytes + row.size_bytes
+                result.moved, result.moved_bytes = result.moved + 1, result.moved_bytes + row.size_bytes
             else:
-                _move(array, row, done)
-        progress("objects", done.objects, max(total, done.objects))
-    return done
+                _move_object(array, row, result)
+        progress("objects", result.objects, max(total, result.objects))
+    return result
 
 
 def _is_misplaced(array: Array, row: ObjectRow) -> bool:
@@ -188,45 +190,45 @@ def _is_misplaced(array: Array, row: ObjectRow) -> bool:
     return not all(array.placement.suits(segment.split, segment.sealed_bytes) for segment in manifest.segments)
 
 
-def _move(array: Array, row: ObjectRow, done: Moved) -> None:
+def _move_object(array: Array, row: ObjectRow, result: RebalanceResult) -> None:
     costs = Costs(operations=1)
-    content = _Streamed(read(array, array.manifest_of("rebalance", row), 0, costs), row.size_bytes)
+    content = _StreamedContent(read_object(array, array.manifest_of("rebalance", row), 0, costs), row.size_bytes)
     try:
-        is_current = write(array, row.path, content, costs, copy_of=row)
+        is_current = write_object(array, row.path, content, costs, copy_of=row)
     except CloudError as error:
         if array.metadata.find_version(row.version) is None:
-            done.overtaken += 1
-        elif len(done.failed) < _MOST_TOLD:
-            done.failed[row.path] = str(error)
+            result.overtaken += 1
+        elif len(result.failed) < _MOST_PATHS:
+            result.failed[row.path] = str(error)
         return
     finally:
         content.close()
         array.ledger.add("rebalance", costs)
     if is_current:
-        done.moved, done.moved_bytes = done.moved + 1, done.moved_bytes + row.size_bytes
+        result.moved, result.moved_bytes = result.moved + 1, result.moved_bytes + row.size_bytes
     else:
-        done.overtaken += 1
+        result.overtaken += 1
 
 
-class _Streamed:
-    """Content read in order, once, as it arrives."""
+class _StreamedContent:
+    """Content that is read once and in order, as it arrives."""
 
     def __init__(self, pieces: Iterator[bytes], size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._pieces, self._rest, self._at = pieces, b"", 0
+        self._pieces, self._buffered, self._offset = pieces, b"", 0
 
     def read(self, offset: int, length: int) -> bytes:
-        if offset != self._at:
-            raise ValueError(f"read at {offset} after {self._at}: this content can only be read in order")
-        found = [self._rest]
-        have = len(self._rest)
-        while have < length and (piece := next(self._pieces, b"")):
-            found.append(piece)
-            have += len(piece)
-        whole = b"".join(found)
-        self._rest = whole[length:]
-        self._at += min(length, len(whole))
-        return whole[:length]
+        if offset != self._offset:
+            raise ValueError(f"read at {offset} after {self._offset}: this content can only be read in order")
+        pieces = [self._buffered]
+        available = len(self._buffered)
+        while available < length and (piece := next(self._pieces, b"")):
+            pieces.append(piece)
+            available += len(piece)
+        content = b"".join(pieces)
+        self._buffered = content[length:]
+        self._offset += min(length, len(content))
+        return content[:length]
 
     def close(self) -> None:
         """Stop reading."""
@@ -239,7 +241,7 @@ class _Streamed:
 
 
 @dataclass(slots=True)
-class Exported:
+class ExportResult:
     """The result of an export.
 
     Attributes:
@@ -253,54 +255,54 @@ class Exported:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def export(array: Array, target: Path, progress: Progress = _ignored) -> Exported:
+def export_objects(array: Array, target: Path, progress: Progress = _ignore_progress) -> ExportResult:
     """Write every object as a plain file below a folder, or into one archive if the name ends in ``.tar``.
 
     Raises UsageError if the target cannot be written.
     """
     is_archive = target.suffix == ".tar"
     try:
-        return _exported(array, target, progress) if not is_archive else _archived(array, target, progress)
+        return _export_files(array, target, progress) if not is_archive else _export_archive(array, target, progress)
     except OSError as error:
         raise UsageError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from error
 
 
-def _exported(array: Array, target: Path, progress: Progress) -> Exported:
-    done, total = Exported(), array.metadata.count()
+def _export_files(array: Array, target: Path, progress: Progress) -> ExportResult:
+    result, total = ExportResult(), array.metadata.count()
     target.mkdir(parents=True, exist_ok=True)
-    for number, row in enumerate(array.rows(), 1):
+    for number, row in enumerate(array.object_rows(), 1):
         parts = row.path.strip("/").split("/")
-        if any(map(_cannot_be_a_name, parts)):
-            done.failed[row.path] = "this system does not allow such a file name; export to a .tar"
+        if any(map(_is_forbidden_name, parts)):
+            result.failed[row.path] = "this system does not allow such a file name; export to a .tar"
         else:
             try:
-                _one_file(array, row, target.joinpath(*parts))
+                _export_file(array, row, target.joinpath(*parts))
             except CloudError as error:
-                done.failed[row.path] = str(error)
+                result.failed[row.path] = str(error)
             except (NotADirectoryError, FileExistsError, IsADirectoryError):
-                done.failed[row.path] = "a file and a folder have the same name; export to a .tar"
+                result.failed[row.path] = "a file and a folder have the same name; export to a .tar"
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
-                done.failed[row.path] = "this system does not allow such a long name; export to a .tar"
+                result.failed[row.path] = "this system does not allow such a long name; export to a .tar"
             else:
-                done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
+                result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
         progress("objects", number, max(total, number))
-    return done
+    return result
 
 
-def _cannot_be_a_name(part: str) -> bool:
+def _is_forbidden_name(part: str) -> bool:
     return "\0" in part or (os.name == "nt" and bool(set(part) & set('\\:<>"|?*')))
 
 
-def _one_file(array: Array, row: ObjectRow, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, lambda file: _copy(array, row, file), is_durable=True)
+def _export_file(array: Array, row: ObjectRow, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda file: _copy_content(array, row, file), is_durable=True)
 
 
-def _copy(array: Array, row: ObjectRow, file: BinaryIO) -> None:
+def _copy_content(array: Array, row: ObjectRow, file: BinaryIO) -> None:
     written, costs = 0, Costs(operations=1)
-    for piece in read(array, array.manifest_of("export", row), 0, costs):
+    for piece in read_object(array, array.manifest_of("export", row), 0, costs):
         file.write(piece)
         written += len(piece)
     array.ledger.add("export", costs)
@@ -308,33 +310,33 @@ def _copy(array: Array, row: ObjectRow, file: BinaryIO) -> None:
         raise CloudError(ErrorKind.CORRUPT, "export", row.path, detail=f"{written} of {row.size_bytes} bytes")
 
 
-def _archived(array: Array, target: Path, progress: Progress) -> Exported:
+def _export_archive(array: Array, target: Path, progress: Progress) -> ExportResult:
     import tarfile
 
-    done, total = Exported(), array.metadata.count()
+    result, total = ExportResult(), array.metadata.count()
     target.parent.mkdir(parents=True, exist_ok=True)
 
     def write(file: BinaryIO) -> None:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for number, row in enumerate(array.rows(), 1):
+            for number, row in enumerate(array.object_rows(), 1):
                 begin = file.tell()
                 if "\0" in row.path:
-                    done.failed[row.path] = "a NUL in its name, which an archive cuts it at"
+                    result.failed[row.path] = "a NUL in its name, which an archive cuts it at"
                     continue
                 header = tarfile.TarInfo(row.path.strip("/"))
                 header.size, header.mode = row.size_bytes, 0o600
                 try:
                     file.write(header.tobuf(tarfile.PAX_FORMAT))
-                    _copy(array, row, file)
+                    _copy_content(array, row, file)
                 except CloudError as error:
                     file.seek(begin)
                     file.truncate()
-                    done.failed[row.path] = str(error)
+                    result.failed[row.path] = str(error)
                 else:
                     file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
                     archive.offset = file.tell()
-                    done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
+                    result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
                 progress("objects", number, max(total, number))
 
     write_whole(target, write)
-    return done
+    return result

@@ -1,13 +1,13 @@
 """An array's metadata in SQLite: which version of each object is current, and which work is unfinished.
 
-What may live here: the tables and their transactions. Many processes of one machine share the file. It may be lost:
-except for unfinished work, the children hold everything, too (see ``recovery``).
+What may live here: the tables and their transactions. Many processes of one machine share the file. It may be lost,
+because the children hold everything but the unfinished work (see ``recovery``).
 
-A process must not rely on what it once read. Each transaction first checks that this is still the file that the
+A process must not rely on what it read before. Each transaction first checks that this is still the file that the
 process opened, that no older copy has taken its place, and that the array still has the same children.
 
-SQLite itself has no checksums. Each object's row has one, and all of them together have another one, so that flipped
-bits and pages of another time do not pass for the truth.
+SQLite itself has no checksums. Each object's row has one, and a combination of them all is a setting, so that flipped
+bits and pages of different times are noticed.
 
 A version passes through these states. Each step is one transaction, so a killed process never leaves half a step:
 
@@ -32,7 +32,9 @@ from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.raid.database import Damaged, Database
 
 _LAYOUT = 3
-"""1: garbage had no ``note``. 2: objects had no ``checksum``."""
+"""The version of the tables. A file of an earlier one is converted when it is opened, and a later one is refused.
+
+1: garbage had no ``note``. 2: objects had no ``checksum``."""
 
 _COLUMNS = "path, version, generation, size_bytes, segments, manifest"
 _MOST_SEGMENTS = 1 << 24
@@ -56,7 +58,7 @@ class ObjectRow:
 
     Attributes:
         path: the object's.
-        version: names its packages.
+        version: the random bytes from which the names of its packages are derived.
         generation: a later version has a larger number.
         size_bytes: of its content.
         segments: the number of its packages on each child.
@@ -72,7 +74,7 @@ class ObjectRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingPackage:
     """A package of a current version that a child lacks, or holds damaged."""
 
     version: bytes
@@ -81,11 +83,11 @@ class Lacking:
 
 
 @dataclass(frozen=True, slots=True)
-class Discarded:
+class Leftover:
     """Packages of an unused version, on one child.
 
     Attributes:
-        note: changes when a package arrives: a deletion that began earlier may not have seen that package.
+        note: a random number, new whenever a package arrives, as a deletion that began earlier may not have seen it.
     """
 
     version: bytes
@@ -95,11 +97,11 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunWrite:
     """A version that some process began to write.
 
     Attributes:
-        version: names its packages.
+        version: the random bytes from which the names of its packages are derived.
         segments: the number of its packages on each child.
         owner: the process.
         is_ours: whether this process is writing it now.
@@ -117,7 +119,7 @@ class Snapshot:
 
     Attributes:
         changes: how many transactions there have been.
-        generation: no version that it knows of has a larger one.
+        generation: the largest one of any version that it knows of, or larger.
         objects: the current versions: version and segments.
         begun: those being written.
         garbage: those to be deleted.
@@ -126,20 +128,20 @@ class Snapshot:
     changes: int
     generation: int
     objects: Sequence[tuple[bytes, int]]
-    begun: Sequence[Begun]
-    garbage: Sequence[Discarded]
+    begun: Sequence[BegunWrite]
+    garbage: Sequence[Leftover]
 
 
 _WRITING: set[bytes] = set()
-"""The versions that this process is writing now: others that it began, perhaps before an old copy was restored, are not
-finished any more."""
+"""The versions that this process is writing now. Others that it began, perhaps before an old copy was restored, will
+not be finished."""
 
 
 class Metadata(Database):
     """One array's metadata. Safe for many threads and processes.
 
     Args:
-        path: the file; created if it is missing, readable by its owner only.
+        path: the file. It is created if it is missing, readable by its owner only.
         owner: this process, in a form by which others can check whether it still runs.
         rebuild: the command that rebuilds damaged metadata, for messages.
 
@@ -151,24 +153,24 @@ class Metadata(Database):
         super().__init__(path, rebuild)
 
     def _open(self, db: sqlite3.Connection) -> None:
-        """Make missing tables, bring an earlier layout up, and check everything once."""
+        """Create missing tables, convert an earlier layout, and check everything once."""
         super()._open(db)
         if self.setting("layout") is None:
             with self.transaction():
-                is_old = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'objects'").fetchone()
-                if is_old and self.setting("layout") is None:
+                has_tables = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'objects'").fetchone()
+                if has_tables and self.setting("layout") is None:
                     raise Damaged("it has no layout")
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
-                self.keep("layout", self.setting("layout") or str(_LAYOUT))
-        layout = self._brought_up() if self.setting("layout") in {"1", "2"} else self.setting("layout")
+                self.put_setting("layout", self.setting("layout") or str(_LAYOUT))
+        layout = self._convert_layout() if self.setting("layout") in {"1", "2"} else self.setting("layout")
         if layout != str(_LAYOUT):
             detail = f"{self._path}: has layout {layout}, expected {_LAYOUT}: another version of this package made it"
             raise CloudError(ErrorKind.INVALID, "metadata", "/", detail=detail)
         self._verify()
 
-    def _brought_up(self) -> str | None:
-        """Return the layout, after converting an earlier one."""
+    def _convert_layout(self) -> str | None:
+        """Convert an earlier layout to the current one. Returns the layout that the file has afterwards."""
         with self.transaction() as db:
             layout = self.setting("layout")  # another process may have been faster
             if layout == "1":
@@ -176,22 +178,22 @@ class Metadata(Database):
             if layout in {"1", "2"}:
                 rows = db.execute(f"SELECT {_COLUMNS} FROM objects").fetchall()
                 db.execute("DROP TABLE objects")
-                self.forget("checksum")
+                self.remove_setting("checksum")
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
                 for row in rows:
                     self._insert(row)
-                self.keep("layout", str(_LAYOUT))
+                self.put_setting("layout", str(_LAYOUT))
             return self.setting("layout")
 
     def _verify(self) -> None:
-        """Raise an error if the file is damaged: in its structure, or in what its rows say."""
-        with self.reading() as db, self.one_moment():
-            (told,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-            if told != "ok":
-                raise Damaged(told)
+        """Raise CloudError if the file is damaged, in its structure or in the values of its rows."""
+        with self.reading() as db, self.consistent_read():
+            (problem,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+            if problem != "ok":
+                raise Damaged(problem)
             checksums = [checksum for (checksum,) in db.execute("SELECT checksum FROM objects")]
-            if reduce(xor, checksums, 0) != self.number("checksum"):
+            if reduce(xor, checksums, 0) != self.number_setting("checksum"):
                 raise Damaged("its pages are of different moments")
             for table in ("writes", "garbage"):
                 where = f"segments BETWEEN 1 AND {_MOST_SEGMENTS} AND typeof(segments) = 'integer'"
@@ -202,7 +204,7 @@ class Metadata(Database):
                 where = f"typeof(child) = 'integer' AND child BETWEEN 0 AND {_MOST_CHILDREN}"
                 if db.execute(f"SELECT 1 FROM {table} WHERE NOT ({where})").fetchone():
                     raise Damaged(f"impossible {table}")
-            self.number("generation")
+            self.number_setting("generation")
 
     # --- the array itself ---------------------------------------------------------------------------
 
@@ -211,8 +213,8 @@ class Metadata(Database):
         """Whether a process has prepared the array."""
         return self.setting("prepared") is not None
 
-    def children(self) -> list[str]:
-        """Return the specs of the array's children at its last use; none if it was not used yet."""
+    def child_specs(self) -> list[str]:
+        """Return the specs of the array's children at its last use, or none if it was not used yet."""
         with self.reading():
             try:
                 specs = json.loads(self.setting("children") or "[]")
@@ -223,48 +225,51 @@ class Metadata(Database):
             return [str(spec) for spec in specs]
 
     @property
-    def is_a_copy(self) -> bool:
-        """Whether the file is not the one that was last used, but a copy of it: perhaps an old one."""
+    def is_copy(self) -> bool:
+        """Whether the file is a copy, perhaps an old one, of the file that was last used."""
         return self.setting("file") not in {None, str(self._identity)}
 
-    def settle_in(self) -> None:
+    def note_prepared(self) -> None:
         """Note that the array is prepared, and that this file is the one in use."""
         with self.transaction():
-            self.keep("prepared", "1")
-            self.keep("file", str(self._identity))
+            self.put_setting("prepared", "1")
+            self.put_setting("file", str(self._identity))
 
     # --- objects ------------------------------------------------------------------------------------
 
     def find(self, path: str) -> ObjectRow | None:
-        """Return an object's current version; None if there is no such object."""
-        rows = self._objects("path = ?", _key(path))
+        """Return an object's current version, or None if there is no such object."""
+        rows = self._select_objects("path = ?", _path_bytes(path))
         return rows[0] if rows else None
 
     def find_version(self, version: bytes) -> ObjectRow | None:
-        """Return a version; None if it is not current."""
-        rows = self._objects("version = ?", version)
+        """Return a version, or None if it is not current."""
+        rows = self._select_objects("version = ?", version)
         return rows[0] if rows else None
 
-    def below(self, prefix: str, after: str, most: int) -> Sequence[ObjectRow]:
+    def list_below(self, prefix: str, after: str, most: int) -> Sequence[ObjectRow]:
         """Return the next objects whose path begins with ``prefix`` and comes after ``after``, in order of paths."""
-        return self._objects(
-            "path > ? AND path < ? ORDER BY path LIMIT ?", max(_key(after), _key(prefix)), _key(prefix) + b"\xff", most
+        return self._select_objects(
+            "path > ? AND path < ? ORDER BY path LIMIT ?",
+            max(_path_bytes(after), _path_bytes(prefix)),
+            _path_bytes(prefix) + b"\xff",
+            most,
         )
 
-    def _objects(self, where: str, *values: object) -> list[ObjectRow]:
+    def _select_objects(self, where: str, *values: object) -> list[ObjectRow]:
         with self.reading() as db:
             if not db.in_transaction:
-                self.check_it_is_current()
+                self.check_is_current()
             rows = db.execute(f"SELECT {_COLUMNS}, checksum FROM objects WHERE {where}", values).fetchall()
-            for *row, checksum in rows:
-                if _checksum(row) != checksum:
+            for *values_read, checksum in rows:
+                if _checksum(values_read) != checksum:
                     raise Damaged("the row of an object is not what was written")
-        return [ObjectRow(path.decode(), *rest) for path, *rest, _ in rows]
+        return [ObjectRow(path.decode(), *others) for path, *others, _ in rows]
 
     def newest_generation(self) -> int:
-        """Return the generation of the version that began last; 0 if there was none."""
+        """Return the generation of the version that began last, or 0 if there was none."""
         with self.reading():
-            return self.number("generation")
+            return self.number_setting("generation")
 
     def count(self) -> int:
         """Return how many objects there are."""
@@ -279,35 +284,35 @@ class Metadata(Database):
             return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
 
     def snapshot(self, children: int) -> Snapshot:
-        """Return all versions that it knows of now. Raises CloudError if it is not of that many children."""
-        with self.reading() as db, self.one_moment():
+        """Return all versions that it knows of now. Raises CloudError if it mentions more children than there are."""
+        with self.reading() as db, self.consistent_read():
             for table in ("missing", "garbage"):
                 if db.execute(f"SELECT 1 FROM {table} WHERE child >= ?", (children,)).fetchone():
                     raise Damaged(f"impossible {table}")
             objects = db.execute("SELECT version, segments FROM objects").fetchall()
             begun = db.execute("SELECT version, segments, owner FROM writes").fetchall()
             return Snapshot(
-                self.number("changes"), self.number("generation"), objects,
-                [Begun(version, segments, owner, version in _WRITING) for version, segments, owner in begun],
+                self.number_setting("changes"), self.number_setting("generation"), objects,
+                [BegunWrite(version, segments, owner, version in _WRITING) for version, segments, owner in begun],
                 self._garbage("", ()),
             )  # fmt: skip
 
-    def begin(self, version: bytes, path: str, segments: int, generation: int = 0) -> int:
+    def begin_write(self, version: bytes, path: str, segments: int, generation: int = 0) -> int:
         """Begin to write a version. Returns its generation.
 
         ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
-        Generations grow with the wall clock, so that none is used twice though an old copy of the metadata is restored.
+        Generations grow with the wall clock, so that none is used twice, even after an old copy is restored.
         """
         with self.transaction() as db:
             if not generation:
                 generation = self.next_generation()
             _WRITING.add(version)
-            values = (version, _key(path), generation, segments, self.owner)
+            values = (version, _path_bytes(path), generation, segments, self.owner)
             db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?)", values)
         return generation
 
     def next_generation(self) -> int:
-        """Return a generation that no version has, above all there are."""
+        """Return a new generation, above those of all versions."""
         with self.transaction():
             generation = max(self.newest_generation() + 1, time.time_ns() // 1000)
             self._raise_generation(generation)
@@ -319,13 +324,15 @@ class Metadata(Database):
             (generation, generation),
         )
 
-    def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int, instead_of: bytes = b"") -> bool:
-        """Make a version that was begun current; its path's earlier version becomes garbage.
+    def commit_write(
+        self, row: ObjectRow, missing: Iterable[MissingPackage], children: int, instead_of: bytes = b""
+    ) -> bool:
+        """Make a version that was begun the current one. The path's earlier version becomes garbage.
 
-        Returns whether it became current. If a version that began later was faster, this one is garbage. So is a copy
-        whose original, ``instead_of``, is no longer current.
+        Returns whether it became current. If a version that began later was faster, this one becomes garbage. So does a
+        copy whose original, ``instead_of``, is no longer current.
 
-        Raises CloudError if another process has taken the write over, because this one seemed to have ended.
+        Raises CloudError if another process has taken the write over, because this process seemed to have ended.
         """
         with self.transaction() as db:
             was_noted = db.execute("DELETE FROM writes WHERE version = ?", (row.version,)).rowcount
@@ -333,40 +340,42 @@ class Metadata(Database):
                 detail = "another process has discarded this write"
                 raise CloudError(ErrorKind.CONFLICT, "put", row.path, detail=detail)
             if instead_of and self.find_version(instead_of) is None:
-                self._discard(row.version, row.segments, children)
+                self._make_garbage(row.version, row.segments, children)
                 is_current = False
             else:
                 is_current = self._make_current(row, missing, children)
         _WRITING.discard(row.version)
         return is_current
 
-    def _make_current(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:
+    def _make_current(self, row: ObjectRow, missing: Iterable[MissingPackage], children: int) -> bool:
         current = self.find(row.path)
         if current is not None and current.generation > row.generation:
-            self._discard(row.version, row.segments, children)
+            self._make_garbage(row.version, row.segments, children)
             return False
         if current is not None:
             self._delete(current.version)
             if current.version != row.version:
-                self._discard(current.version, current.segments, children)
-        self._insert((_key(row.path), row.version, row.generation, row.size_bytes, row.segments, row.manifest))
+                self._make_garbage(current.version, current.segments, children)
+        self._insert((_path_bytes(row.path), row.version, row.generation, row.size_bytes, row.segments, row.manifest))
         self._add_missing(missing)
         return True
 
     def _insert(self, row: Sequence[object]) -> None:
         checksum = _checksum(row)
         self._db.execute("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", (*row[:-1], checksum, row[-1]))
-        self.keep("checksum", str(self.number("checksum") ^ checksum))
+        self.put_setting("checksum", str(self.number_setting("checksum") ^ checksum))
 
     def _delete(self, version: bytes) -> bool:
-        """Delete the row of a current version. Returns whether there was one."""
+        """Delete the row of a current version. Returns whether there was such a row."""
         row = self._db.execute("SELECT checksum FROM objects WHERE version = ?", (version,)).fetchone()
         if row is not None:
             self._db.execute("DELETE FROM objects WHERE version = ?", (version,))
-            self.keep("checksum", str(self.number("checksum") ^ row[0]))
+            self.put_setting("checksum", str(self.number_setting("checksum") ^ row[0]))
         return row is not None
 
-    def recovered(self, rows: Iterable[tuple[ObjectRow, Sequence[Lacking]]], children: int, generation: int) -> None:
+    def take_in_versions(
+        self, rows: Iterable[tuple[ObjectRow, Sequence[MissingPackage]]], children: int, generation: int
+    ) -> None:
         """Take in versions that children hold. Later versions get a generation above ``generation``."""
         with self.transaction() as db:
             for row, missing in rows:
@@ -375,30 +384,30 @@ class Metadata(Database):
                 self._make_current(row, missing, children)
             self._raise_generation(generation)
 
-    def drop(self, versions: Iterable[bytes]) -> None:
-        """Remove objects of which no child has anything left."""
+    def drop_objects(self, versions: Iterable[bytes]) -> None:
+        """Remove objects of which no child has a package any more."""
         with self.transaction() as db:
             for version in versions:
                 self._delete(version)
                 db.execute("DELETE FROM missing WHERE version = ?", (version,))
 
-    def abandon(self, version: bytes, segments: int, children: int) -> None:
+    def abandon_write(self, version: bytes, segments: int, children: int) -> None:
         """Turn a version that was begun into garbage: it will not become current."""
         _WRITING.discard(version)
         with self.transaction() as db:
             db.execute("DELETE FROM writes WHERE version = ?", (version,))
             if self.find_version(version) is None:
-                self._discard(version, segments, children)
+                self._make_garbage(version, segments, children)
 
-    def remove(self, row: ObjectRow, children: int) -> Sequence[Discarded]:
-        """Remove an object. Returns its packages as garbage; none if this was not the current version."""
+    def remove_object(self, row: ObjectRow, children: int) -> Sequence[Leftover]:
+        """Remove an object. Returns its packages as garbage, or none if this was not the current version."""
         with self.transaction():
             if not self._delete(row.version):
                 return []
-            self._discard(row.version, row.segments, children)
+            self._make_garbage(row.version, row.segments, children)
             return self._garbage(" AND version = ?", (row.version,))
 
-    def _discard(self, version: bytes, segments: int, children: int) -> None:
+    def _make_garbage(self, version: bytes, segments: int, children: int) -> None:
         self._db.execute("DELETE FROM missing WHERE version = ?", (version,))
         for child in range(children):
             self._note_garbage(version, child, segments)
@@ -409,29 +418,29 @@ class Metadata(Database):
 
     # --- unfinished work ----------------------------------------------------------------------------
 
-    def lacks(self, missing: Iterable[Lacking]) -> None:
+    def note_missing(self, missing: Iterable[MissingPackage]) -> None:
         """Note packages that children lack, or hold damaged. Packages of versions that are not current are left out."""
         if packages := list(missing):
             with self.transaction():
-                self._add_missing(each for each in packages if self.find_version(each.version))
+                self._add_missing(package for package in packages if self.find_version(package.version))
 
-    def _add_missing(self, missing: Iterable[Lacking]) -> None:
+    def _add_missing(self, missing: Iterable[MissingPackage]) -> None:
         self._db.executemany(
             "INSERT OR IGNORE INTO missing VALUES (?, ?, ?, ?)",
-            [(each.version, each.segment, each.child, self.owner) for each in missing],
+            [(package.version, package.segment, package.child, self.owner) for package in missing],
         )
 
-    def arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
-        """A transfer has ended: the child has the package now, or failed, and then may have the package anyway.
+    def note_transfer_end(self, package: MissingPackage, segments: int, *, has_it: bool) -> None:
+        """Note that a transfer has ended: the child has the package, or failed, and may have stored the package anyway.
 
         If the version is no longer current, the package is garbage.
         """
         with self._lock:
             if self._is_closed:
                 return  # the note stays; the next repair finds that the package is there
-            self._arrived(package, segments, has_it=has_it)
+            self._note_transfer_end(package, segments, has_it=has_it)
 
-    def _arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
+    def _note_transfer_end(self, package: MissingPackage, segments: int, *, has_it: bool) -> None:
         with self.transaction() as db:
             if has_it:
                 db.execute(
@@ -441,44 +450,44 @@ class Metadata(Database):
             if self.find_version(package.version) is None:
                 self._note_garbage(package.version, package.child, segments)
 
-    def is_missing(self, package: Lacking) -> bool:
+    def is_missing(self, package: MissingPackage) -> bool:
         """Return whether a child lacks a package now."""
         with self.reading() as db:
             where = "version = ? AND segment = ? AND child = ?"
             values = (package.version, package.segment, package.child)
             return db.execute(f"SELECT 1 FROM missing WHERE {where}", values).fetchone() is not None
 
-    def missing(self, *, own: bool = False) -> Sequence[Lacking]:
-        """Return packages that children lack: all, or those that this process is responsible for."""
+    def missing_packages(self, *, own: bool = False) -> Sequence[MissingPackage]:
+        """Return the packages that children lack: all, or only those that this process is responsible for."""
         query = (
             "SELECT version, segment, child FROM missing JOIN objects USING (version) "
             "WHERE segment BETWEEN 0 AND segments - 1"
         )
         with self.reading() as db:
-            owned, values = self._whose(own)
-            return [Lacking(*row) for row in db.execute(f"{query}{owned}", values).fetchall()]
+            condition, values = self._owner_condition(own)
+            return [MissingPackage(*row) for row in db.execute(f"{query}{condition}", values).fetchall()]
 
-    def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
-        """Return the packages to delete from children: all, or those that this process is responsible for."""
-        return self._garbage(*self._whose(own))
+    def garbage(self, *, own: bool = False) -> Sequence[Leftover]:
+        """Return the packages to delete from children: all, or only those that this process is responsible for."""
+        return self._garbage(*self._owner_condition(own))
 
-    def _garbage(self, where: str, values: tuple[object, ...]) -> list[Discarded]:
+    def _garbage(self, where: str, values: tuple[object, ...]) -> list[Leftover]:
         query = "SELECT version, child, segments, note FROM garbage WHERE version NOT IN (SELECT version FROM objects)"
         with self.reading() as db:
-            return [Discarded(*row) for row in db.execute(f"{query}{where}", values).fetchall()]
+            return [Leftover(*row) for row in db.execute(f"{query}{where}", values).fetchall()]
 
-    def _whose(self, own: bool) -> tuple[str, tuple[str, ...]]:
+    def _owner_condition(self, own: bool) -> tuple[str, tuple[str, ...]]:
         return (" AND owner = ?", (self.owner,)) if own else ("", ())
 
-    def deleted(self, leftovers: Iterable[Discarded]) -> None:
-        """Note that children have deleted these, except those with packages that arrived since the note was read."""
+    def note_deleted(self, leftovers: Iterable[Leftover]) -> None:
+        """Remove the notes of garbage that children have deleted, except where a package has arrived since."""
         with self.transaction() as db:
             db.executemany(
                 "DELETE FROM garbage WHERE version = ? AND child = ? AND note = ?",
-                [(each.version, each.child, each.note) for each in leftovers],
+                [(leftover.version, leftover.child, leftover.note) for leftover in leftovers],
             )
 
-    def owners(self) -> frozenset[str]:
+    def other_owners(self) -> frozenset[str]:
         """Return the other processes that have unfinished work."""
         with self.reading() as db:
             rows = db.execute(
@@ -486,10 +495,10 @@ class Metadata(Database):
             ).fetchall()
         return frozenset(owner for (owner,) in rows) - {self.owner}
 
-    def adopt(self, owner: str, children: int, keeping: Collection[bytes] = ()) -> None:
-        """Take over what a process that has ended left behind: its unfinished writes become garbage.
+    def adopt_work(self, owner: str, children: int, keeping: Collection[bytes] = ()) -> None:
+        """Take over the work that an ended process left behind. Its unfinished writes become garbage.
 
-        ``keeping``: versions that stay as they are, because nobody can tell now whether they were finished.
+        ``keeping``: versions that stay as they are, because it is not known yet whether they were finished.
         """
         with self.transaction() as db:
             begun = db.execute("SELECT version, segments FROM writes WHERE owner = ?", (owner,)).fetchall()
@@ -497,13 +506,13 @@ class Metadata(Database):
                 db.execute(f"UPDATE {table} SET owner = ? WHERE owner = ?", (self.owner, owner))
             for version, segments in begun:
                 if version not in keeping and version not in _WRITING:
-                    self.abandon(version, segments, children)
+                    self.abandon_write(version, segments, children)
 
 
-def _key(path: str) -> bytes:
+def _path_bytes(path: str) -> bytes:
     return path.encode()
 
 
 def _checksum(row: Sequence[object]) -> int:
-    """Return the checksum of an object's row, as SQLite can store it."""
+    """Return the checksum of an object's row, as a number that fits a SQLite integer."""
     return int.from_bytes(blake2b(repr(tuple(row)).encode(), digest_size=8).digest(), "big", signed=True)

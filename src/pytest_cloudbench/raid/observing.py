@@ -1,4 +1,4 @@
-"""An array's observations of its children, which place new shares and decide which children reads ask.
+"""The observations of an array's children, which place new shares and decide which children reads ask.
 
 What may live here: the clock, the lock and the metadata around the pure decisions of ``raid.coding.rates``,
 ``raid.coding.placement`` and ``raid.coding.hedging``.
@@ -39,7 +39,7 @@ class Observer:
     # --- rates ----------------------------------------------------------------------------------------
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
-        """A child has written or returned a package in this time."""
+        """Note that a child has written or returned a package in this time."""
         taken_s = duration_ns / 1e9
         with self._lock:
             (self.reads if is_read else self.writes).observe(child, size_bytes, taken_s, _now_s())
@@ -47,58 +47,58 @@ class Observer:
                 self.hedging.note_answer(child, size_bytes, taken_s, _now_s())
 
     def note_failure(self, child: int, *, is_read: bool) -> None:
-        """A child failed to write or return a package."""
+        """Note that a child failed to write or return a package."""
         if is_read:
             with self._lock:
                 self.hedging.note_failure(child, _now_s())
 
     def write_rates(self) -> Sequence[float | None]:
-        """Return each child's write rate in bytes per second; None where nothing was observed."""
+        """Return each child's write rate in bytes per second, None where nothing was observed."""
         with self._lock:
             return self.writes.observed_rates()
 
     # --- reads ----------------------------------------------------------------------------------------
 
     def order(self, split: Split, share_bytes: int) -> Sequence[int]:
-        """Return the children that hold shares, the one to be asked first at the front."""
+        """Return the children that hold shares, in the order in which they are to be asked."""
         holders = [child for child, count in enumerate(split.counts) if count]
         with self._lock:
             return self.hedging.order(holders, min(split.data, len(holders)), share_bytes, _now_s())
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Return how long a child may take for a package before another is asked, too."""
+        """Return how long a child may take for a package before another is asked as well."""
         with self._lock:
             return round(self.hedging.late_after_s(child, size_bytes) * 1e9)
 
     def note_extra_request(self) -> None:
-        """A read asked one more child because another was late."""
+        """Note that a read asked one more child because another was late."""
         with self._lock:
             self.hedging.note_extra_request()
 
     def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
-        """A read waited this long for a late child and no longer needs its answer."""
+        """Note that a read waited this long for a late child and no longer needs its answer."""
         with self._lock:
             self.hedging.note_unanswered(child, size_bytes, waited_ns / 1e9, _now_s())
 
     # --- state for later processes --------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return the observed rates as text. Ages are relative, because the clocks of processes differ."""
+        """Return the observed rates as text, with ages instead of times, because the clocks of processes differ."""
         with self._lock:
             now_s = _now_s()
-            rates = [[_aged(table[child].plain(), -now_s) for child in range(len(table))]
+            rates = [[_shift_time(table[child].plain(), -now_s) for child in range(len(table))]
                      for table in (self.writes, self.reads)]  # fmt: skip
         return json.dumps(rates)
 
     def restore(self, text: str) -> None:
         """Restore a state from ``text``. Unreadable parts are learned again."""
         with suppress(ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError), self._lock:
-            for table, known in zip((self.writes, self.reads), json.loads(text), strict=True):
+            for table, plain_rates in zip((self.writes, self.reads), json.loads(text), strict=True):
                 for child in range(len(table)):
-                    table[child].restore(_aged(known[child], _now_s()))
+                    table[child].restore(_shift_time(plain_rates[child], _now_s()))
 
 
-def _aged(plain: dict[str, float], by_s: float) -> dict[str, float]:
+def _shift_time(plain: dict[str, float], by_s: float) -> dict[str, float]:
     return {**plain, "at_s": plain["at_s"] + by_s}
 
 

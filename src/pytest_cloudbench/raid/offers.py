@@ -23,16 +23,16 @@ _BOUNDS = {"store_usd_per_gib_month": (0.0, 1e6), "mb_per_s": (1e-6, 1e6), "avai
 
 
 def load_offers(path: str | Path) -> list[Offer]:
-    """Return the offers of a file; prices are USD per byte and month. Raises ConfigError, in one line."""
+    """Return the offers of a file, with prices in USD per byte and month. Raises ConfigError, in one line."""
     file = StrictTable(str(path), opening.read_toml(path, "a table of offers"), ("offer",))
     rows = file.get("offer", None, lambda value: isinstance(value, list) and len(value) > 0, "one [[offer]] or more")
-    return [_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]
+    return [_parse_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]
 
 
-def _offer(file: StrictTable, place: str, row: object) -> Offer:
+def _parse_offer(file: StrictTable, place: str, row: object) -> Offer:
     if not isinstance(row, dict):
         file.fail(place, "expected a table")
-    table = file.of(f"{place}.", row, ("spec", *_BOUNDS, "operator"))
+    table = file.subtable(f"{place}.", row, ("spec", *_BOUNDS, "operator"))
     spec, operator = table.text("spec", None, "a spec, as --provider takes it"), table.text("operator", "")
     price, rate, availability = (table.real(key, None, *bounds) for key, bounds in _BOUNDS.items())
     return Offer(spec, price / GIB_BYTES, rate * 1e6, 1 - availability, operator)

@@ -1,6 +1,7 @@
-"""Reading: the first k of n children that answer, each share checked by its digest, one more child for each failure.
+"""Reading of objects: from the first k of n children that answer, with one more child for each failure.
 
-What may live here: fetching one version from the children. While a segment is handed over, the next is requested.
+What may live here: fetching one version from the children. Each share is checked by its digest. While the caller uses a
+segment, the next one is requested.
 """
 
 from __future__ import annotations
@@ -16,46 +17,46 @@ from pytest_cloudbench.raid.coding.manifest import CodedSegment, Manifest
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer, find_codec
 from pytest_cloudbench.raid.coding.sealing import CHUNK_BYTES, TAG_BYTES, NotGenuine, Stream, chunk_count
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.metadata import Lacking
-from pytest_cloudbench.raid.transfers import Ended, Package, PendingRead, shortage
+from pytest_cloudbench.raid.metadata import MissingPackage
+from pytest_cloudbench.raid.transfers import Package, PendingRead, TransferResult, shortage_error
 from pytest_cloudbench.support import clock
 
-_FOREVER_NS = 1 << 60
+_UNLIMITED_NS = 1 << 60
 
 
-def read(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterator[bytes]:
+def read_object(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterator[bytes]:
     """Yield the content of a version from ``offset``, chunk by chunk. Raises CloudError."""
     starts = [0]
     for segment in manifest.segments:
         starts.append(starts[-1] + segment.size_bytes)
-    first = next((number for number, end in enumerate(starts[1:]) if offset < end), None)
-    if first is None:
+    first_number = next((number for number, end in enumerate(starts[1:]) if offset < end), None)
+    if first_number is None:
         if offset or manifest.size_bytes:
             return
-        first = 0  # an empty object is read like any other: its one chunk is checked
+        first_number = 0  # an empty object has one chunk, too, which is checked
     stream = Stream(manifest.key, manifest.prefix)
-    ahead: Fetch | None = Fetch(array, "get", manifest, first, costs)
+    next_fetch: SegmentFetch | None = SegmentFetch(array, "get", manifest, first_number, costs)
     try:
-        for number in range(first, len(manifest.segments)):
-            if (fetch := ahead) is None:
+        for number in range(first_number, len(manifest.segments)):
+            if (fetch := next_fetch) is None:
                 return
-            shares = fetch.wait()
+            shares = fetch.wait_for_shares()
             is_end = number == len(manifest.segments) - 1
-            ahead = None if is_end else Fetch(array, "get", manifest, number + 1, costs)
-            yield from _chunks(manifest, number, shares, stream, max(0, offset - starts[number]), costs)
-            fetch.release()
+            next_fetch = None if is_end else SegmentFetch(array, "get", manifest, number + 1, costs)
+            yield from _open_chunks(manifest, number, shares, stream, max(0, offset - starts[number]), costs)
+            fetch.release_buffers()
     finally:
-        if ahead is not None:
-            ahead.give_up()
+        if next_fetch is not None:
+            next_fetch.cancel()
 
 
-def _chunks(
+def _open_chunks(
     manifest: Manifest, number: int, shares: Mapping[int, Buffer], stream: Stream, skip: int, costs: Costs
 ) -> Iterator[bytes]:
     """Yield a segment's content from its shares, without the first ``skip`` bytes."""
     segment = manifest.segments[number]
     with costs.timed("code_ns"):
-        data = _data_shares(segment, shares)
+        data = _join_data_shares(segment, shares)
     first, size_bytes = manifest.first_chunk(number), segment.size_bytes
     is_last_segment = number == len(manifest.segments) - 1
     for chunk in range(skip // CHUNK_BYTES, chunk_count(size_bytes)):
@@ -70,30 +71,29 @@ def _chunks(
             yield plain
 
 
-def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package:
-    """Return the data shares one after the other; missing ones are rebuilt from the given shares."""
+def _join_data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package:
+    """Return the data shares one after the other. Missing ones are rebuilt from the other shares."""
     split = segment.split
-    made = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
-    if made:
-        find_codec(split.data, split.parity).rebuild(
-            shares, {number: memoryview(each) for number, each in made.items()}
-        )
-    whole = {**shares, **made}
-    return Package(whole[number] for number in range(split.data))
+    rebuilt = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
+    if rebuilt:
+        into = {number: memoryview(share) for number, share in rebuilt.items()}
+        find_codec(split.data, split.parity).rebuild(shares, into)
+    data_shares = {**shares, **rebuilt}
+    return Package(data_shares[number] for number in range(split.data))
 
 
-def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
+def intact_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
     """Return the intact shares of a child's package, by number."""
     numbers, size_bytes = segment.split.shares_of(child), segment.share_bytes
     view = memoryview(package)[max(0, len(package) - len(numbers) * size_bytes) :]
     return {
         number: part
-        for place, number in enumerate(numbers)
-        if sha256(part := view[place * size_bytes :][:size_bytes]).digest() == segment.digests[number]
+        for index, number in enumerate(numbers)
+        if sha256(part := view[index * size_bytes :][:size_bytes]).digest() == segment.digests[number]
     }
 
 
-class Fetch:
+class SegmentFetch:
     """Fetches the shares of one segment, from as many children as needed, and one more for each that fails.
 
     Args:
@@ -111,68 +111,71 @@ class Fetch:
         self._array, self._verb, self._manifest, self._number, self._costs = array, verb, manifest, number, costs
         self._segment = manifest.segments[number]
         order = array.hedge.order(self._segment.split, self._segment.share_bytes)
-        self._left = [child for child in order if child not in without]
-        self._answers: SimpleQueue[Ended] = SimpleQueue()
-        self._asked: dict[int, PendingRead] = {}
-        self._since_ns: dict[int, int] = {}
+        self._candidates = [child for child in order if child not in without]
+        self._answers: SimpleQueue[TransferResult] = SimpleQueue()
+        self._pending: dict[int, PendingRead] = {}
+        self._asked_at_ns: dict[int, int] = {}
         self._due_ns: dict[int, int] = {}
         self._shares: dict[int, Buffer] = {}
-        self._lacking: list[Lacking] = []
-        self._used: list[PendingRead] = []
+        self._missing: list[MissingPackage] = []
+        self._used_reads: list[PendingRead] = []
         self.failures: dict[int, Exception] = {}
         self._ask_enough()
 
-    def wait(self) -> dict[int, Buffer]:
-        """Return enough intact shares. Raises CloudError if there are not enough."""
+    def wait_for_shares(self) -> dict[int, Buffer]:
+        """Wait until there are enough intact shares, and return them. Raises CloudError if there are not enough."""
         while len(self._shares) < self._segment.split.data:
             self._ask_enough()
-            if not self._asked:
-                raise self._too_few()
+            if not self._pending:
+                raise self._shortage()
             with self._costs.timed("transfer_ns"):
-                answer = self._next()
+                answer = self._next_answer()
             if answer is not None:
-                self._take(answer)
-        self.give_up()
-        if self._lacking and self._array.file.mends:
-            with self._costs.timed("metadata_ns"), suppress(CloudError):  # only a note: the shares are here
-                self._array.metadata.lacks(self._lacking)
+                self._use_answer(answer)
+        self.cancel()
+        if self._missing and self._array.file.mends:
+            with (
+                self._costs.timed("metadata_ns"),
+                suppress(CloudError),
+            ):  # a missing note does no harm: the shares are here
+                self._array.metadata.note_missing(self._missing)
             self._array.pending.wake()
         return self._shares
 
-    def give_up(self) -> None:
-        """Cancel: answers that arrive from now on are ignored."""
-        for child, transfer in self._asked.items():
-            transfer.is_given_up = True
+    def cancel(self) -> None:
+        """Ignore all answers that arrive from now on."""
+        for child, transfer in self._pending.items():
+            transfer.is_cancelled = True
             if child not in self._due_ns:
                 size_bytes = self._segment.split.counts[child] * self._segment.share_bytes
-                self._array.hedge.note_unanswered(child, size_bytes, clock.now_ns() - self._since_ns[child])
-        self._asked.clear()
+                self._array.hedge.note_unanswered(child, size_bytes, clock.now_ns() - self._asked_at_ns[child])
+        self._pending.clear()
 
-    def release(self) -> None:
-        """Free the shares' memory for reuse: they are no longer read."""
-        for pending in self._used:
+    def release_buffers(self) -> None:
+        """Give the shares' memory back for reuse, because they are no longer read."""
+        for pending in self._used_reads:
             if pending.buffer is not None:
                 self._array.children.buffers.give(pending.buffer)
 
     def _ask_enough(self) -> None:
-        """Ask children until those that are not overdue are enough."""
+        """Ask more children, until the shares of those that are not overdue are enough."""
         counts, data = self._segment.split.counts, self._segment.split.data
-        while self._left and len(self._shares) + sum(counts[child] for child in self._due_ns) < data:
-            child = self._left.pop(0)
+        while self._candidates and len(self._shares) + sum(counts[child] for child in self._due_ns) < data:
+            child = self._candidates.pop(0)
             size_bytes = counts[child] * self._segment.share_bytes
             patience_ns = self._array.hedge.after_ns(child, size_bytes)
-            self._since_ns[child] = clock.now_ns()
-            self._due_ns[child] = self._since_ns[child] + (_FOREVER_NS if patience_ns is None else patience_ns)
-            name = self._array.name_of(self._manifest, child, self._number)
-            most_bytes = self._array.head_bytes(self._manifest, self._number) + size_bytes
-            self._asked[child] = self._array.children.get(child, name, most_bytes, self._answers.put)
+            self._asked_at_ns[child] = clock.now_ns()
+            self._due_ns[child] = self._asked_at_ns[child] + (_UNLIMITED_NS if patience_ns is None else patience_ns)
+            name = self._array.package_name(self._manifest, child, self._number)
+            most_bytes = self._array.head_size_bytes(self._manifest, self._number) + size_bytes
+            self._pending[child] = self._array.children.get_package(child, name, most_bytes, self._answers.put)
 
-    def _next(self) -> Ended | None:
-        """Return the next answer; None when a child is overdue and another can be asked."""
+    def _next_answer(self) -> TransferResult | None:
+        """Return the next answer, or None when a child is overdue and another can be asked."""
         while True:
             first = min(self._due_ns, key=self._due_ns.__getitem__, default=None)
             try:
-                if first is None or not self._left:
+                if first is None or not self._candidates:
                     return self._answers.get()
                 return self._answers.get(timeout=max(0, self._due_ns[first] - clock.now_ns()) / 1e9)
             except Empty:
@@ -182,9 +185,9 @@ class Fetch:
                     self._array.hedge.note_extra_request()
                     return None
 
-    def _take(self, answer: Ended) -> None:
+    def _use_answer(self, answer: TransferResult) -> None:
         child = answer.child
-        pending = self._asked.pop(child)
+        pending = self._pending.pop(child)
         self._due_ns.pop(child, None)
         self._costs.requests += answer.requests or 0
         self._costs.received_bytes += len(answer.data)
@@ -195,26 +198,28 @@ class Fetch:
             self._costs.failed += not is_gone
             if not is_gone:
                 return
-        elif not (damaged := self._check(child, answer.data)):
-            self._used.append(pending)
+        elif not (damaged := self._add_shares(child, answer.data)):
+            self._used_reads.append(pending)
             return
         else:
             self._costs.damaged += damaged
             detail = f"{damaged} of {self._segment.split.counts[child]} shares differ from what was written"
             self.failures[child] = CloudError(ErrorKind.CORRUPT, self._verb, self._manifest.path, detail=detail)
-        self._lacking.append(Lacking(self._manifest.version, self._number, child))
+        self._missing.append(MissingPackage(self._manifest.version, self._number, child))
 
-    def _check(self, child: int, package: Buffer) -> int:
+    def _add_shares(self, child: int, package: Buffer) -> int:
         """Take the shares of a package. Returns how many are damaged."""
         with self._costs.timed("hash_ns"):
-            good = good_shares(self._segment, child, package)
+            good = intact_shares(self._segment, child, package)
         self._shares |= good
         return self._segment.split.counts[child] - len(good)
 
-    def _too_few(self) -> CloudError:
+    def _shortage(self) -> CloudError:
         array, split = self._array, self._segment.split
-        gave = [child for child, count in enumerate(split.counts) if count and child not in self.failures]
-        told = f"{len(gave)} of {len(array.children)} children returned their shares, and {array.file.k} are needed"
-        error = shortage(self._verb, self._manifest.path, told, self.failures, array.children.names)
+        returned = [child for child, count in enumerate(split.counts) if count and child not in self.failures]
+        summary = (
+            f"{len(returned)} of {len(array.children)} children returned their shares, and {array.file.k} are needed"
+        )
+        error = shortage_error(self._verb, self._manifest.path, summary, self.failures, array.children.names)
         error.__cause__ = next(iter(self.failures.values()), None)
         return error

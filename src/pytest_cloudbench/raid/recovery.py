@@ -5,7 +5,8 @@ which version of each object is the newest that can be read.
 
 Every version's generation is above those of all versions that began earlier, and the metadata notes the generation
 before the first package is sent. So a version with a generation above that note proves that the metadata is older than
-the children. One below it that the metadata does not know either was discarded once: it is never taken in by itself.
+the children. A version below the note that the metadata does not know was discarded once, and is only taken in if the
+user asks for a recovery.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from queue import Empty, SimpleQueue
 
 from pytest_cloudbench.model import CloudError, ConfigError, ErrorKind
 from pytest_cloudbench.raid import config
-from pytest_cloudbench.raid.array import LENGTH_BYTES, Array, Unknown
+from pytest_cloudbench.raid.array import LENGTH_BYTES, Array, UnknownVersion
 from pytest_cloudbench.raid.coding.manifest import Manifest
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import NotGenuine
-from pytest_cloudbench.raid.metadata import Lacking, ObjectRow, Snapshot
-from pytest_cloudbench.raid.transfers import Ended, shortage
+from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow, Snapshot
+from pytest_cloudbench.raid.transfers import TransferResult, shortage_error
 from pytest_cloudbench.results.owner import is_alive
 from pytest_cloudbench.support import clock
 
 _MOST_MANIFEST_BYTES = 1 << 24
 _FIRST_BYTES = 4096
-"""How much of a package is read to find its manifest: enough for most objects."""
+"""The number of bytes of a package that are read to find its manifest, enough for most objects."""
 _UNVERIFIED = "unverified"
 """The setting with the generation up to which the metadata was last compared with enough children."""
 _MOST_ATTEMPTS = 8
@@ -36,32 +37,32 @@ _MOST_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class FoundVersion:
-    """One version, as its packages were found.
+    """One version, as its packages were found on the children.
 
     Attributes:
         manifest: its description.
-        lacking: packages that are missing on children that answered.
-        is_whole: whether it can be read.
+        missing: packages that are missing on children that answered.
+        is_readable: whether it can be read.
     """
 
     manifest: Manifest
-    lacking: tuple[Lacking, ...]
-    is_whole: bool
+    missing: tuple[MissingPackage, ...]
+    is_readable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What came of comparing the metadata with the children.
+    """The result of comparing the metadata with the children.
 
     Attributes:
         objects: how many were taken in.
         older: versions replaced by a newer one.
-        unreadable: newest versions with too few packages left, or never written completely.
+        unreadable: newest versions of objects with too few packages left, or never written completely.
         strange: packages that belong to none of the versions: unfinished, of another key, or damaged.
         silent: children that did not answer, and why.
-        unknown: versions that were not taken in, though the metadata has no newer ones of these objects.
+        unknown: versions that were not taken in, of objects of which the metadata has no newer version.
         is_old: whether the metadata was older than the children.
-        dropped: objects of an old copy of the metadata that were deleted since: no child has anything of them.
+        dropped: objects of an old copy of the metadata that were deleted since, so that no child has a package of them.
     """
 
     objects: int
@@ -69,7 +70,7 @@ class Recovery:
     unreadable: int
     strange: int
     silent: Mapping[int, CloudError]
-    unknown: Sequence[Unknown] = ()
+    unknown: Sequence[UnknownVersion] = ()
     is_old: bool = False
     dropped: int = 0
 
@@ -79,30 +80,30 @@ class _Comparison:
     """The metadata and what the children list, compared.
 
     Attributes:
-        known: what the metadata knew after the children were listed.
+        snapshot: the metadata's versions after the children were listed.
         names: packages of each child that answers.
         silent: the errors of the others.
-        is_new: whether nothing was known: then everything is taken in.
-        is_still: whether the metadata did not change while the children were listed.
+        is_new: whether the metadata is new, so that everything is taken in.
+        is_unchanged: whether the metadata did not change while the children were listed.
         ended: processes that have ended, with unfinished work.
-        unfinished: versions that these had begun, and this process, too, if it does not write them now.
+        unfinished: versions that these had begun, or that this process had begun and does not write now.
         held: known versions of which some child has a package.
         rows: versions to take in, oldest first, with what children lack of them.
         versions: all that children hold and the metadata does not know as written.
         deleted: the highest generation at which a process deleted anything.
-        compared: up to this generation, the metadata was compared with the children before.
+        compared: the generation up to which the metadata was compared with the children before.
         recovery: the result, if it is written.
     """
 
-    known: Snapshot
+    snapshot: Snapshot
     names: Mapping[int, Mapping[str, int]]
     silent: dict[int, CloudError]
     is_new: bool
-    is_still: bool
+    is_unchanged: bool
     ended: frozenset[str]
     unfinished: set[bytes]
     held: set[bytes]
-    rows: list[tuple[ObjectRow, Sequence[Lacking]]]
+    rows: list[tuple[ObjectRow, Sequence[MissingPackage]]]
     versions: Sequence[FoundVersion]
     deleted: int
     compared: int
@@ -110,8 +111,8 @@ class _Comparison:
 
     @property
     def highest(self) -> int:
-        """The highest generation of these versions, and of the last deletions."""
-        return max([self.deleted, *(each.manifest.generation for each in self.versions)])
+        """The highest generation of the found versions and of the last deletions."""
+        return max([self.deleted, *(version.manifest.generation for version in self.versions)])
 
     @property
     def is_old(self) -> bool:
@@ -119,7 +120,7 @@ class _Comparison:
         return not self.is_new and self.highest > self.compared
 
 
-class _Overtaken(Exception):
+class _MetadataChanged(Exception):
     """Another process changed the metadata meanwhile."""
 
 
@@ -128,214 +129,238 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
 
     Raises CloudError, see ``agree``.
     """
-    return _agreed(array, verb, path, everything=True)
+    return _agree_with_retries(array, verb, path, everything=True)
 
 
 def agree(array: Array, verb: str, path: str) -> Recovery:
-    """Compare the metadata with the children, and take in what is newer there; all of it if the metadata is new.
+    """Compare the metadata with the children, and take in what is newer there, or everything if the metadata is new.
 
-    Also takes over what ended processes left behind, and notes the array's children: later transactions of a process
-    that has other ones fail.
+    Also takes over what ended processes left behind, and notes the array's children, so that later transactions of a
+    process with other children fail.
 
     An acknowledged version can be read as long as no more children are silent than the file's durability tolerates.
-    One that cannot be read belongs to an interrupted write, and the version before it counts.
+    A version that cannot be read then belongs to an interrupted write, and the version before it counts.
 
     Raises CloudError, for the operation that needs it, if nothing opens with this key, if more children are silent and
     might hold a newer version of an object, or, with new metadata, if fewer than k children answer.
     """
-    return _agreed(array, verb, path, everything=False)
+    return _agree_with_retries(array, verb, path, everything=False)
 
 
-def _agreed(array: Array, verb: str, path: str, *, everything: bool) -> Recovery:
+def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool) -> Recovery:
     for _ in range(_MOST_ATTEMPTS):
-        found = _compared(array, verb, path, everything=everything)
+        comparison = _compare(array, verb, path, everything=everything)
         try:
-            dropped = _settle(array, found)
-        except _Overtaken:
+            dropped = _write_comparison(array, comparison)
+        except _MetadataChanged:
             continue
-        return replace(found.recovery, unknown=_unknown(array, found.versions), is_old=found.is_old, dropped=dropped)
+        return replace(
+            comparison.recovery,
+            unknown=_find_unknown(array, comparison.versions),
+            is_old=comparison.is_old,
+            dropped=dropped,
+        )
     detail = (
-        f"{len(found.rows)} objects of the children are to be taken in, but others write all the time: end them first"
+        f"{len(comparison.rows)} objects of the children are to be taken in, but other processes keep writing: "
+        "end them first"
     )
     raise CloudError(ErrorKind.CONFLICT, verb, path, detail=detail)
 
 
-def _compared(array: Array, verb: str, path: str, *, everything: bool) -> _Comparison:
+def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Comparison:
     metadata, count = array.metadata, len(array.children)
-    is_new, is_copy = not metadata.is_prepared, metadata.is_a_copy
-    changes = metadata.number("changes")
-    names, silent = listed(array, None if is_new else array.file.patience_s)
+    is_new, is_copy = not metadata.is_prepared, metadata.is_copy
+    changes = metadata.number_setting("changes")
+    names, silent = list_children(array, None if is_new else array.file.patience_s)
     if is_new and len(names) < array.file.k:
         reason = f"{len(names)} of {count} children answer, and {array.file.k} are needed to begin"
-        raise shortage(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
-    left = {child: dict(found) for child, found in names.items()}
-    deleted = max((_generation_at(array, child, found) for child, found in left.items()), default=0)
-    known = metadata.snapshot(count)  # after all that was read: what is not known now, was not known when it was read
-    ended = frozenset(owner for owner in metadata.owners() if is_copy or is_alive(owner) is False)
+        raise shortage_error(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
+    unexplained = {child: dict(listing) for child, listing in names.items()}
+    deleted = max((_read_marker_generation(array, child, listing) for child, listing in unexplained.items()), default=0)
+    snapshot = metadata.snapshot(count)  # after the listing: a version that is not known now was not known then
+    ended = frozenset(owner for owner in metadata.other_owners() if is_copy or is_alive(owner) is False)
     unfinished = {
-        each.version for each in known.begun
-        if each.owner in ended or (each.owner == metadata.owner and not each.is_ours)
+        write.version for write in snapshot.begun
+        if write.owner in ended or (write.owner == metadata.owner and not write.is_ours)
     }  # fmt: skip
-    held = _explain(array, known, unfinished, left)
-    versions, strange = versions_in(array, left, silent)
-    if is_new and not versions and any(name.startswith("m") for found in names.values() for name in found):
+    held = _remove_known_packages(array, snapshot, unfinished, unexplained)
+    versions, strange = find_versions(array, unexplained, silent)
+    if is_new and not versions and any(name.startswith("m") for listing in names.values() for name in listing):
         raise CloudError(ErrorKind.AUTH, verb, path, detail="the children's packages were not sealed with this key")
-    compared = metadata.number(_UNVERIFIED) if metadata.setting(_UNVERIFIED) is not None else known.generation
+    compared = (
+        metadata.number_setting(_UNVERIFIED) if metadata.setting(_UNVERIFIED) is not None else snapshot.generation
+    )
     newer = [
-        each for each in versions
-        if everything or is_new or each.manifest.generation > compared or each.manifest.version in unfinished
+        version for version in versions
+        if everything or is_new or version.manifest.generation > compared or version.manifest.version in unfinished
     ]  # fmt: skip
-    rows, unreadable = _newest(array, newer, unfinished)
-    if unreadable and len(silent) > array.file.tolerated:
+    rows, unreadable = _select_newest(array, newer, unfinished)
+    if unreadable and len(silent) > array.file.tolerated_failures:
         reason = (
             f"{unreadable} objects may be newer on children that do not answer; if one of them is gone for good, write "
             "its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
         )
-        raise shortage(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
+        raise shortage_error(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
     taken_in = len({row.path for row, _ in rows})
     return _Comparison(
-        known, names, silent, is_new, known.changes == changes, ended, unfinished, held, rows, versions, deleted,
+        snapshot, names, silent, is_new, snapshot.changes == changes, ended, unfinished, held, rows, versions, deleted,
         compared,
         Recovery(taken_in, len(rows) - taken_in, unreadable, strange, silent),
     )  # fmt: skip
 
 
-def _explain(array: Array, known: Snapshot, unfinished: set[bytes], left: Mapping[int, dict[str, int]]) -> set[bytes]:
-    """Remove the packages of known versions from ``left``, except unfinished ones.
+def _remove_known_packages(
+    array: Array, snapshot: Snapshot, unfinished: set[bytes], unexplained: Mapping[int, dict[str, int]]
+) -> set[bytes]:
+    """Remove the packages of known versions from ``unexplained``, except unfinished ones.
 
     Returns the current versions of which some child has a package.
     """
     held = set[bytes]()
-    for version, segments in known.objects:
-        for child, names in left.items():
-            for name in array.names_of(version, child, segments):
+    for version, segments in snapshot.objects:
+        for child, names in unexplained.items():
+            for name in array.package_names(version, child, segments):
                 if names.pop(name, None) is not None:
                     held.add(version)
-    others = [(each.version, each.segments, left) for each in known.begun if each.version not in unfinished]
-    others += [(each.version, each.segments, {each.child: left.get(each.child, {})}) for each in known.garbage]
-    for version, segments, where in others:
-        for child, names in where.items():
-            for name in array.names_of(version, child, segments):
+    others = [
+        (write.version, write.segments, unexplained) for write in snapshot.begun if write.version not in unfinished
+    ]
+    others += [
+        (leftover.version, leftover.segments, {leftover.child: unexplained.get(leftover.child, {})})
+        for leftover in snapshot.garbage
+    ]
+    for version, segments, listings in others:
+        for child, names in listings.items():
+            for name in array.package_names(version, child, segments):
                 names.pop(name, None)
     return held
 
 
-def _unknown(array: Array, versions: Sequence[FoundVersion]) -> list[Unknown]:
-    """Return the versions that the metadata still does not have, though it has no newer ones of these objects."""
-    garbage, unknown = {each.version for each in array.metadata.garbage()}, list[Unknown]()
-    for found in versions:
-        manifest, row = found.manifest, array.metadata.find(found.manifest.path)
+def _find_unknown(array: Array, versions: Sequence[FoundVersion]) -> list[UnknownVersion]:
+    """Return the versions that the metadata still does not have, of objects of which it has no newer version."""
+    garbage, unknown = {leftover.version for leftover in array.metadata.garbage()}, list[UnknownVersion]()
+    for version in versions:
+        manifest, row = version.manifest, array.metadata.find(version.manifest.path)
         if (row is None or row.generation < manifest.generation) and manifest.version not in garbage:
-            unknown.append(Unknown(manifest.path, manifest.version, len(manifest.segments), found.is_whole))
+            unknown.append(UnknownVersion(manifest.path, manifest.version, len(manifest.segments), version.is_readable))
     return unknown
 
 
-def _settle(array: Array, found: _Comparison) -> int:
+def _write_comparison(array: Array, comparison: _Comparison) -> int:
     """Write the result of a comparison into the metadata, in one transaction. Returns how many objects were dropped.
 
-    Raises _Overtaken.
+    Raises _MetadataChanged.
     """
-    metadata, count, is_certain = array.metadata, len(array.children), len(found.silent) <= array.file.tolerated
+    metadata, count = array.metadata, len(array.children)
+    is_certain = len(comparison.silent) <= array.file.tolerated_failures
     specs = [child.spec for child in array.file.children]
-    before = metadata.children()
-    lacking, examined = _lacking_in_new_places(array, before, specs, found.names)
+    before = metadata.child_specs()
+    missing, examined = _missing_on_replaced(array, before, specs, comparison.names)
     is_done = not (
-        found.is_old
-        or found.rows
-        or found.ended
-        or found.unfinished
-        or found.is_new
-        or metadata.is_a_copy
+        comparison.is_old
+        or comparison.rows
+        or comparison.ended
+        or comparison.unfinished
+        or comparison.is_new
+        or metadata.is_copy
         or before != specs
     )
     if is_done and is_certain == (metadata.setting(_UNVERIFIED) is None):
         metadata.expect_children(json.dumps(specs))
         return 0
     with metadata.transaction():
-        is_still = found.is_still and metadata.number("changes") == found.known.changes
-        if (found.rows or found.is_old) and not is_still:
-            raise _Overtaken
-        dropped = _vanished(found)
-        metadata.recovered(found.rows, count, found.highest)
-        metadata.drop(dropped)
-        for owner in {*found.ended, metadata.owner}:
-            metadata.adopt(owner, count, () if is_certain else {each.version for each in found.known.begun})
+        is_unchanged = comparison.is_unchanged and metadata.number_setting("changes") == comparison.snapshot.changes
+        if (comparison.rows or comparison.is_old) and not is_unchanged:
+            raise _MetadataChanged
+        dropped = _find_deleted_objects(comparison)
+        metadata.take_in_versions(comparison.rows, count, comparison.highest)
+        metadata.drop_objects(dropped)
+        for owner in {*comparison.ended, metadata.owner}:
+            metadata.adopt_work(
+                owner, count, () if is_certain else {write.version for write in comparison.snapshot.begun}
+            )
         if before != specs:
-            _note_new_places(array, before, specs, lacking, examined)
+            _note_missing_on_replaced(array, before, specs, missing, examined)
         metadata.expect_children(json.dumps(specs))
-        metadata.keep("key", array.master.fingerprint)
-        if is_certain and not (found.is_old and found.silent):  # what was deleted shows when all answer
-            metadata.forget(_UNVERIFIED)
+        metadata.put_setting("key", array.master.fingerprint)
+        # Which objects were deleted after an old copy only shows when all children answer.
+        if is_certain and not (comparison.is_old and comparison.silent):
+            metadata.remove_setting(_UNVERIFIED)
         else:
-            metadata.keep(_UNVERIFIED, str(found.compared))
-        metadata.settle_in()
+            metadata.put_setting(_UNVERIFIED, str(comparison.compared))
+        metadata.note_prepared()
     return len(dropped)
 
 
-def _vanished(found: _Comparison) -> list[bytes]:
+def _find_deleted_objects(comparison: _Comparison) -> list[bytes]:
     """Return the objects that were deleted after the copy of the metadata was made.
 
-    Only if it certainly is an old copy, and every child still has something: what one has lost was not deleted.
+    The result is empty unless the metadata certainly is an old copy and every child still has packages, because
+    packages that a child has lost do not mean that their objects were deleted.
     """
-    if not found.is_old or found.silent or not all(found.names.values()):
+    if not comparison.is_old or comparison.silent or not all(comparison.names.values()):
         return []
-    return [version for version, _ in found.known.objects if version not in found.held]
+    return [version for version, _ in comparison.snapshot.objects if version not in comparison.held]
 
 
-def _new_places(before: Sequence[str], specs: Sequence[str]) -> list[int]:
-    return [place for place, (old, new) in enumerate(zip(before, specs, strict=False)) if old != new]
+def _replaced_children(before: Sequence[str], specs: Sequence[str]) -> list[int]:
+    return [child for child, (old, new) in enumerate(zip(before, specs, strict=False)) if old != new]
 
 
-def _lacking_in_new_places(
+def _missing_on_replaced(
     array: Array, before: Sequence[str], specs: Sequence[str], names: Mapping[int, Mapping[str, int]]
-) -> tuple[list[Lacking], set[bytes]]:
-    """Return what children lack that took another's place, and which versions were examined."""
-    lacking, examined = list[Lacking](), set[bytes]()
-    if places := _new_places(before, specs):
-        for row in array.rows():
+) -> tuple[list[MissingPackage], set[bytes]]:
+    """Return the packages that replaced children lack, and the versions that were examined."""
+    missing, examined = list[MissingPackage](), set[bytes]()
+    if replaced := _replaced_children(before, specs):
+        for row in array.object_rows():
             examined.add(row.version)
-            lacking += _packages_at(array, row, places, names)
-    return lacking, examined
+            missing += _unlisted_packages(array, row, replaced, names)
+    return missing, examined
 
 
-def _note_new_places(
-    array: Array, before: Sequence[str], specs: Sequence[str], lacking: Sequence[Lacking], examined: set[bytes]
+def _note_missing_on_replaced(
+    array: Array, before: Sequence[str], specs: Sequence[str], missing: Sequence[MissingPackage], examined: set[bytes]
 ) -> None:
-    """Note what children lack that took another's place; everything, of objects that were written meanwhile."""
+    """Note the packages that replaced children lack, and all packages of objects that were written meanwhile."""
     if [child.spec for child in config.load(array.file.source).children] != specs:
         detail = "its children were changed just now; open the array again"
         raise ConfigError(str(array.file.source), "children", detail)
-    places = _new_places(before, specs)
-    late = [row for row in array.rows() if row.version not in examined] if places else []
-    array.metadata.lacks([*lacking, *(each for row in late for each in _packages_at(array, row, places, {}))])
+    replaced = _replaced_children(before, specs)
+    late = [row for row in array.object_rows() if row.version not in examined] if replaced else []
+    array.metadata.note_missing(
+        [*missing, *(package for row in late for package in _unlisted_packages(array, row, replaced, {}))]
+    )
 
 
-def _packages_at(
-    array: Array, row: ObjectRow, places: Sequence[int], names: Mapping[int, Mapping[str, int]]
-) -> list[Lacking]:
-    """Return the packages of a version that children should have, and do not list."""
+def _unlisted_packages(
+    array: Array, row: ObjectRow, children: Sequence[int], names: Mapping[int, Mapping[str, int]]
+) -> list[MissingPackage]:
+    """Return the packages of a version that some children should have and do not list."""
     manifest = array.manifest_of("replace", row)
     return [
-        Lacking(row.version, number, child)
+        MissingPackage(row.version, number, child)
         for number, segment in enumerate(manifest.segments)
-        for child in places
+        for child in children
         if sum(segment.split.counts[child : child + 1])
-        and array.name_of(manifest, child, number) not in names.get(child, {})
+        and array.package_name(manifest, child, number) not in names.get(child, {})
     ]
 
 
-def listed(array: Array, patience_s: float | None = None) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudError]]:
+def list_children(
+    array: Array, patience_s: float | None = None
+) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudError]]:
     """Return the packages of children that answer, name to size, and the errors of the others.
 
     Args:
         array: whose children are listed.
-        patience_s: how long to wait for more once k children have answered; None: until all have, or failed.
+        patience_s: how long to wait for more once k children have answered. None: until all have answered or failed.
 
     Passes on any error that is not a CloudError.
     """
-    answers: SimpleQueue[tuple[Ended, Mapping[str, int]]] = SimpleQueue()
+    answers: SimpleQueue[tuple[TransferResult, Mapping[str, int]]] = SimpleQueue()
     for child in range(len(array.children)):
-        array.children.list(child, lambda ended, found: answers.put((ended, found)))
+        array.children.list_packages(child, lambda ended, listing: answers.put((ended, listing)))
     names: dict[int, Mapping[str, int]] = {}
     late = CloudError(ErrorKind.NETWORK, "list", array.file.folder, detail=f"no answer within {patience_s} s")
     silent: dict[int, CloudError] = dict.fromkeys(range(len(array.children)), late)
@@ -344,11 +369,11 @@ def listed(array: Array, patience_s: float | None = None) -> tuple[dict[int, Map
         if patience_s is not None and until_ns is None and len(names) >= array.file.k:
             until_ns = clock.due_ns(patience_s)
         try:
-            ended, found = answers.get(timeout=None if until_ns is None else max(0, until_ns - clock.now_ns()) / 1e9)
+            ended, listing = answers.get(timeout=None if until_ns is None else max(0, until_ns - clock.now_ns()) / 1e9)
         except Empty:
             break
         if ended.error is None:
-            names[ended.child] = found
+            names[ended.child] = listing
             del silent[ended.child]
         elif isinstance(ended.error, CloudError):
             silent[ended.child] = ended.error
@@ -357,30 +382,31 @@ def listed(array: Array, patience_s: float | None = None) -> tuple[dict[int, Map
     return dict(sorted(names.items())), silent
 
 
-def versions_in(
-    array: Array, left: Mapping[int, dict[str, int]], silent: dict[int, CloudError]
+def find_versions(
+    array: Array, unexplained: Mapping[int, dict[str, int]], silent: dict[int, CloudError]
 ) -> tuple[list[FoundVersion], int]:
     """Return all versions with a manifest, and how many packages belong to none of them.
 
-    Removes from ``left`` the packages that it explains, and adds children that do not return a manifest to ``silent``.
+    Removes the packages of these versions from ``unexplained``, and adds children that do not return a manifest to
+    ``silent``.
     """
     versions: list[FoundVersion] = []
-    for child, found in left.items():
-        for name in [each for each in found if each.startswith("m")]:
-            if name not in found:
-                continue  # covered by another child's copy of the manifest
+    for child, names in unexplained.items():
+        for name in [name for name in names if name.startswith("m")]:
+            if name not in names:
+                continue  # it belongs to a version that another child's copy of the manifest has described
             try:
-                manifest = _manifest_at(array, child, name)
+                manifest = _read_manifest(array, child, name)
             except CloudError as error:
                 silent[child] = error
                 break
             if manifest is not None:
-                _check_count(array, manifest)
-                versions.append(_explained(array, manifest, left))
-    return versions, sum(map(len, left.values()))
+                _check_child_count(array, manifest)
+                versions.append(_assemble_version(array, manifest, unexplained))
+    return versions, sum(map(len, unexplained.values()))
 
 
-def _check_count(array: Array, manifest: Manifest) -> None:
+def _check_child_count(array: Array, manifest: Manifest) -> None:
     """Raise CloudError if a version is spread over more children than the array's file names."""
     count = max(len(segment.split.counts) for segment in manifest.segments)
     if count > len(array.children):
@@ -388,38 +414,38 @@ def _check_count(array: Array, manifest: Manifest) -> None:
         raise CloudError(ErrorKind.INVALID, "recover", "/", detail=detail)
 
 
-def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
-    """Return the manifest in a package; None if there is none, or it belongs to another package. Raises CloudError."""
-    data = _beginning(array, child, name, _FIRST_BYTES)
+def _read_manifest(array: Array, child: int, name: str) -> Manifest | None:
+    """Return the manifest in a package, or None if there is none or it belongs elsewhere. Raises CloudError."""
+    data = _read_beginning(array, child, name, _FIRST_BYTES)
     size_bytes = int.from_bytes(data[:LENGTH_BYTES], "big")
     if not 0 < size_bytes <= _MOST_MANIFEST_BYTES:
         return None
     if len(data) < LENGTH_BYTES + size_bytes:
-        data = _beginning(array, child, name, LENGTH_BYTES + size_bytes)
+        data = _read_beginning(array, child, name, LENGTH_BYTES + size_bytes)
     try:
         return Manifest.open(array.master, data[LENGTH_BYTES : LENGTH_BYTES + size_bytes], name)
     except NotGenuine:
         return None
 
 
-def _generation_at(array: Array, child: int, left: dict[str, int]) -> int:
-    """Return the generation of the last deletion that a child was told of, see ``Array.marker``; 0 if there is none.
+def _read_marker_generation(array: Array, child: int, unexplained: dict[str, int]) -> int:
+    """Return the generation of the last deletion that a child was told of, see ``Array.make_marker``, or 0.
 
-    Removes the marker from ``left``.
+    Removes the marker from ``unexplained``.
     """
     name = array.children.marker_name(child)
-    if left.pop(name, None) is None:
+    if unexplained.pop(name, None) is None:
         return 0
     try:
-        return int(array.master.open(_beginning(array, child, name, _FIRST_BYTES), name.encode()))
-    except (CloudError, ValueError):  # another child has one, too
+        return int(array.master.open(_read_beginning(array, child, name, _FIRST_BYTES), name.encode()))
+    except (CloudError, ValueError):  # other children have markers, too
         return 0
 
 
-def _beginning(array: Array, child: int, name: str, most_bytes: int) -> Buffer:
-    """Return the first bytes of a package; none if it is not there. Raises CloudError."""
-    answers: SimpleQueue[Ended] = SimpleQueue()
-    array.children.get(child, name, most_bytes, answers.put)
+def _read_beginning(array: Array, child: int, name: str, most_bytes: int) -> Buffer:
+    """Return the first bytes of a package, or none if it is not there. Raises CloudError."""
+    answers: SimpleQueue[TransferResult] = SimpleQueue()
+    array.children.get_package(child, name, most_bytes, answers.put)
     answer = answers.get()
     if answer.error is not None and not (
         isinstance(answer.error, CloudError) and answer.error.kind is ErrorKind.NOT_FOUND
@@ -428,32 +454,32 @@ def _beginning(array: Array, child: int, name: str, most_bytes: int) -> Buffer:
     return answer.data
 
 
-def _explained(array: Array, manifest: Manifest, left: Mapping[int, dict[str, int]]) -> FoundVersion:
-    """Return a version as found, and removes its packages from ``left``."""
-    lacking, is_whole = list[Lacking](), True
+def _assemble_version(array: Array, manifest: Manifest, unexplained: Mapping[int, dict[str, int]]) -> FoundVersion:
+    """Return a version as found, and remove its packages from ``unexplained``."""
+    missing, is_readable = list[MissingPackage](), True
     for number, segment in enumerate(manifest.segments):
         holders = {child for child, count in enumerate(segment.split.counts) if count}
         held_by = set()
-        for child in holders & left.keys():
-            size_bytes = left[child].pop(array.name_of(manifest, child, number), -1)
+        for child in holders & unexplained.keys():
+            size_bytes = unexplained[child].pop(array.package_name(manifest, child, number), -1)
             if size_bytes >= segment.split.counts[child] * segment.share_bytes:
                 held_by.add(child)
             else:
-                lacking.append(Lacking(manifest.version, number, child))
-        is_whole = is_whole and segment.split.is_enough(held_by)
-    return FoundVersion(manifest, tuple(lacking), is_whole)
+                missing.append(MissingPackage(manifest.version, number, child))
+        is_readable = is_readable and segment.split.is_enough(held_by)
+    return FoundVersion(manifest, tuple(missing), is_readable)
 
 
-def _newest(
+def _select_newest(
     array: Array, versions: Sequence[FoundVersion], unfinished: set[bytes]
-) -> tuple[list[tuple[ObjectRow, Sequence[Lacking]]], int]:
-    """Return the whole versions, oldest first, and how many newest ones are not whole."""
-    rows, newest = list[tuple[ObjectRow, Sequence[Lacking]]](), dict[str, FoundVersion]()
-    # Copies have equal generations: of those, a whole one comes last.
-    for found in sorted(versions, key=lambda each: (each.manifest.generation, each.is_whole)):
-        if found.is_whole or found.manifest.version not in unfinished:
-            newest[found.manifest.path] = found
-        if found.is_whole:
-            rows.append((array.row_of(found.manifest), found.lacking))
-    unreadable = {path for path, found in newest.items() if not found.is_whole}
+) -> tuple[list[tuple[ObjectRow, Sequence[MissingPackage]]], int]:
+    """Return the whole versions, oldest first, and the number of objects whose newest version is not whole."""
+    rows, newest = list[tuple[ObjectRow, Sequence[MissingPackage]]](), dict[str, FoundVersion]()
+    # A copy has the generation of its original. Of versions with equal generations, a whole one comes last and counts.
+    for version in sorted(versions, key=lambda version: (version.manifest.generation, version.is_readable)):
+        if version.is_readable or version.manifest.version not in unfinished:
+            newest[version.manifest.path] = version
+        if version.is_readable:
+            rows.append((array.row_of(version.manifest), version.missing))
+    unreadable = {path for path, version in newest.items() if not version.is_readable}
     return rows, len(unreadable)

@@ -1,7 +1,7 @@
-"""What each child of an array holds and lacks, and which objects that puts at risk.
+"""A survey of an array: the packages that each child holds and lacks, and the objects that are at risk.
 
-What may live here: looking, by listings or by reading every share. Missing and damaged packages are noted in the
-metadata for repairs; nothing else is changed.
+A survey compares listings, or reads every share. Missing and damaged packages are noted in the metadata for repairs.
+Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.manifest import Manifest
-from pytest_cloudbench.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow
 from pytest_cloudbench.raid.offers import GIB_BYTES
-from pytest_cloudbench.raid.reading import good_shares
-from pytest_cloudbench.raid.recovery import listed
-from pytest_cloudbench.raid.transfers import Ended
+from pytest_cloudbench.raid.reading import intact_shares
+from pytest_cloudbench.raid.recovery import list_children
+from pytest_cloudbench.raid.transfers import TransferResult
 
 Progress = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done, and the total amount."""
 
 _MOST_FAILURES = 3
-"""After so many failed reads in a row, a scrub asks a child for nothing more: each may take as long as its timeout."""
+"""The failed reads in a row after which a scrub asks a child for nothing more, as each may take a whole timeout."""
 
 
 @dataclass(slots=True)
@@ -34,10 +34,10 @@ class ChildState:
 
     Attributes:
         name: its name in the array's file.
-        unreachable: why it does not answer; empty if it does.
+        unreachable: why it does not answer, or empty if it does.
         expected: packages that it should have.
-        held: those that are there with the right size; in a scrub, also with all their shares intact.
-        missing: those that are not there, or too small. Not known for a child that does not answer.
+        held: those that are there with the right size and, in a scrub, with all their shares intact.
+        missing: those that are not there, or too small. 0 for a child that does not answer.
         damaged: in a scrub, those with damaged shares.
         unread: in a scrub, those that are listed but could not be read, or were not asked for after several failures.
         strange: packages there that belong to no object: unfinished, or another array's.
@@ -57,7 +57,7 @@ class ChildState:
 
 @dataclass(slots=True)
 class Survey:
-    """An array, as it was found.
+    """An array, as a survey found it.
 
     Attributes:
         is_deep: whether every share was read, not only listed.
@@ -110,94 +110,93 @@ class Survey:
         return {**asdict(self), "is_healthy": self.is_healthy}
 
 
-def survey(
+def survey_array(
     array: Array, *, deep: bool = False, without: int | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Survey:  # fmt: skip
-    """Look at all children, and note what they lack.
+    """Survey all children, and note the packages that they lack.
 
     Args:
         array: prepared.
-        deep: read every share and compare it with its digest; otherwise compare only the listed sizes.
+        deep: read every share and compare it with its digest. Otherwise only the listed sizes are compared.
         without: a child to treat as silent.
         progress: called with the progress.
 
     Passes on any error that is not a CloudError: a mistake of a driver.
     """
     newest = array.metadata.newest_generation()
-    names, silent = listed(array)
+    names, silent = list_children(array)
     if without is not None:
         names.pop(without, None)
-    found = Survey(deep, [
-        ChildState(name, _reason(silent.get(child))) for child, name in enumerate(array.children.names)
+    survey = Survey(deep, [
+        ChildState(name, _describe_error(silent.get(child))) for child, name in enumerate(array.children.names)
     ])  # fmt: skip
     unexplained = {child: dict(listing) for child, listing in names.items()}
-    for child, rest in unexplained.items():
-        rest.pop(array.children.marker_name(child), None)
-    for child, listing in names.items():
-        found.children[child].held_bytes = sum(listing.values())
+    for child, listing in unexplained.items():
+        listing.pop(array.children.marker_name(child), None)
+        survey.children[child].held_bytes = sum(names[child].values())
     total, failures = array.metadata.count(), Counter[int]()
-    for row in array.rows():
+    for row in array.object_rows():
         if row.generation > newest:
-            found.written_meanwhile += 1
+            survey.written_meanwhile += 1
             continue
-        _look_at(array, row, names, unexplained, found, failures)
-        progress("objects", found.objects, max(total, found.objects))
-    _explain_rest(array, unexplained, found)
-    found.unknown_paths = [each.path for each in array.unknown]
-    _price(array, found)
-    return found
+        _survey_object(array, row, names, unexplained, survey, failures)
+        progress("objects", survey.objects, max(total, survey.objects))
+    _count_unexplained(array, unexplained, survey)
+    survey.unknown_paths = [version.path for version in array.unknown]
+    _add_prices(array, survey)
+    return survey
 
 
-def _reason(error: CloudError | None) -> str:
+def _describe_error(error: CloudError | None) -> str:
     return "" if error is None else f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
 
 
-def _look_at(
+def _survey_object(
     array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
-    found: Survey, failures: Counter[int],
+    survey: Survey, failures: Counter[int],
 ) -> None:  # fmt: skip
     manifest = array.manifest_of("survey", row)
     states, margins = list[tuple[int, int, str]](), list[int]()
     for number, segment in enumerate(manifest.segments):
         holders = [child for child, count in enumerate(segment.split.counts) if count]
-        told = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
-        if found.is_deep:
-            listing = [child for child in holders if told[child] == "held"]
-            told |= _read_states(array, manifest, number, listing, failures)
-        states += [(number, child, state) for child, state in told.items()]
-        margins.append(_margin(segment.split.counts, segment.split.data, [
-            child for child, state in told.items() if state == "held"
+        state_by_child = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
+        if survey.is_deep:
+            listed = [child for child in holders if state_by_child[child] == "held"]
+            state_by_child |= _read_states(array, manifest, number, listed, failures)
+        states += [(number, child, state) for child, state in state_by_child.items()]
+        margins.append(_survivable_failures(segment.split.counts, segment.split.data, [
+            child for child, state in state_by_child.items() if state == "held"
         ]))  # fmt: skip
-    array.metadata.lacks(
-        Lacking(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
+    array.metadata.note_missing(
+        MissingPackage(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
     )
     if array.metadata.find_version(row.version) is None:
         return  # it was replaced or deleted meanwhile, together with its packages
-    _count(found, row, states, min(margins))
+    _count_object(survey, row, states, min(margins))
 
 
-def _count(found: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]], margin: int) -> None:
+def _count_object(survey: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]], margin: int) -> None:
     for _, child, state in states:
-        known = found.children[child]
-        known.expected += 1
+        counts = survey.children[child]
+        counts.expected += 1
         if state != "unreachable":
-            setattr(known, state, getattr(known, state) + 1)
-    found.objects += 1
-    found.content_bytes += row.size_bytes
+            setattr(counts, state, getattr(counts, state) + 1)
+    survey.objects += 1
+    survey.content_bytes += row.size_bytes
     if margin < 0:
-        found.unreadable += 1
-        found.unreadable_paths = [*found.unreadable_paths, row.path][:20]
+        survey.unreadable += 1
+        survey.unreadable_paths = [*survey.unreadable_paths, row.path][:20]
     elif all(state == "held" for _, _, state in states):
-        found.whole += 1
+        survey.whole += 1
     elif margin == 0:
-        found.at_risk += 1
+        survey.at_risk += 1
     else:
-        found.degraded += 1
+        survey.degraded += 1
 
 
-def _margin(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
-    """Return how many of the children that hold their shares may still fail; -1 if they are already too few."""
+def _survivable_failures(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
+    """Return how many of the children that hold their shares may still fail, or -1 if they are already too few."""
     held = sorted(counts[child] for child in holding)
     return max((lost for lost in range(len(held) + 1) if sum(held[: len(held) - lost]) >= data), default=-1)
 
@@ -208,10 +207,10 @@ def _listed_state(
 ) -> str:  # fmt: skip
     if child not in names:
         return "unreachable"
-    name, segment = array.name_of(manifest, child, number), manifest.segments[number]
+    name, segment = array.package_name(manifest, child, number), manifest.segments[number]
     unexplained[child].pop(name, None)
-    wanted_bytes = segment.split.counts[child] * segment.share_bytes
-    return "held" if names[child].get(name, -1) >= wanted_bytes else "missing"
+    expected_bytes = segment.split.counts[child] * segment.share_bytes
+    return "held" if names[child].get(name, -1) >= expected_bytes else "missing"
 
 
 def _read_states(
@@ -221,17 +220,17 @@ def _read_states(
 
     ``failures``: how many reads of each child have failed in a row until now.
     """
-    answers: SimpleQueue[Ended] = SimpleQueue()
+    answers: SimpleQueue[TransferResult] = SimpleQueue()
     segment = manifest.segments[number]
-    asked = [child for child in children if failures[child] < _MOST_FAILURES]
-    for child in asked:
-        most_bytes = array.head_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
-        array.children.get(child, array.name_of(manifest, child, number), most_bytes, answers.put)
+    readable = [child for child in children if failures[child] < _MOST_FAILURES]
+    for child in readable:
+        most_bytes = array.head_size_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
+        array.children.get_package(child, array.package_name(manifest, child, number), most_bytes, answers.put)
     states = dict.fromkeys(children, "unread")
-    for _ in asked:
+    for _ in readable:
         answer = answers.get()
         if answer.error is None:
-            states[answer.child] = "held" if _is_good(array, manifest, number, answer) else "damaged"
+            states[answer.child] = "held" if _is_package_intact(array, manifest, number, answer) else "damaged"
         elif not isinstance(answer.error, CloudError):
             raise answer.error
         elif answer.error.kind is ErrorKind.NOT_FOUND:
@@ -243,37 +242,37 @@ def _read_states(
     return states
 
 
-def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bool:
-    """Return whether all shares of a package are intact, and its copy of the manifest, if it has one."""
+def _is_package_intact(array: Array, manifest: Manifest, number: int, answer: TransferResult) -> bool:
+    """Return whether all shares of a package are intact, as well as its copy of the manifest if it has one."""
     segment = manifest.segments[number]
-    if len(good_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
+    if len(intact_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
         return False
-    name = array.name_of(manifest, answer.child, number)
+    name = array.package_name(manifest, answer.child, number)
     return number < len(manifest.segments) - 1 or array.has_head(manifest, name, answer.data)
 
 
-def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found: Survey) -> None:
-    """Count listed packages that belong to no object: known garbage, or strange."""
+def _count_unexplained(array: Array, unexplained: Mapping[int, dict[str, int]], survey: Survey) -> None:
+    """Count listed packages that belong to no object, as known garbage or as strange."""
     garbage = Counter[int]()
     for leftover in array.metadata.garbage():
-        rest = unexplained.get(leftover.child, {})
-        for name in array.names_of(leftover.version, leftover.child, leftover.segments):
-            garbage[leftover.child] += rest.pop(name, None) is not None
+        listing = unexplained.get(leftover.child, {})
+        for name in array.package_names(leftover.version, leftover.child, leftover.segments):
+            garbage[leftover.child] += listing.pop(name, None) is not None
     for begun in array.metadata.snapshot(len(array.children)).begun:
-        for child, rest in unexplained.items():
-            for name in array.names_of(begun.version, child, begun.segments):
-                rest.pop(name, None)
-    found.garbage = garbage.total()
-    for child, rest in unexplained.items():
-        found.children[child].strange = len(rest)
+        for child, listing in unexplained.items():
+            for name in array.package_names(begun.version, child, begun.segments):
+                listing.pop(name, None)
+    survey.garbage = garbage.total()
+    for child, listing in unexplained.items():
+        survey.children[child].strange = len(listing)
 
 
-def _price(array: Array, found: Survey) -> None:
-    found.equal_bytes = found.content_bytes / array.file.k
+def _add_prices(array: Array, survey: Survey) -> None:
+    survey.equal_bytes = survey.content_bytes / array.file.k
     prices = [child.store_usd_per_gib_month for child in array.file.children]
-    if None not in prices and not any(child.unreachable for child in found.children):
-        known = [price / GIB_BYTES for price in prices if price is not None]
-        found.usd_per_month = sum(
-            child.held_bytes * price for child, price in zip(found.children, known, strict=True)
+    if None not in prices and not any(child.unreachable for child in survey.children):
+        prices_per_byte = [price / GIB_BYTES for price in prices if price is not None]
+        survey.usd_per_month = sum(
+            child.held_bytes * price for child, price in zip(survey.children, prices_per_byte, strict=True)
         )  # fmt: skip
-        found.equal_usd_per_month = found.equal_bytes * sum(known)
+        survey.equal_usd_per_month = survey.equal_bytes * sum(prices_per_byte)

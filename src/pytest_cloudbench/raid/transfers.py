@@ -1,4 +1,4 @@
-"""Packages to and from children. Each child has its own threads, so that one that hangs holds up no other.
+"""Transfers of packages to and from children. Each child has its own threads, so that one that hangs delays no other.
 
 What may live here: threads, names of packages, and calls of the children's drivers. Nothing here blocks the caller: a
 transfer calls back from its own thread when it has ended.
@@ -24,20 +24,20 @@ _MOST_THREADS = 32
 _IDLE_S = 30.0
 _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
-_MOST_BEHIND_BYTES = 32 << 20
-"""The most bytes that may queue for one child in transfers that no operation waits for."""
+_MOST_QUEUED_BYTES = 32 << 20
+"""The most bytes that may be queued for one child before transfers that no operation waits for are refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a transfer ended.
+class TransferResult:
+    """The result of a transfer.
 
     Attributes:
         child: the child.
-        data: the bytes read; empty for other verbs.
-        error: why it failed; None if it did not.
+        data: the bytes read, empty for other verbs.
+        error: why it failed, or None if it did not.
         duration_ns: how long it took, including the wait for a thread.
-        requests: how many the child's driver sent; None if it does not count them.
+        requests: how many the child's driver sent, or None if it does not count them.
     """
 
     child: int
@@ -55,14 +55,14 @@ class Package:
         self.size_bytes = sum(len(part) for part in self._parts)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return ``length`` bytes from ``offset``; fewer only at the end."""
-        found, end = [], offset + length
+        """Return ``length`` bytes from ``offset``, or fewer at the end."""
+        pieces, end = [], offset + length
         with self._lock:
             for part in self._parts:
                 if offset < len(part) and end > 0:
-                    found.append(part[max(0, offset) : end])
+                    pieces.append(part[max(0, offset) : end])
                 offset, end = offset - len(part), end - len(part)
-            return b"".join(found)
+            return b"".join(pieces)
 
     def detach(self) -> None:
         """Copy the bytes, so that the original memory is no longer read."""
@@ -71,7 +71,7 @@ class Package:
 
 
 class Buffers:
-    """Reused memory for segments: getting new memory from the system costs more than encrypting its content."""
+    """A pool of memory for segments, because new memory from the system costs more than encrypting its content."""
 
     def __init__(self) -> None:
         self._lock, self._free = threading.Lock(), list[bytearray]()
@@ -79,9 +79,9 @@ class Buffers:
     def take(self, size_bytes: int) -> bytearray:
         """Return a buffer with arbitrary content."""
         with self._lock:
-            for place, buffer in enumerate(self._free):
+            for index, buffer in enumerate(self._free):
                 if len(buffer) == size_bytes:
-                    return self._free.pop(place)
+                    return self._free.pop(index)
         return bytearray(size_bytes)
 
     def give(self, buffer: bytearray) -> None:
@@ -100,10 +100,10 @@ def is_package(path: str) -> bool:
 
 
 class PendingRead:
-    """One transfer that can be cancelled: if it has not begun, it never does; a read ends at its next piece."""
+    """A read that can be cancelled: it never begins, or ends at its next piece."""
 
     def __init__(self) -> None:
-        self.is_given_up = False
+        self.is_cancelled = False
         self.buffer: bytearray | None = None
 
 
@@ -123,25 +123,25 @@ class Children:
     ) -> None:
         self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
         self._master, self.buffers = master, Buffers()
-        self._lanes = [_Lane(f"raid-{number}") for number in range(len(drivers))]
+        self._threads = [_ChildThreads(f"raid-{number}") for number in range(len(drivers))]
 
     def __len__(self) -> int:
         return len(self.drivers)
 
     @property
-    def all_count(self) -> bool:
+    def all_count_requests(self) -> bool:
         """Whether all drivers count their requests."""
         return all(isinstance(driver, Counting) for driver in self.drivers)
 
     def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
-        """Return a package's name on a child. To others, no two names show anything in common.
+        """Return a package's name on a child. Without the key, no two names show anything in common.
 
         The package of the last segment, which also holds the manifest, has a different first letter.
         """
         return f"{'m' if is_last else 'd'}{self._master.hide_name(version, child, segment)}"
 
     def marker_name(self, child: int) -> str:
-        """Return the name of what a child keeps about the last deletion."""
+        """Return the name of a child's marker of the last deletion, see ``Array.make_marker``."""
         return f"e{self._master.hide_name(b'deleted', child)}"
 
     def path_of(self, name: str) -> str:
@@ -150,23 +150,25 @@ class Children:
 
     def close(self) -> None:
         """End the threads that are idle, and close the drivers."""
-        for lane in self._lanes:
-            lane.close()
+        for threads in self._threads:
+            threads.close()
         for driver in self.drivers:
             driver.close()
 
     # --- transfers ------------------------------------------------------------------------------------
 
-    def put(self, child: int, name: str, package: Package, done: Callable[[Ended], object], *, waits: bool) -> None:
+    def put_package(
+        self, child: int, name: str, package: Package, done: Callable[[TransferResult], object], *, waits: bool
+    ) -> None:
         """Write a package.
 
         ``waits``: an operation waits for this child. Otherwise the call fails immediately if too much is queued for the
         child.
         """
-        lane = self._lanes[child]
-        if not waits and lane.behind_bytes > _MOST_BEHIND_BYTES:
+        threads = self._threads[child]
+        if not waits and threads.queued_bytes > _MOST_QUEUED_BYTES:
             error = CloudError(ErrorKind.NETWORK, "put", self.path_of(name), detail="the child is too far behind")
-            done(Ended(child, error=error))
+            done(TransferResult(child, error=error))
             return
 
         def call(driver: Driver) -> bytes:
@@ -175,12 +177,14 @@ class Children:
 
         self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
 
-    def get(self, child: int, name: str, most_bytes: int, done: Callable[[Ended], object]) -> PendingRead:
+    def get_package(
+        self, child: int, name: str, most_bytes: int, done: Callable[[TransferResult], object]
+    ) -> PendingRead:
         """Read the first ``most_bytes`` bytes of a package, and one more byte if there is one."""
         pending = PendingRead()
 
         def call(driver: Driver) -> Buffer:
-            if pending.is_given_up:
+            if pending.is_cancelled:
                 return b""
             buffer, filled = self.buffers.take(most_bytes + 1), 0
             pieces = driver.get(self.path_of(name))
@@ -188,7 +192,7 @@ class Children:
                 end = min(filled + len(piece), len(buffer))
                 buffer[filled:end] = piece[: end - filled]
                 filled = end
-                if filled == len(buffer) or pending.is_given_up:
+                if filled == len(buffer) or pending.is_cancelled:
                     break
             close = getattr(pieces, "close", None)
             if close is not None:
@@ -196,21 +200,21 @@ class Children:
             pending.buffer = buffer
             return memoryview(buffer)[:filled]
 
-        def ended(result: Ended) -> None:
-            if not pending.is_given_up:
+        def pass_on(result: TransferResult) -> None:
+            if not pending.is_cancelled:
                 done(result)
 
-        self._start(child, call, ended, is_read=True, pending=pending)
+        self._start(child, call, pass_on, is_read=True, pending=pending)
         return pending
 
-    def delete(
-        self, child: int, names: Iterable[str], done: Callable[[Ended], object], marker: Package | None = None
+    def delete_packages(
+        self, child: int, names: Iterable[str], done: Callable[[TransferResult], object], marker: Package | None = None
     ) -> None:
-        """Write the marker, if there is one, and delete packages; those that are not there count as deleted."""
+        """Write the marker, if there is one, and delete packages. Those that are not there count as deleted."""
 
         def call(driver: Driver) -> bytes:
             if marker is not None:
-                with suppress(CloudError):  # other children get theirs
+                with suppress(CloudError):  # a marker on any other child is enough
                     driver.put(self.path_of(self.marker_name(child)), marker)
             for name in names:
                 try:
@@ -222,24 +226,24 @@ class Children:
 
         self._start(child, call, done)
 
-    def list(self, child: int, done: Callable[[Ended, Mapping[str, int]], object]) -> None:
+    def list_packages(self, child: int, done: Callable[[TransferResult, Mapping[str, int]], object]) -> None:
         """List packages: name to size."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
 
         def call(driver: Driver) -> bytes:
             try:
                 for entry in driver.list(self.folder):
                     folder, _, name = entry.path.rpartition("/")
                     if not entry.is_folder and (folder or "/") == self.folder:
-                        found[name] = entry.size_bytes
+                        sizes[name] = entry.size_bytes
             except CloudError as error:
                 if error.kind is not ErrorKind.NOT_FOUND:
                     raise
             return b""
 
-        self._start(child, call, lambda ended: done(ended, found))
+        self._start(child, call, lambda ended: done(ended, sizes))
 
-    def make_folder(self, child: int, done: Callable[[Ended], object]) -> None:
+    def make_folder(self, child: int, done: Callable[[TransferResult], object]) -> None:
         """Create the folder for packages."""
 
         def call(driver: Driver) -> bytes:
@@ -250,7 +254,7 @@ class Children:
         self._start(child, call, done)
 
     def _start(
-        self, child: int, call: Callable[[Driver], Buffer], done: Callable[[Ended], object], *,
+        self, child: int, call: Callable[[Driver], Buffer], done: Callable[[TransferResult], object], *,
         is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None,
     ) -> None:  # fmt: skip
         driver, begin_ns = self.drivers[child], clock.now_ns()
@@ -261,38 +265,38 @@ class Children:
             data: Buffer = b""
             try:
                 data = call(driver)
-            except Exception as raised:  # drivers raise only CloudError; other errors go to the waiting caller
+            except Exception as raised:  # drivers raise only CloudError, and all others go to the waiting caller
                 error = raised
                 if isinstance(error, CloudError):
                     redact.clean_error(error)  # otherwise the error's frames keep the package in memory
             duration_ns = clock.now_ns() - begin_ns
-            if is_read is not None and not (pending and pending.is_given_up):
+            if is_read is not None and not (pending and pending.is_cancelled):
                 if error is None:
                     self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
                 elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer
                     self.rates.note_failure(child, is_read=is_read)
-            done(Ended(child, data, error, duration_ns, count() - before if count else None))
+            done(TransferResult(child, data, error, duration_ns, count() - before if count else None))
 
-        self._lanes[child].run(task, size_bytes)
+        self._threads[child].run(task, size_bytes)
 
 
-class _Lane:
-    """One child's threads: as many as there is work for, up to a bound; long idle threads end."""
+class _ChildThreads:
+    """One child's threads: as many as there is work for, up to a bound. Threads that are idle for long end."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
         self._tasks: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
-        self._threads = self._idle = self._waiting = 0
+        self._count = self._idle = self._waiting = 0
         self._is_closed = False
-        self.behind_bytes = 0
+        self.queued_bytes = 0
 
     def run(self, task: Callable[[], None], size_bytes: int) -> None:
         """Run a task in one of the threads."""
         with self._lock:
-            self.behind_bytes += size_bytes
+            self.queued_bytes += size_bytes
             self._waiting += 1
-            starts = self._waiting > self._idle and self._threads < _MOST_THREADS
-            self._threads += starts
+            starts = self._waiting > self._idle and self._count < _MOST_THREADS
+            self._count += starts
         self._tasks.put((task, size_bytes))
         if starts:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -300,8 +304,8 @@ class _Lane:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            threads = self._threads
-        for _ in range(threads):
+            count = self._count
+        for _ in range(count):
             self._tasks.put(None)
 
     def _work(self) -> None:
@@ -309,39 +313,41 @@ class _Lane:
             with self._lock:
                 self._idle += 1
             try:
-                given = self._tasks.get(timeout=_IDLE_S)
+                item = self._tasks.get(timeout=_IDLE_S)
             except Empty:
-                given = None
+                item = None
             with self._lock:
                 self._idle -= 1
-                if given is None:
+                if item is None:
                     if self._waiting and not self._is_closed:
                         continue
-                    self._threads -= 1
+                    self._count -= 1
                     return
                 self._waiting -= 1
-            task, size_bytes = given
+            task, size_bytes = item
             task()
-            del task, given  # an idle thread keeps no package in memory
+            del task, item  # an idle thread keeps no package in memory
             with self._lock:
-                self.behind_bytes -= size_bytes
+                self.queued_bytes -= size_bytes
 
 
-_GRAVEST = (
+_REPORTED_FIRST = (
     ErrorKind.THROTTLED, ErrorKind.QUOTA, ErrorKind.AUTH, ErrorKind.CORRUPT, ErrorKind.NETWORK, ErrorKind.SERVER,
     ErrorKind.INVALID, ErrorKind.CONFLICT, ErrorKind.NOT_FOUND,
 )  # fmt: skip
-"""Which of several children's reasons a failed operation reports: first errors that pass by themselves, then those
-that the user can fix."""
+"""The order by which a failed operation reports one of several children's errors: first those that pass by themselves,
+then those that the user can fix."""
 
 
-def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception], names: Sequence[str]) -> CloudError:
+def shortage_error(
+    verb: str, path: str, summary: str, failures: Mapping[int, Exception], names: Sequence[str]
+) -> CloudError:
     """Return the error of an operation in which too few children took part.
 
     Args:
         verb: the operation.
         path: the object's.
-        told: how many took part, and how many are needed.
+        summary: how many took part, and how many are needed.
         failures: the error of each failed child.
         names: the children's.
 
@@ -353,15 +359,15 @@ def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception],
             raise error
         errors[child] = error
     kinds = {error.kind for error in errors.values()}
-    kind = next((each for each in _GRAVEST if each in kinds), ErrorKind.NETWORK)
+    kind = next((kind for kind in _REPORTED_FIRST if kind in kinds), ErrorKind.NETWORK)
     if kinds - {ErrorKind.NOT_FOUND} and kind is ErrorKind.NOT_FOUND:
         kind = ErrorKind.NETWORK
     waits = [error.retry_after_s for error in errors.values() if error.retry_after_s is not None]
-    why = "; ".join(
+    reasons = "; ".join(
         f"{names[child]}: {error.kind.value}{f' ({error.detail})' if error.detail else ''}"
         for child, error in sorted(errors.items())
     )
     return CloudError(
-        kind, verb, path, detail=f"{told}: {why}"[:500],
+        kind, verb, path, detail=f"{summary}: {reasons}"[:500],
         retry_after_s=max(waits) if waits and kind is ErrorKind.THROTTLED else None,
     )  # fmt: skip

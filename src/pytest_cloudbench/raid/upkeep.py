@@ -1,4 +1,4 @@
-"""Upkeep: in the background, rebuild packages that children lack, and delete unused ones.
+"""Background upkeep: rebuilding packages that children lack, and deleting unused ones.
 
 What may live here: the thread that does the work noted in the metadata, and rebuilding one package.
 """
@@ -16,16 +16,16 @@ from pytest_cloudbench.model import CloudError
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.reed_solomon import find_codec
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.metadata import Discarded, Lacking
-from pytest_cloudbench.raid.reading import Fetch
-from pytest_cloudbench.raid.transfers import Ended
-from pytest_cloudbench.raid.writing import packages_of
+from pytest_cloudbench.raid.metadata import Leftover, MissingPackage
+from pytest_cloudbench.raid.reading import SegmentFetch
+from pytest_cloudbench.raid.transfers import TransferResult
+from pytest_cloudbench.raid.writing import make_packages
 from pytest_cloudbench.support import clock
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
-def mend(array: Array, package: Lacking, costs: Costs) -> bool:
+def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> bool:
     """Rebuild a package from those of other children. Returns False if its version is no longer current.
 
     Raises CloudError if too few of the others answer, or the child refuses the package.
@@ -35,22 +35,22 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
         return False
     manifest = array.manifest_of("mend", row)
     segment = manifest.segments[package.segment]
-    fetch = Fetch(array, "mend", manifest, package.segment, costs, without={package.child})
-    shares = fetch.wait()
-    wanted = segment.split.shares_of(package.child)
-    made = {number: bytearray(segment.share_bytes) for number in wanted}
+    fetch = SegmentFetch(array, "mend", manifest, package.segment, costs, without={package.child})
+    shares = fetch.wait_for_shares()
+    numbers = segment.split.shares_of(package.child)
+    rebuilt = {number: bytearray(segment.share_bytes) for number in numbers}
     with costs.timed("code_ns"):
-        into = {number: memoryview(each) for number, each in made.items()}
+        into = {number: memoryview(share) for number, share in rebuilt.items()}
         find_codec(segment.split.data, segment.split.parity).rebuild(shares, into)
-    fetch.release()
-    answers: SimpleQueue[Ended] = SimpleQueue()
-    for child, name, content in packages_of(array, manifest, package.segment, made, [package.child], row.segments):
+    fetch.release_buffers()
+    answers: SimpleQueue[TransferResult] = SimpleQueue()
+    for child, name, content in make_packages(array, manifest, package.segment, rebuilt, [package.child], row.segments):
         costs.sent_bytes += content.size_bytes
-        array.children.put(child, name, content, answers.put, waits=True)
+        array.children.put_package(child, name, content, answers.put, waits=True)
     with costs.timed("transfer_ns"):
         answer = answers.get()
     costs.requests += answer.requests or 0
-    array.metadata.arrived(package, row.segments, has_it=answer.error is None)
+    array.metadata.note_transfer_end(package, row.segments, has_it=answer.error is None)
     if answer.error is not None:
         try:
             raise answer.error
@@ -62,33 +62,35 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
 
 def delete_leftovers(
     array: Array,
-    leftovers: Sequence[Discarded],
+    leftovers: Sequence[Leftover],
     costs: Costs,
     patience_s: float | None = None,
     generation: int = 0,
     *,
     is_last: bool = False,
 ) -> Sequence[CloudError]:
-    """Delete unused packages. Returns the errors of children that failed; their packages stay noted.
+    """Delete unused packages. Returns the errors of children that failed, whose packages stay noted.
 
-    Packages still in transfer stay noted, too: they would not be found now, and wake upkeep when they have arrived.
+    Packages still in transfer stay noted, too. They would not be found now, and wake upkeep when they have arrived.
     Children that have not answered after ``patience_s`` (None: wait for all) finish in the background.
 
-    ``generation``: each child notes first that something was deleted at this generation, if it is not 0. ``is_last``:
-    no object is left, so that this note goes, too.
+    ``generation``: if it is not 0, each child first notes that something was deleted at this generation. ``is_last``:
+    no object is left, so this note is deleted as well.
 
     Passes on any error that is not a CloudError.
     """
-    by_child: dict[int, list[Discarded]] = defaultdict(list)
-    for leftover in array.pending.claim(leftovers):
+    by_child: dict[int, list[Leftover]] = defaultdict(list)
+    for leftover in array.pending.claim_leftovers(leftovers):
         by_child[leftover.child].append(leftover)
     deletion = _Deletion(array, by_child)
-    for child, each in by_child.items():
-        names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
+    for child, packages in by_child.items():
+        names = [
+            name for leftover in packages for name in array.package_names(leftover.version, child, leftover.segments)
+        ]
         if is_last:
             names.append(array.children.marker_name(child))
-        marker = array.marker(child, generation) if generation else None
-        array.children.delete(child, names, deletion.ended, marker)
+        marker = array.make_marker(child, generation) if generation else None
+        array.children.delete_packages(child, names, deletion.note_result, marker)
     with costs.timed("transfer_ns"):
         answers = deletion.wait(patience_s)
     costs.requests += sum(answer.requests or 0 for answer in answers)
@@ -102,35 +104,35 @@ def delete_leftovers(
 
 
 class _Deletion:
-    """Unused packages that several children are deleting, and what came of it."""
+    """A deletion of unused packages by several children, and its results."""
 
-    def __init__(self, array: Array, by_child: Mapping[int, Sequence[Discarded]]) -> None:
+    def __init__(self, array: Array, by_child: Mapping[int, Sequence[Leftover]]) -> None:
         self._array, self._by_child = array, by_child
-        self._changed, self._answers, self._is_over = threading.Condition(), list[Ended](), False
+        self._changed, self._answers, self._has_ended = threading.Condition(), list[TransferResult](), False
 
-    def ended(self, answer: Ended) -> None:
-        """A child has deleted its packages, or failed. Called in that transfer's thread."""
+    def note_result(self, answer: TransferResult) -> None:
+        """Note that a child has deleted its packages, or failed. Called in that transfer's thread."""
         leftovers = self._by_child[answer.child]
         try:
             if answer.error is None:
-                self._array.metadata.deleted(leftovers)
+                self._array.metadata.note_deleted(leftovers)
         except CloudError as error:  # they stay noted
             answer = replace(answer, error=error)
         finally:
-            self._array.pending.release(leftovers)
+            self._array.pending.release_leftovers(leftovers)
             with self._changed:
                 self._answers.append(answer)
-                is_late = self._is_over
+                is_late = self._has_ended
                 self._changed.notify_all()
         if is_late:
             self._array.ledger.add("tidy", Costs(requests=answer.requests or 0, failed=int(answer.error is not None)))
             self._array.pending.wake()
 
-    def wait(self, patience_s: float | None) -> Sequence[Ended]:
+    def wait(self, patience_s: float | None) -> Sequence[TransferResult]:
         """Return the answers of all children, or those that have come by then."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._answers) == len(self._by_child), patience_s)
-            self._is_over = True
+            self._has_ended = True
             return list(self._answers)
 
 
@@ -138,9 +140,9 @@ class Upkeep:
     """A thread that does this process's background work. Failed work is retried, at growing intervals."""
 
     def __init__(self, array: Array) -> None:
-        self._array, self._stops = array, threading.Event()
-        self._changed, self._begun, self._ended, self._failed = threading.Condition(), 0, 0, False
-        self._thread = threading.Thread(target=self._work, name="raid-upkeep", daemon=True)
+        self._array, self._stop = array, threading.Event()
+        self._changed, self._rounds_begun, self._rounds_ended, self._has_failed = threading.Condition(), 0, 0, False
+        self._thread = threading.Thread(target=self._run, name="raid-upkeep", daemon=True)
         self._thread.start()
         array.pending.wake()
 
@@ -148,46 +150,48 @@ class Upkeep:
         """Wait until nothing is left to do, or a child refuses it. Returns whether nothing is left."""
         until_ns, metadata, pending = clock.due_ns(timeout_s), self._array.metadata, self._array.pending
         with self._changed:
-            wanted = self._begun + 1  # the current round may have begun before the last note
+            last_round = self._rounds_begun + 1  # the current round may have begun before the last note
             pending.wake()
             while True:
-                while self._ended < wanted:
+                while self._rounds_ended < last_round:
                     if not self._changed.wait(max(0, until_ns - clock.now_ns()) / 1e9):
                         return False
-                is_done = not (pending.count or metadata.missing(own=True) or metadata.garbage(own=True))
-                if is_done or self._failed:
+                is_done = not (pending.count or metadata.missing_packages(own=True) or metadata.garbage(own=True))
+                if is_done or self._has_failed:
                     return is_done
-                wanted = self._ended + 1  # a package is still in transfer, and wakes the thread when it has arrived
+                last_round = (
+                    self._rounds_ended + 1
+                )  # a package is still in transfer, and wakes the thread when it has arrived
 
     def close(self, timeout_s: float) -> None:
         """Give it time to finish, and end it. Unfinished work stays noted."""
         with suppress(CloudError):  # the metadata cannot say what is left
             self.settle(timeout_s)
-        self._stops.set()
+        self._stop.set()
         self._array.pending.wake()
         self._thread.join(timeout_s)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         signal, pause_s = self._array.pending.signal, _FIRST_PAUSE_S
-        while not self._stops.is_set():
+        while not self._stop.is_set():
             signal.clear()
             with self._changed:
-                self._begun += 1
+                self._rounds_begun += 1
             try:
-                failed = not self._once()
+                failed = not self._run_round()
             except Exception as error:
-                if self._stops.is_set():
+                if self._stop.is_set():
                     return  # the metadata was closed meanwhile: unfinished work stays noted
                 if not isinstance(error, CloudError):
                     raise
                 failed = True  # the metadata is locked, for instance
             with self._changed:
-                self._ended, self._failed = self._begun, failed
+                self._rounds_ended, self._has_failed = self._rounds_begun, failed
                 self._changed.notify_all()
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s) if failed else _FIRST_PAUSE_S
             signal.wait(pause_s if failed else None)
 
-    def _once(self) -> bool:
+    def _run_round(self) -> bool:
         """Do all the work once. Returns whether everything succeeded."""
         array, is_done = self._array, True
         garbage = array.metadata.garbage(own=True)
@@ -196,14 +200,14 @@ class Upkeep:
             is_done = not delete_leftovers(array, garbage, costs, array.file.patience_s)
             array.ledger.add("tidy", costs)
         failed: set[int] = set()
-        for package in array.metadata.missing(own=True):
-            if self._stops.is_set() or package.child in failed or array.pending.is_travelling(package):
+        for package in array.metadata.missing_packages(own=True):
+            if self._stop.is_set() or package.child in failed or array.pending.is_in_transfer(package):
                 continue
             if not array.metadata.is_missing(package):  # it has arrived since the list was read
                 continue
             costs = Costs(operations=1)
             try:
-                mend(array, package, costs)
+                rebuild_package(array, package, costs)
             except CloudError:
                 failed.add(package.child)
             array.ledger.add("mend", costs)

@@ -1,6 +1,6 @@
-"""Writing: content is sealed, coded and sent, segment by segment; it becomes current once it is as durable as required.
+"""Writing of objects: content is sealed, coded and sent in segments, and becomes current once it is durable enough.
 
-What may live here: sending one version to the children. While a segment travels, the next one is coded, and no third
+What may live here: sending one version to the children. While a segment is sent, the next one is coded, and no third
 one is in memory.
 """
 
@@ -28,22 +28,22 @@ from pytest_cloudbench.raid.coding.sealing import (
     sealed_bytes,
 )
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.metadata import Lacking, ObjectRow
-from pytest_cloudbench.raid.transfers import Ended, Package, shortage
+from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow
+from pytest_cloudbench.raid.transfers import Package, TransferResult, shortage_error
 
-_AT_ONCE = 2
-"""The number of segments of one object in memory."""
+_MOST_SEGMENTS = 2
+"""The most segments of one object in memory."""
 
 
 @dataclass(slots=True)
-class _Flight:
-    """The packages of one segment: which children were sent one, have it, or failed."""
+class _SegmentTransfer:
+    """The transfer of one segment's packages: the children to which one was sent, that have it, or that failed."""
 
     number: int
     split: Split
     buffer: bytearray
     packages: dict[int, Package] = field(default_factory=dict)
-    sent: set[int] = field(default_factory=set)
+    sent_to: set[int] = field(default_factory=set)
     held_by: set[int] = field(default_factory=set)
     failures: dict[int, Exception] = field(default_factory=dict)
 
@@ -53,12 +53,12 @@ class _Flight:
         return {child for child, count in enumerate(self.split.counts) if count}
 
     @property
-    def travelling(self) -> set[int]:
+    def in_transfer(self) -> set[int]:
         """The children whose package was sent and has neither arrived nor failed."""
-        return self.sent - self.held_by - self.failures.keys()
+        return self.sent_to - self.held_by - self.failures.keys()
 
 
-def write(array: Array, path: str, content: Content, costs: Costs, copy_of: ObjectRow | None = None) -> bool:
+def write_object(array: Array, path: str, content: Content, costs: Costs, copy_of: ObjectRow | None = None) -> bool:
     """Write an object. If that fails, the object is as it was before.
 
     Returns whether this version became current: another may have been faster. A copy replaces only its original.
@@ -68,7 +68,7 @@ def write(array: Array, path: str, content: Content, costs: Costs, copy_of: Obje
     count = max(1, -(-content.size_bytes // array.file.segment_bytes))
     version = os.urandom(VERSION_BYTES)
     with costs.timed("metadata_ns"):
-        generation = array.metadata.begin(version, path, count, copy_of.generation if copy_of else 0)
+        generation = array.metadata.begin_write(version, path, count, copy_of.generation if copy_of else 0)
     writer = _Writer(array, path, version, count, costs)
     try:
         return writer.commit(writer.send(content, generation), copy_of.version if copy_of else b"")
@@ -77,150 +77,154 @@ def write(array: Array, path: str, content: Content, costs: Costs, copy_of: Obje
         raise
 
 
-def packages_of(
+def make_packages(
     array: Array, manifest: Manifest, number: int, shares: Mapping[int, Buffer], children: Iterable[int], count: int
 ) -> Iterator[tuple[int, str, Package]]:
     """Yield child, name and content of the packages of one segment of ``count``, from its shares by number."""
     split = manifest.segments[number].split
     for child in children:
         name = array.children.package_name(manifest.version, child, number, is_last=number == count - 1)
-        head = [array.head(manifest, name)] if number == count - 1 else []
+        head = [array.make_head(manifest, name)] if number == count - 1 else []
         yield child, name, Package([*head, *(shares[share] for share in split.shares_of(child))])
 
 
 class _Writer:
-    """One version being written."""
+    """The write of one version."""
 
     def __init__(self, array: Array, path: str, version: bytes, count: int, costs: Costs) -> None:
         self._array, self._path, self._version, self._count, self._costs = array, path, version, count, costs
         self._key, self._prefix = os.urandom(KEY_BYTES), os.urandom(PREFIX_BYTES)
         self._changed = threading.Condition()
-        self._flights: list[_Flight] = []
-        self._is_over = False
+        self._transfers: list[_SegmentTransfer] = []
+        self._has_ended = False
 
     def send(self, content: Content, generation: int) -> Manifest:
-        """Return the manifest when all segments are durable. Raises CloudError."""
+        """Send all segments, and return the manifest when they are durable. Raises CloudError."""
         stream, segments = Stream(self._key, self._prefix), list[CodedSegment]()
         for number in range(self._count):
-            for flight in self._flights[: max(0, number - _AT_ONCE + 1)]:
-                self._wait(flight)
-            segment, buffer = self._coded(stream, content, number)
+            for transfer in self._transfers[: max(0, number - _MOST_SEGMENTS + 1)]:
+                self._wait_until_durable(transfer)
+            segment, buffer = self._code_segment(stream, content, number)
             segments.append(segment)
             manifest = Manifest(
                 self._version, generation, self._path, content.size_bytes, self._key, self._prefix, tuple(segments)
             )
-            self._launch(manifest, number, buffer)
-        for flight in self._flights:
-            self._wait(flight)
+            self._send_segment(manifest, number, buffer)
+        for transfer in self._transfers:
+            self._wait_until_durable(transfer)
         return manifest
 
-    def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
-        """Return a segment, and the buffer with all its shares."""
+    def _code_segment(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
+        """Seal and code a segment. Returns it, and the buffer with all its shares."""
         begin = number * self._array.file.segment_bytes
         size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
         split = self._array.placement.split(sealed_bytes(size_bytes))
-        share = share_bytes(sealed_bytes(size_bytes), split.data)
-        buffer = self._array.children.buffers.take(share * (split.data + split.parity))
-        whole, view = memoryview(buffer)[: share * split.data], memoryview(buffer)
-        self._seal(stream, content, begin, size_bytes, whole)
-        shares = split_evenly(view, split.data + split.parity)
+        share_size = share_bytes(sealed_bytes(size_bytes), split.data)
+        buffer = self._array.children.buffers.take(share_size * (split.data + split.parity))
+        data_shares, all_shares = memoryview(buffer)[: share_size * split.data], memoryview(buffer)
+        self._seal_segment(stream, content, begin, size_bytes, data_shares)
+        shares = split_evenly(all_shares, split.data + split.parity)
         with self._costs.timed("code_ns"):
-            find_codec(split.data, split.parity).encode(whole, shares[split.data :])
+            find_codec(split.data, split.parity).encode(data_shares, shares[split.data :])
         with self._costs.timed("hash_ns"):
-            digests = tuple(sha256(each).digest() for each in shares)
+            digests = tuple(sha256(share_size).digest() for share_size in shares)
         return CodedSegment(size_bytes, split, digests), buffer
 
-    def _seal(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
+    def _seal_segment(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
         """Fill the data shares with sealed content, padded with zeros."""
         count, filled = chunk_count(size_bytes), 0
-        is_end = begin + size_bytes == content.size_bytes
+        is_last_segment = begin + size_bytes == content.size_bytes
         for chunk in range(count):
-            at = begin + chunk * CHUNK_BYTES
-            plain = content.read(at, min(CHUNK_BYTES, begin + size_bytes - at))
+            offset = begin + chunk * CHUNK_BYTES
+            plain = content.read(offset, min(CHUNK_BYTES, begin + size_bytes - offset))
             end = filled + len(plain) + TAG_BYTES
             with self._costs.timed("seal_ns"):
-                stream.seal(at // CHUNK_BYTES, is_end and chunk == count - 1, plain, into[filled:end])
+                stream.seal(offset // CHUNK_BYTES, is_last_segment and chunk == count - 1, plain, into[filled:end])
             filled = end
         into[filled:] = bytes(len(into) - filled)
 
-    def _launch(self, manifest: Manifest, number: int, buffer: bytearray) -> None:
-        """Send a segment's packages. ``manifest`` has the segments so far; the last package includes it."""
+    def _send_segment(self, manifest: Manifest, number: int, buffer: bytearray) -> None:
+        """Send a segment's packages. ``manifest`` has the segments up to this one, and goes into the last package."""
         split = manifest.segments[number].split
         shares = dict(enumerate(split_evenly(buffer, split.data + split.parity)))
-        flight = _Flight(number, split, buffer)
-        self._flights.append(flight)
+        transfer = _SegmentTransfer(number, split, buffer)
+        self._transfers.append(transfer)
         waits = self._array.file.losses is None
-        packages = packages_of(self._array, manifest, number, shares, sorted(flight.holders), self._count)
+        packages = make_packages(self._array, manifest, number, shares, sorted(transfer.holders), self._count)
         for child, name, package in packages:
             self._costs.sent_bytes += package.size_bytes
-            flight.packages[child] = package
-            self._array.children.put(child, name, package, partial(self._arrived, flight), waits=waits)
-            flight.sent.add(child)
+            transfer.packages[child] = package
+            self._array.children.put_package(child, name, package, partial(self._note_result, transfer), waits=waits)
+            transfer.sent_to.add(child)
 
-    def _arrived(self, flight: _Flight, result: Ended) -> None:
-        """A package's transfer has ended, with or without success. Called in that transfer's thread."""
+    def _note_result(self, transfer: _SegmentTransfer, result: TransferResult) -> None:
+        """Note that a package's transfer has ended, with or without success. Called in that transfer's thread."""
         with self._changed:
-            is_late = self._is_over
+            is_late = self._has_ended
             if result.error is None:
-                flight.held_by.add(result.child)
+                transfer.held_by.add(result.child)
             else:
-                flight.failures[result.child] = result.error
+                transfer.failures[result.child] = result.error
             if not is_late:
                 self._costs.requests += result.requests or 0
                 self._costs.failed += result.error is not None
             self._changed.notify_all()
         if is_late:
-            package = Lacking(self._version, flight.number, result.child)
-            self._array.late(package, self._count, has_it=result.error is None)
+            package = MissingPackage(self._version, transfer.number, result.child)
+            self._array.end_late_transfer(package, self._count, has_it=result.error is None)
 
-    def _wait(self, flight: _Flight) -> None:
+    def _wait_until_durable(self, transfer: _SegmentTransfer) -> None:
         """Wait until a segment is durable. Raises CloudError once it cannot become so."""
         array = self._array
         with self._costs.timed("transfer_ns"), self._changed:
-            while not array.is_durable(flight.split, flight.held_by):
-                if not array.is_durable(flight.split, flight.holders - flight.failures.keys()):
+            while not array.is_durable(transfer.split, transfer.held_by):
+                if not array.is_durable(transfer.split, transfer.holders - transfer.failures.keys()):
                     break
                 self._changed.wait()
             else:
-                self._free(flight)
+                self._release_buffer(transfer)
                 return
-            failures = dict(flight.failures)
-        needed = "all" if array.file.losses is None else f"k+{array.file.losses}"
-        told = f"{len(failures)} of {len(flight.holders)} children failed, but a write must reach {needed}"
+            failures = dict(transfer.failures)
+        required = "all" if array.file.losses is None else f"k+{array.file.losses}"
+        summary = f"{len(failures)} of {len(transfer.holders)} children failed, but a write must reach {required}"
         cause = next(iter(failures.values()))
-        raise shortage("put", self._path, told, failures, array.children.names) from cause
+        raise shortage_error("put", self._path, summary, failures, array.children.names) from cause
 
-    def _free(self, flight: _Flight) -> None:
-        """Reuse the memory of a durable segment; packages still in transfer keep their own copies."""
-        if flight.packages:
-            for child in flight.travelling:
-                flight.packages[child].detach()
-            self._array.children.buffers.give(flight.buffer)
-            flight.packages, flight.buffer = {}, bytearray()
+    def _release_buffer(self, transfer: _SegmentTransfer) -> None:
+        """Give back the memory of a durable segment. Packages still in transfer get copies of their own."""
+        if transfer.packages:
+            for child in transfer.in_transfer:
+                transfer.packages[child].detach()
+            self._array.children.buffers.give(transfer.buffer)
+            transfer.packages, transfer.buffer = {}, bytearray()
 
     def commit(self, manifest: Manifest, instead_of: bytes) -> bool:
-        """Make the version current, see ``Metadata``. Packages in transfer are noted as missing until they arrive."""
+        """Make the version current, see ``Metadata``. Packages in transfer count as missing until they arrive."""
         array = self._array
         with self._costs.timed("metadata_ns"), self._changed:
             row = array.row_of(manifest)
             missing = [
-                Lacking(self._version, flight.number, child)
-                for flight in self._flights
-                for child in sorted(flight.holders - flight.held_by)
+                MissingPackage(self._version, transfer.number, child)
+                for transfer in self._transfers
+                for child in sorted(transfer.holders - transfer.held_by)
             ]
-            array.pending.travel(self._travelling())
-            is_current = array.metadata.commit(row, missing, len(array.children), instead_of)
-            self._is_over = True
+            array.pending.add_transfers(self._packages_in_transfer())
+            is_current = array.metadata.commit_write(row, missing, len(array.children), instead_of)
+            self._has_ended = True
         array.pending.wake()
         return is_current
 
     def abandon(self) -> None:
-        """Give this version up: its packages, whether they have arrived or will, are garbage."""
+        """Give the version up. Its packages become garbage, even those that are still to arrive."""
         with self._changed:
-            self._array.pending.travel(self._travelling())
-            self._is_over = True
-        self._array.metadata.abandon(self._version, self._count, len(self._array.children))
+            self._array.pending.add_transfers(self._packages_in_transfer())
+            self._has_ended = True
+        self._array.metadata.abandon_write(self._version, self._count, len(self._array.children))
         self._array.pending.wake()
 
-    def _travelling(self) -> set[Lacking]:
-        return {Lacking(self._version, flight.number, child) for flight in self._flights for child in flight.travelling}
+    def _packages_in_transfer(self) -> set[MissingPackage]:
+        return {
+            MissingPackage(self._version, transfer.number, child)
+            for transfer in self._transfers
+            for child in transfer.in_transfer
+        }

@@ -152,7 +152,7 @@ def _mb_per_cpu_s(put: Callable[[], object]) -> float:
 def _over_tahoe(runs: int) -> list[Figure]:
     """Empty where Tahoe-LAFS is not installed, with a line that says so."""
     grid = load_recipe("tahoe")
-    if told := grid.absent():
+    if told := grid.describe_missing():
         print(f"raid_over_tahoe is not measured: {told}")
         return []
     ports = [f"{{port{number}}}" for number in range(2, 3 + _K + _M)]

@@ -1,4 +1,4 @@
-"""What holds for all tests: nothing of the user's own state is read or written, and no other host is asked."""
+"""Rules for all tests: the user's own state is neither read nor written, and no other host is asked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_cloudbench.net.capture import CaptureUnavailable, check
 from pytest_cloudbench.net.link import Link, LinkUnavailable
 from pytest_cloudbench.results.installed import learn_installed
 from pytest_cloudbench.support import redact
-from tests.outside import GUARD
+from tests.network_guard import GUARD
 from tests.parts import choose_part, mark_slow_cases, parse_part
 from tests.truths import Truths, summary
 
@@ -27,7 +27,7 @@ _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One part of the tests, for a run that is divided."""
+    """Add the option for one part of the tests, in a run that is divided."""
     parser.addoption("--part", metavar="PART/PARTS", help="run only this part of the tests, such as 2/4")
 
 
@@ -48,13 +48,13 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        if asked := GUARD.taken():
-            pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(asked))}")
+        if hosts := GUARD.take_requests():
+            pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(hosts))}")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _secrets_of_module() -> Iterator[None]:
-    """What the fixtures of one file have learned as secret is no secret to the next file."""
+    """Forget the secrets that the fixtures of one file have learned before the next file."""
     before = redact.begin_scope()
     yield
     redact.end_scope(before)
@@ -62,7 +62,7 @@ def _secrets_of_module() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _secrets_of_test(_secrets_of_module: None) -> Iterator[None]:
-    """What one test has learned as secret is no secret to the next one."""
+    """Forget the secrets that one test has learned before the next one."""
     before = redact.begin_scope()
     yield
     redact.end_scope(before)
@@ -70,13 +70,13 @@ def _secrets_of_test(_secrets_of_module: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _conclusions_of_suites() -> None:
-    """Tests of what reads entries know what our suites conclude, as a session with expectations does."""
+    """Let tests of code that reads entries know our suites' conclusions, as a session with expectations does."""
     learn_installed()
 
 
 @pytest.fixture(scope="session")
 def can_link() -> None:
-    """Skips where this machine cannot make a link; the reason says what would let it."""
+    """Skip where this machine cannot make a link. The reason says what would allow it."""
     try:
         with Link():
             pass
@@ -86,7 +86,7 @@ def can_link() -> None:
 
 @pytest.fixture(scope="session")
 def can_capture() -> None:
-    """Skips where this user may not capture packets; the reason says what would let it."""
+    """Skip where this user may not capture packets. The reason says what would allow it."""
     try:
         check()
     except CaptureUnavailable as error:
@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _choose_part(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of other parts; before -m chooses, so that its choice does not change the parts."""
+    """Leave out the tests of other parts, before -m chooses, so that its choice does not change the parts."""
     if text := config.getoption("--part"):
         try:
             part, parts = parse_part(text)
@@ -150,7 +150,7 @@ def _choose_part(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Counts tests that were green only because their run had doubts; on an idle machine there are none."""
-    reports = [report for found in terminalreporter.stats.values() for report in found]
+    """Count the tests that were green only because their run had doubts. On an idle machine there are none."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
     for line in summary(report for report in reports if isinstance(report, pytest.TestReport)):
         terminalreporter.write_line(line)

@@ -6,21 +6,21 @@ import os
 import socket
 from pathlib import Path
 
-__all__ = ["ODD_FILES", "odd_file"]
+__all__ = ["ODD_FILES", "make_odd_file"]
 
 ODD_FILES = ("pipe", "socket", "folder", "device", "link to a pipe", "link to a device", "huge")
 _HUGE_BYTES = 8 * 2**30
 
 
-def odd_file(folder: Path, kind: str, name: str = "odd.toml") -> Path:
-    """One of them, in ``folder``. The huge one is a hole, and takes no room."""
+def make_odd_file(folder: Path, kind: str, name: str = "odd.toml") -> Path:
+    """Create one of them in ``folder``. The huge one is sparse, and takes no space."""
     path = folder / name
     target = folder / f"target-of-{name}" if kind.startswith("link") else path
     if kind.endswith("pipe"):
         os.mkfifo(target)
     elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(target))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(target))
     elif kind == "folder":
         target.mkdir()
     elif kind.endswith("device"):

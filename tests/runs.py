@@ -1,4 +1,4 @@
-"""What runs under test have in common: their options, and whether they are one process or a fleet of two agents."""
+"""Options of runs under test, and whether they are one process or a fleet of two agents."""
 
 from __future__ import annotations
 

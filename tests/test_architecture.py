@@ -16,10 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import called, circles, foreign_privates, other_meanings, repeated_names
-from tests.snippets import ALLOWED, FOUND
-from tests.source import docstrings, identifiers, nodes, outside_imports, parse, public_names, top_level, words
-from tests.waiting import WAITED_FOR, waits_alone
+from tests.disguised_sleep import WAITABLE_CLASSES, find_disguised_sleeps
+from tests.package_rules import (
+    called_name,
+    find_foreign_privates,
+    find_other_meanings,
+    find_repeated_names,
+    import_circles,
+)
+from tests.rule_snippets import ALLOWED, FOUND
+from tests.source_text import docstrings, identifiers, nodes, outside_imports, parse, public_names, top_level, words
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pytest_cloudbench"
@@ -376,7 +382,7 @@ def check_docstrings(module: str, source: str) -> list[str]:
     return findings
 
 
-MAY_WAIT = re.compile(rf"sleep|select|{'|'.join(WAITED_FOR)}")
+MAY_WAIT = re.compile(rf"sleep|select|{'|'.join(WAITABLE_CLASSES)}")
 """Words of which a file that waits has at least one; most files have none."""
 
 
@@ -391,7 +397,7 @@ def check_sleep(module: str, source: str) -> list[str]:
     yields = {
         id(n.func)
         for n in nodes(source)
-        if isinstance(n, ast.Call) and called(n) == "sleep" and ast.unparse(n) == "time.sleep(0)"
+        if isinstance(n, ast.Call) and called_name(n) == "sleep" and ast.unparse(n) == "time.sleep(0)"
     }
     for node in nodes(source):
         if isinstance(node, ast.ImportFrom) and node.module == "time":
@@ -404,7 +410,9 @@ def check_sleep(module: str, source: str) -> list[str]:
         ):
             lines.append(node.lineno)
     findings = [f"{line}: time.sleep; wait for a signal instead" for line in lines]
-    findings += [f"{line}: waits for what nobody signals: clock.wait_for" for line in sorted(set(waits_alone(tree)))]
+    findings += [
+        f"{line}: waits for what nobody signals: clock.wait_for" for line in sorted(set(find_disguised_sleeps(tree)))
+    ]
     return findings
 
 
@@ -451,7 +459,7 @@ def check_privates(module: str, source: str) -> list[str]:
     """No private name of another module is touched."""
     return [
         f"{line}: {name} is private to another module"
-        for line, name in foreign_privates(source)
+        for line, name in find_foreign_privates(source)
         if name != "os._exit" and name.rpartition(".")[2] not in PUBLIC_ALL_THE_SAME
         if (module, name.rpartition(".")[2]) not in PRIVATES
     ]
@@ -461,7 +469,7 @@ def check_words(module: str, source: str) -> list[str]:
     """A word of the glossary has the meaning that it has there."""
     return [
         f"{line}: {found}"
-        for line, found in other_meanings(source, GLOSSARY_WORDS, glossary())
+        for line, found in find_other_meanings(source, GLOSSARY_WORDS, glossary())
         if (module, found.partition(":")[0]) not in OTHER_MEANINGS
     ]
 
@@ -526,7 +534,7 @@ def test_words_mean_the_same_outside_the_package_too(folder: str) -> None:
     findings = [
         f"{path.relative_to(ROOT)}:{line}: {found}"
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, found in other_meanings(path.read_text("utf-8"), ("facts", "plan"), glossary())
+        for line, found in find_other_meanings(path.read_text("utf-8"), ("facts", "plan"), glossary())
     ]
     assert not findings, "\n".join(findings)
 
@@ -537,7 +545,7 @@ def sources() -> dict[str, str]:
 
 
 def test_a_public_class_name_is_in_one_module() -> None:
-    assert repeated_names(sources()) == {}
+    assert find_repeated_names(sources()) == {}
 
 
 def test_the_glossary_names_classes_that_there_are() -> None:
@@ -570,20 +578,20 @@ def test_the_root_holds_the_face_the_model_and_few_rooms() -> None:
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    assert circles({module: source for module, source in sources().items() if module not in FACES}) == []
+    assert import_circles({module: source for module, source in sources().items() if module not in FACES}) == []
 
 
 def test_what_is_done_leaves_the_tables() -> None:
     touched = {
         (module, name.rpartition(".")[2])
         for module in {module for module, _ in PRIVATES}
-        for _, name in foreign_privates(sources().get(module, ""))
+        for _, name in find_foreign_privates(sources().get(module, ""))
     }
     assert touched >= PRIVATES.keys(), PRIVATES.keys() - touched
     meant = {
         (module, found.partition(":")[0])
         for module in {module for module, _ in OTHER_MEANINGS}
-        for _, found in other_meanings(sources().get(module, ""), GLOSSARY_WORDS, glossary())
+        for _, found in find_other_meanings(sources().get(module, ""), GLOSSARY_WORDS, glossary())
     }
     assert meant >= OTHER_MEANINGS.keys(), OTHER_MEANINGS.keys() - meant
 

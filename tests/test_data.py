@@ -12,7 +12,7 @@ from pytest_cloudbench.data import SHIPPED, read_trace
 from pytest_cloudbench.model import ConfigError, Verb
 from pytest_cloudbench.workload.arrival import arrival, plan
 from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 
 @pytest.fixture(scope="module")

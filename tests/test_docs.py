@@ -28,8 +28,8 @@ from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.services.command import load_recipe
 from pytest_cloudbench.workload.arrival import NAMES, arrival
 from pytest_cloudbench.workload.trace import parse_trace
-from tests.folders import make_folders
 from tests.limits import HANG_S
+from tests.provider_folders import make_folders
 from tests.runs import QUIET
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.folders import make_folders
 from tests.limits import HANG_S
+from tests.provider_folders import make_folders
 from tests.runs import QUIET
 from tests.test_docs import broken_links, commands
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pytest_cloudbench
-from tests.source import nodes, public_names
+from tests.source_text import nodes, public_names
 
 ROOT = Path(__file__).resolve().parent.parent
 FACE = ROOT / "src" / "pytest_cloudbench" / "__init__.py"

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_cloudbench.emulators.profile import change_profile, load_profile
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "fit_dropbox_2014.py"
 

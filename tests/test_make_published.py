@@ -22,7 +22,7 @@ import pytest
 
 from tests.limits import HANG_S
 from tests.runs import QUIET
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 pytest_plugins = ["pytester"]
 

@@ -25,9 +25,9 @@ from packaging.utils import canonicalize_name
 
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.support.extras import BRINGS
-from tests.folders import make_folders
 from tests.limits import HANG_S
-from tests.outside import with_index
+from tests.network_guard import with_index
+from tests.provider_folders import make_folders
 from tests.runs import SPREAD, Spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -434,7 +434,7 @@ def test_helpers_assert_in_a_python_without_asserts() -> None:
         name: type(getattr(module.__spec__, "loader", None)).__name__
         for name, module in sys.modules.items() if name.startswith("tests.")
     }  # fmt: skip
-    assert loaders["tests.outside"] == "AssertionRewritingHook"
+    assert loaders["tests.network_guard"] == "AssertionRewritingHook"
     assert [name for name, loader in loaders.items() if loader != "AssertionRewritingHook"] == []
 
 

@@ -19,7 +19,7 @@ from readme_renderer import markdown
 
 import pytest_cloudbench
 from tests.limits import HANG_S
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

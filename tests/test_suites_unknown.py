@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import docstrings, nodes
+from tests.source_text import docstrings, nodes
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pytest_cloudbench"

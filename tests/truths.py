@@ -1,8 +1,8 @@
-"""Truths that a test has set in an emulator, and when a run can be compared with them.
+"""Truths that a test has set in an emulator, and the runs that can be compared with them.
 
-What may live here: the one place that decides whether a run's own doubts leave it out, and how far it may be off.
-A machine that is slow or busy makes everything longer, and says so in the run's doubts and notes. Such a run is left
-out, never passed over: the test checks that the run says why, and the session's last lines count what was left out.
+This is the one place that decides whether a run's own doubts leave it out, and how far it may be off. A machine that is
+slow or busy makes everything longer, and the run's doubts and notes say so. Such a run is left out, but not silently:
+the test checks that the run says why, and the session's last lines count the runs that were left out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Truths:
         self._node = node
 
     def judged(self, run: Ended, *infos: Mapping[str, Any]) -> bool:
-        """Whether these entries of a run are free of doubts. The run must state each doubt; a run with one is
-        counted."""
-        against = list(dict.fromkeys(reason for info in infos for reason in _against(info)))
-        self._node.user_properties.append((JUDGED, "; ".join(against)))
-        assert set(run.counts()) <= ({"passed", "skipped"} if against else {"passed"}), run.text
-        for reason in against:
+        """Return whether these entries of a run are free of doubts. The run must state each doubt, and is counted if it
+        has one."""
+        doubts = list(dict.fromkeys(reason for info in infos for reason in _find_doubts(info)))
+        self._node.user_properties.append((JUDGED, "; ".join(doubts)))
+        assert set(run.counts()) <= ({"passed", "skipped"} if doubts else {"passed"}), run.text
+        for reason in doubts:
             assert run.lines_with(reason[:100]), f"it does not say: {reason}"
-        return not against
+        return not doubts
 
     @staticmethod
     def assert_time(found_s: float, truth_s: float, rel: float, own_s: float = 0.0) -> None:
@@ -46,23 +46,25 @@ class Truths:
         assert truth_s * (1 - rel) <= found_s <= truth_s * (1 + rel) + 2 * own_s, (found_s, truth_s, own_s)
 
 
-def _against(info: Mapping[str, Any]) -> Iterable[str]:
+def _find_doubts(info: Mapping[str, Any]) -> Iterable[str]:
     yield from info["doubts"]
     yield from (note for note in info["notes"] if note.startswith(_BUSY))
 
 
 def summary(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """How many set truths were judged, and which were left out."""
-    found = {
-        report.nodeid: str(against)
+    """Return the lines that say how many set truths were judged, and which were left out."""
+    doubts_by_test = {
+        report.nodeid: str(doubts)
         for report in reports if report.when == "call"
-        for name, against in report.user_properties if name == JUDGED
+        for name, doubts in report.user_properties if name == JUDGED
     }  # fmt: skip
-    if not found:
+    if not doubts_by_test:
         return []
-    left_out = {nodeid: against for nodeid, against in found.items() if against}
-    lines = [f"set truths: {len(found) - len(left_out)} judged, {len(left_out)} left out because the run had doubts"]
-    lines += [f"  {nodeid}: {against}" for nodeid, against in list(left_out.items())[:_SHOWN]]
+    left_out = {nodeid: doubts for nodeid, doubts in doubts_by_test.items() if doubts}
+    lines = [
+        f"set truths: {len(doubts_by_test) - len(left_out)} judged, {len(left_out)} left out because the run had doubts"
+    ]
+    lines += [f"  {nodeid}: {doubts}" for nodeid, doubts in list(left_out.items())[:_SHOWN]]
     if left_out:
         lines.append("  to judge them, name them on the command line and let the machine do nothing else")
     return lines

@@ -23,7 +23,7 @@ from pytest_cloudbench.results.owner import owner_text
 from tests.limits import HANG_S
 from tests.net.traffic import craft
 from tests.net.traffic.craft import START_NS, Segment
-from tests.odd_files import odd_file
+from tests.odd_files import make_odd_file
 from tests.runs import SPREAD, Spread
 
 COMMAND = [sys.executable, "-m", "pytest_cloudbench.commands.cli"]
@@ -313,7 +313,7 @@ def test_what_is_no_entry_is_one_line(store: Path, line: bytes, capsys: pytest.C
 def test_what_is_no_journal_is_one_line(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = odd_file(tmp_path, kind)
+    path = make_odd_file(tmp_path, kind)
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(path))
     assert cli.main(["clean"]) == 1
     shown = capsys.readouterr()

@@ -20,8 +20,8 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.workload.payload.contents import Literal
-from tests.folders import make_folders
 from tests.limits import HANG_S
+from tests.provider_folders import make_folders
 
 FILES = {"/a": b"", "/folder/b": b"b" * 1000, "/folder/c": bytes(range(256)) * 4096}
 

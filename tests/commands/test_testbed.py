@@ -20,7 +20,7 @@ from pytest_cloudbench.lab.clients.processes import find_binary
 from pytest_cloudbench.services.command import load_recipe, recipe_names
 from tests.lab.clients.conftest import documented_toml, is_gone
 from tests.limits import HANG_S
-from tests.tool import TOOLS, load_tool
+from tests.tool_scripts import TOOLS, load_tool
 
 tool: Any = load_tool("testbed")
 testbed: Any = package
@@ -58,7 +58,7 @@ def test_every_server_can_be_installed_by_its_own_name(name: str, monkeypatch: p
     assert "{" in program or program.startswith("/") or program in row.programs
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert recipe.absent().endswith(f" is not installed: run cloudbench testbed install {name}")
+    assert recipe.describe_missing().endswith(f" is not installed: run cloudbench testbed install {name}")
 
 
 @pytest.mark.parametrize("name", ["rsync", "borg"])
@@ -106,7 +106,7 @@ def test_what_node_and_go_bring_needs_no_root(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(testbed, "_run", fake_run)
     monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
-    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path / "brought")
+    monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path / "brought")
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
     rows = [testbed.TestbedRow("a", ("a",), npm=("pack-a",)), testbed.TestbedRow("b", ("b",), go=("mod-b",))]
     said: list[str] = []
@@ -130,7 +130,7 @@ def test_a_module_with_a_sum_is_built_only_if_it_has_that_sum(monkeypatch: pytes
 
     monkeypatch.setattr(testbed, "_run", fake_run)
     monkeypatch.setattr(testbed, "_find", lambda name: name if len(calls) > 1 else None)
-    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path)
+    monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path)
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
     with pytest.raises(testbed.TestbedError, match="has the sum h1:right, expected h1:wrong: not built"):
         testbed.install([testbed.TestbedRow("warp", ("warp",), go=("example/warp@v1 h1:wrong",))])
@@ -173,7 +173,7 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
 
     program = tmp_path / "brought" / "bin" / "serv"
     monkeypatch.setattr(testbed, "_run", local_run)
-    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path / "brought")
+    monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path / "brought")
     monkeypatch.setattr(testbed, "_as_root", list)
     monkeypatch.setattr(testbed, "_find", lambda name: str(program) if program.exists() else None)
     testbed.install([testbed.TestbedRow("serv", ("serv",), unpacked=("serv",))])
@@ -194,7 +194,7 @@ def test_what_brings_many_packages_gets_an_environment_of_its_own(
 
     monkeypatch.setattr(testbed, "_run", fake_run)
     monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
-    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path)
+    monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path)
     row = testbed.TestbedRow("a-row", ("a",), apart=("pack-a==1",))
     for _ in range(2):  # the second time, an older link is in the way
         there.clear()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.support.clock import wait_for
-from tests.outside import with_index
+from tests.network_guard import with_index
 
 from .project import Project
 

@@ -37,7 +37,7 @@ _SOON_S = 120.0
 def served(recipe: str, **changes: Any) -> Iterator[CommandService]:
     """A shipped server that runs; skips where it is not installed."""
     loaded = replace(load_recipe(recipe), **changes)
-    if told := loaded.absent():
+    if told := loaded.describe_missing():
         pytest.skip(told)
     with CommandService(loaded) as service:
         service.start()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adding import copy_checkout, environment_of, places, run_in, steps
+from tests.followed_page import copy_checkout, environment_of, listed_paths, parse_steps, run_in
 from tests.test_architecture import DRIVER_IMPORTS
 from tests.test_docs import NOT_COPIED, commands
 
@@ -55,7 +55,7 @@ def difference(one: Path, other: Path) -> set[str]:
 
 
 def written(ending: str) -> list[str]:
-    return [place for place in places(PAGE.read_text("utf-8")) if place.endswith(ending)]
+    return [place for place in listed_paths(PAGE.read_text("utf-8")) if place.endswith(ending)]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def checkout(original: Path) -> Path:
 def follow_in(copy: Path, without: str = "") -> None:
     """Do what the page says, except in one place."""
     page = PAGE.read_text("utf-8")
-    for step in steps(page):
+    for step in parse_steps(page):
         if step.path != without:
             step.do(copy)
     for command in filter(None, map(TOOL.fullmatch, commands(page))):
@@ -113,9 +113,9 @@ def python(checkout: Path, environment: Mapping[str, str], *command: str) -> str
 
 def test_the_page_names_every_place_and_no_other_one_changes(original: Path, checkout: Path) -> None:
     page = PAGE.read_text("utf-8")
-    assert [place for place in places(page) if place not in MADE] == [step.path for step in steps(page)]
-    assert len(places(page)) == 7
-    assert difference(original, checkout) == set(places(page))
+    assert [place for place in listed_paths(page) if place not in MADE] == [step.path for step in parse_steps(page)]
+    assert len(listed_paths(page)) == 7
+    assert difference(original, checkout) == set(listed_paths(page))
 
 
 def test_the_page_says_what_a_driver_may_import() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 
 @pytest.mark.parametrize(("file", "told", "wrong"), [

@@ -110,7 +110,7 @@ def test_tokens_come_from_the_token_route(
     kind: str, emulator: EmulatorService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Drive on its emulator, and Cloud Storage on a server of its own with the emulator's token route."""
-    if missing := load_recipe("gcs").absent():
+    if missing := load_recipe("gcs").describe_missing():
         pytest.skip(missing)
     own = emulator.endpoint
     if kind != "user":

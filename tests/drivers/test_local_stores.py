@@ -51,7 +51,7 @@ class _Starts(dict[str, Endpoint]):
 
     def __missing__(self, name: str) -> Endpoint:
         recipe = load_recipe(name)
-        if missing := recipe.absent():
+        if missing := recipe.describe_missing():
             pytest.skip(missing)
         self._services.append(CommandService(recipe))
         self[name] = self._services[-1].start()
@@ -246,7 +246,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("name", marked(name for name in recipe_names() if name in RECIPES.values()))
 def test_servers_are_gone_when_their_owner_is_killed(name: str) -> None:
-    if missing := load_recipe(name).absent():
+    if missing := load_recipe(name).describe_missing():
         pytest.skip(missing)
     owner = subprocess.Popen(
         [sys.executable, "-c", STARTS, name], env={**os.environ, "PYTHONPATH": SOURCE}, stdin=subprocess.PIPE,

@@ -98,7 +98,7 @@ def assert_flat(provided: Mapping[str, Any], size_bytes: int) -> None:
 @pytest.mark.parametrize("scheme", RECIPES)
 def test_memory_of_a_store_stays_flat(scheme: str) -> None:
     recipe = load_recipe(RECIPES[scheme])
-    if missing := recipe.absent() or drivers.missing_library(scheme):
+    if missing := recipe.describe_missing() or drivers.missing_library(scheme):
         pytest.skip(missing)
     with CommandService(recipe) as service:
         provided = Provided(f"{scheme}://{recipe.target}", service.start())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers, providers
-from tests.folders import make_folders
+from tests.provider_folders import make_folders
 
 from .conformance_table import TABLE
 from .real import ODD_NAMES, assert_names_are_kept_or_refused

@@ -59,7 +59,7 @@ def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
 
 
 def skip_without(name: str) -> None:
-    if missing := load_recipe(name).absent():
+    if missing := load_recipe(name).describe_missing():
         pytest.skip(missing)
 
 

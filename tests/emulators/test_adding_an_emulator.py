@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench.services.child import Child
-from tests.adding import copy_checkout, environment_of, places, run_in, steps
+from tests.followed_page import copy_checkout, environment_of, listed_paths, parse_steps, run_in
 from tests.limits import HANG_S
 
 _ROOT = Path(__file__).parents[2]
@@ -29,13 +29,13 @@ _EMULATE = (
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository in which the page was followed."""
     made = copy_checkout(tmp_path_factory.mktemp("copy") / "checkout")
-    for step in steps(_PAGE):
+    for step in parse_steps(_PAGE):
         step.do(made)
     return made
 
 
 def test_the_page_names_every_place_it_touches() -> None:
-    assert sorted(places(_PAGE)) == sorted(step.path for step in steps(_PAGE))
+    assert sorted(listed_paths(_PAGE)) == sorted(step.path for step in parse_steps(_PAGE))
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_its_tests_and_the_rules_of_the_code_pass(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_its_code_is_formatted_and_clean(copy: Path) -> None:
-    written = [place for place in places(_PAGE) if place.endswith(".py")]
+    written = [place for place in listed_paths(_PAGE) if place.endswith(".py")]
     for command in (("check",), ("format", "--check")):
         done = run_in(copy, "-m", "ruff", *command, "--no-cache", *written)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -92,7 +92,7 @@ def test_it_answers_over_http(address: tuple[str, str, str]) -> None:
 def test_without_its_registry_line_there_is_no_such_emulator(tmp_path: Path) -> None:
     """What the page says is needed: the copy, and not this checkout, is what the tests above ran."""
     shutil.copytree(_ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for step in steps(_PAGE):
+    for step in parse_steps(_PAGE):
         if "/pail/" in step.path:
             step.do(tmp_path)
     done = run_in(tmp_path, "-c", _EMULATE)

@@ -29,8 +29,8 @@ import pytest
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 from pytest_cloudbench.support.clock import wait_for
-from tests.folders import make_folders
 from tests.limits import HANG_S
+from tests.provider_folders import make_folders
 from tests.runs import LEAN, QUIET
 
 _POLL_S = 0.02

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_cloudbench.report.quantities import format_with_unit
 from pytest_cloudbench.report.table import column_of
-from tests.adding import run_in
-from tests.folders import make_folders
+from tests.followed_page import run_in
+from tests.provider_folders import make_folders
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending" / "metric.md").read_text("utf-8")

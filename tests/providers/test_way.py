@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.harness import Lab
-from tests.folders import make_folders
+from tests.provider_folders import make_folders
 
 SOURCE = Path(__file__).parents[2] / "src" / "pytest_cloudbench"
 MOST_MODULES = 6

@@ -1,1 +1,1 @@
-"""One provider made of n others."""
+"""Arrays: one provider made of n others."""

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from .harness import Lab
+from .harness import ArrayFolder
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Callable[..., Lab]:
-    """Makes an array of folders: ``lab(k, m, **settings of its file)``."""
+def make_array(tmp_path: Path) -> Callable[..., ArrayFolder]:
+    """Makes an array of folders: ``make_array(k, m, **settings of its file)``."""
 
-    def make(k: int = 2, m: int = 1, **settings: object) -> Lab:
-        return Lab(tmp_path, k, m, **settings)
+    def make(k: int = 2, m: int = 1, **settings: object) -> ArrayFolder:
+        return ArrayFolder(tmp_path, k, m, **settings)
 
     return make

@@ -14,7 +14,7 @@ from pytest_cloudbench.model import Capabilities, CloudError, Content, Entry, Er
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
 
-__all__ = ["Child", "Lab"]
+__all__ = ["ArrayFolder", "Child"]
 
 PACKAGE = re.compile("[md][0-9a-f]{32}")
 
@@ -31,16 +31,16 @@ class Child:
         self.fails: dict[str, ErrorKind] = {}
         self.frozen: set[str] = set()
         self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
-        self.thawed, self.froze = threading.Event(), threading.Event()
-        self.asked: list[str] = []
+        self.thawed, self.has_frozen = threading.Event(), threading.Event()
+        self.called_verbs: list[str] = []
         self.after_put: Any = None
 
-    def _trouble(self, verb: str, path: str) -> None:
-        self.asked.append(verb)
+    def _cause_fault(self, verb: str, path: str) -> None:
+        self.called_verbs.append(verb)
         if verb in self.fails:
             raise CloudError(self.fails[verb], verb, path, detail="trouble")
         if verb in self.frozen:
-            self.froze.set()
+            self.has_frozen.set()
             self.thawed.wait()
             if verb in self.fails_late:
                 raise CloudError(self.fails_late.pop(verb), verb, path, detail="trouble")
@@ -49,25 +49,25 @@ class Child:
         return self._folder.versions()
 
     def put(self, path: str, content: Content) -> Entry:
-        self._trouble("put", path)
+        self._cause_fault("put", path)
         entry = self._folder.put(path, content)
         if self.after_put is not None:
             self.after_put()
         return entry
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        self._trouble("get", path)
+        self._cause_fault("get", path)
         return self._folder.get(path, offset)
 
     def stat(self, path: str) -> Entry:
         return self._folder.stat(path)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        self._trouble("list", folder)
+        self._cause_fault("list", folder)
         return self._folder.list(folder)
 
     def delete(self, path: str) -> None:
-        self._trouble("delete", path)
+        self._cause_fault("delete", path)
         self._folder.delete(path)
 
     def mkdir(self, path: str) -> None:
@@ -82,7 +82,7 @@ class Child:
         return {path.name: path for path in self.root.rglob("*") if PACKAGE.fullmatch(path.name)}
 
 
-class Lab:
+class ArrayFolder:
     """An array of folders in one folder, which can be opened again and again."""
 
     def __init__(self, folder: Path, k: int = 2, m: int = 1, **settings: object) -> None:
@@ -93,13 +93,13 @@ class Lab:
             (folder / str(number)).mkdir(exist_ok=True)
         specs = ", ".join(f'"folder:{folder}/{number}"' for number in range(k + m))
         lines = [f"k = {k}", f"m = {m}", f"children = [{specs}]"]
-        given = {"key": "array.key", "segment_mib": 1, "patience_s": 60, **settings}
+        values = {"key": "array.key", "segment_mib": 1, "patience_s": 60, **settings}
         lines += [
             f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
-            for name, value in given.items()
+            for name, value in values.items()
         ]
         self.file.write_text("\n".join(lines) + "\n", "utf-8")
-        if given["key"] == "array.key":  # one for all: each secret makes what cleans errors slower
+        if values["key"] == "array.key":  # one for all: each secret makes what cleans errors slower
             (folder / "array.key").write_text("5e" * 32)
             (folder / "array.key").chmod(0o600)
         self.children: list[Any] = []
@@ -122,7 +122,7 @@ class Lab:
             path.unlink()
 
     def lose_child(self, number: int) -> None:
-        """Lose everything that it held."""
+        """Delete everything that a child holds."""
         for path in (self.folder / str(number)).rglob("*"):
             if path.is_file():
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, an array holds what was acknowledged, and nothing else is ever read.
+"""Whatever happens in whatever order, an array holds all acknowledged objects, and nothing else is ever read.
 
 Children fail and come back, lose what they have, flip bits; the process restarts, with its metadata or without; and in
 between objects are written, deleted and read. Never more than m children are in trouble at a time.
@@ -30,7 +30,7 @@ from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
-from .harness import Lab
+from .harness import ArrayFolder
 
 K, M = 2, 2
 PATHS = st.sampled_from(["/a", "/b", "/x/a", "/x/b"])
@@ -44,9 +44,9 @@ class Array(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.lab: Any = Lab(Path(folder), K, M, durability=f"k+{M - 1}")
+        self.lab: Any = ArrayFolder(Path(folder), K, M, durability=f"k+{M - 1}")
         self.driver: Any = None
-        self.wanted: dict[str, bytes] = {}
+        self.expected: dict[str, bytes] = {}
         self.troubled: set[int] = set()
         self.number = 0
 
@@ -56,25 +56,25 @@ class Array(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.opened = ExitStack()
-        self.driver = self.opened.enter_context(self.lab.opened())
+        self.driver = self.opened.enter_context(self.array_folder.opened())
         list(self.driver.list("/"))
         self.troubled = set()
 
     def teardown(self) -> None:
         with self.stack, self.opened:
-            self.calm()
-            assert self.read_all() == self.wanted
+            self.end_faults()
+            assert self.read_all() == self.expected
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         """No child is faulty any more, and nothing is left to be rebuilt."""
-        for child in self.lab.children:
+        for child in self.array_folder.children:
             child.fails = {}
         assert self.driver.settle(HANG_S)
         self.troubled = set()
 
     def mend(self) -> None:
-        """Reading does not need what is lost; a scrub finds what reading did not."""
-        assert self.read_all() == self.wanted
+        """Reading does not need the lost packages, and a scrub finds those that reading did not."""
+        assert self.read_all() == self.expected
         survey_array(self.driver.array, deep=True)
         repair_array(self.driver.array)
         assert survey_array(self.driver.array, deep=True).is_healthy
@@ -92,19 +92,19 @@ class Array(RuleBasedStateMachine):
         except CloudError:
             assert len(self.troubled) >= M, "k+1 children were there"
         else:
-            self.wanted[path] = content
+            self.expected[path] = content
 
     @rule(path=PATHS)
     def get(self, path: str) -> None:
-        if path in self.wanted:
-            assert b"".join(self.driver.get(path)) == self.wanted[path]
+        if path in self.expected:
+            assert b"".join(self.driver.get(path)) == self.expected[path]
         else:
             with pytest.raises(CloudError, match="not_found"):
                 next(self.driver.get(path))
 
     @rule(path=PATHS)
     def delete(self, path: str) -> None:
-        if self.wanted.pop(path, None) is not None:
+        if self.expected.pop(path, None) is not None:
             self.driver.delete(path)
         else:
             with pytest.raises(CloudError, match="not_found"):
@@ -112,27 +112,27 @@ class Array(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.calm()
+        self.end_faults()
 
     @precondition(lambda self: len(self.troubled) < M)
     @rule(child=CHILDREN)
     def fail(self, child: int) -> None:
         self.troubled.add(child)
-        self.lab.children[child].fails = dict.fromkeys(FAILING, ErrorKind.NETWORK)
+        self.array_folder.children[child].fails = dict.fromkeys(FAILING, ErrorKind.NETWORK)
 
     @rule(child=CHILDREN)
     def lose(self, child: int) -> None:
-        """What a child held is lost, and rebuilt."""
-        self.calm()
-        self.lab.lose_child(child)
+        """All packages of a child are lost, and rebuilt."""
+        self.end_faults()
+        self.array_folder.lose_child(child)
         self.mend()
 
-    @rule(child=CHILDREN, place=st.integers(0, 2**16))
-    def flip(self, child: int, place: int) -> None:
-        self.calm()
-        for path in self.lab.children[child].packages.values():
+    @rule(child=CHILDREN, position=st.integers(0, 2**16))
+    def flip(self, child: int, position: int) -> None:
+        self.end_faults()
+        for path in self.array_folder.children[child].packages.values():
             data = bytearray(path.read_bytes())
-            data[place % len(data)] ^= 1 << place % 8
+            data[position % len(data)] ^= 1 << position % 8
             path.write_bytes(data)
         self.mend()
 
@@ -143,28 +143,28 @@ class Array(RuleBasedStateMachine):
 
     @rule()
     def start_anew_without_metadata(self) -> None:
-        self.calm()
+        self.end_faults()
         self.opened.close()
-        self.lab.lose_metadata()
+        self.array_folder.lose_metadata()
         self.open()
 
     @invariant()
     def lists_what_was_acknowledged(self) -> None:
         if self.driver is not None:
-            found = {entry.path: entry.size_bytes for entry in self.driver.list("/")}
-            assert found == {path: len(content) for path, content in self.wanted.items()}
+            listed = {entry.path: entry.size_bytes for entry in self.driver.list("/")}
+            assert listed == {path: len(content) for path, content in self.expected.items()}
 
 
 def run(examples: int, steps: int) -> None:
-    every = list(HealthCheck)
-    bounds = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=every)
+    all_checks = list(HealthCheck)
+    bounds = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=all_checks)
     run_state_machine_as_test(Array, settings=bounds)
 
 
-def test_what_was_acknowledged_is_there_in_any_order() -> None:
+def test_acknowledged_objects_survive_any_order_of_events() -> None:
     run(6, 15)
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_is_there_in_many_orders() -> None:
+def test_acknowledged_objects_survive_many_orders_of_events() -> None:
     run(250, 25)

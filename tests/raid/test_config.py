@@ -13,13 +13,13 @@ from pytest_cloudbench.model import MIB, CredentialsError, UsageError
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.sealing import MasterKey
 from pytest_cloudbench.workload.payload.contents import Literal
-from tests.folders import make_folders
+from tests.provider_folders import make_folders
 
 GOOD = {"k": "1", "m": "1", "children": '["emulated:ideal", "folder:{here}/one"]', "key": '"array.key"'}
 
 
-def written(here: Path, /, **changes: str | None) -> Path:
-    """A file with some of the valid values replaced; None leaves a key out."""
+def write_array_file(here: Path, /, **changes: str | None) -> Path:
+    """Write an array's file with some of the valid values replaced, where None leaves a key out."""
     values = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     path = here / "array.toml"
     lines = (f"{key} = {value.replace('{here}', here.as_posix())}" for key, value in values.items())
@@ -83,10 +83,10 @@ BAD: dict[str, tuple[dict[str, str | None], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_one_line(case: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
     changes, message = BAD[case]
     with pytest.raises(UsageError) as caught:
-        providers.resolve(f"raid:{written(tmp_path, **changes)}")
+        providers.resolve(f"raid:{write_array_file(tmp_path, **changes)}")
     assert message.replace("{here}", tmp_path.as_posix()) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -107,30 +107,30 @@ def test_a_spec_names_a_file(spec: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_the_file_says(tmp_path: Path) -> None:
+def test_a_file_is_read_with_defaults(tmp_path: Path) -> None:
     children = '["folder:/x", "folder:/x?fsync=1", {spec = "folder:/y", name = "y", read_usd_per_gib = 1}]'
     changes = {"k": "2", "children": children, "durability": '"k + 1"', "segment_mib": "3", "metadata": '"of/it"'}
-    found = config.load(written(tmp_path, **changes))
-    assert [child.name for child in found.children] == ["1:folder:/x", "2:folder:/x", "y"]
-    assert found.children[2].read_usd_per_gib == 1.0
-    assert found.children[2].availability is None
-    assert (found.losses, found.segment_bytes, found.placement) == (1, 3 * MIB, "equal")
-    assert (found.key, found.metadata) == (str(tmp_path / "array.key"), tmp_path / "of" / "it")
-    assert config.load(written(tmp_path)).losses is None
+    file = config.load(write_array_file(tmp_path, **changes))
+    assert [child.name for child in file.children] == ["1:folder:/x", "2:folder:/x", "y"]
+    assert file.children[2].read_usd_per_gib == 1.0
+    assert file.children[2].availability is None
+    assert (file.losses, file.segment_bytes, file.placement) == (1, 3 * MIB, "equal")
+    assert (file.key, file.metadata) == (str(tmp_path / "array.key"), tmp_path / "of" / "it")
+    assert config.load(write_array_file(tmp_path)).losses is None
 
 
 @pytest.mark.parametrize("name", config.shipped_names())
-def test_a_shipped_array_is_named_as_in_a_spec_or_alone(name: str) -> None:
+def test_a_shipped_array_is_loaded_by_its_name(name: str) -> None:
     assert config.load(f"raid:{name}") == config.load(name)
 
 
 # --- the key ---
 
 
-def test_a_key_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
+def test_a_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "array.key"
-    made = config.load_master_key(str(path))
-    assert config.load_master_key(str(path)).fingerprint == made.fingerprint
+    array_folder = config.load_master_key(str(path))
+    assert config.load_master_key(str(path)).fingerprint == array_folder.fingerprint
     assert len(bytes.fromhex(path.read_text())) == 32
     assert sys.platform == "win32" or path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["array.key"]
@@ -145,7 +145,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         config.load_master_key(str(path))
 
 
-def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_an_invalid_key_is_refused_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "array.key"
     path.touch(0o600)
     path.write_text("secret but short")
@@ -154,10 +154,10 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_metadata_of_another_key_is_not_used(tmp_path: Path) -> None:
+def test_metadata_of_another_key_is_refused(tmp_path: Path) -> None:
     children = '["folder:{here}/one", "folder:{here}/two"]'
     make_folders(tmp_path, [children.format(here=tmp_path)])
-    spec = f"raid:{written(tmp_path, children=children)}"
+    spec = f"raid:{write_array_file(tmp_path, children=children)}"
     with providers.opened(spec) as driver:
         driver.put("/a", Literal(b"content"))
     (tmp_path / "array.key").write_text("5e" * 32)
@@ -171,8 +171,8 @@ def test_metadata_of_another_key_is_not_used(tmp_path: Path) -> None:
 # --- as a provider ---
 
 
-def test_an_array_of_services_alone_leaves_nothing_and_needs_no_key(tmp_path: Path) -> None:
-    file = written(tmp_path, children='["emulated:ideal", "emulated:ideal"]', key=None)
+def test_an_array_of_emulators_needs_no_key_and_leaves_nothing(tmp_path: Path) -> None:
+    file = write_array_file(tmp_path, children='["emulated:ideal", "emulated:ideal"]', key=None)
     for _ in range(2):  # the second run finds nothing of the first one's
         with providers.provided(f"raid:{file}") as provider:
             driver = provider.driver
@@ -186,9 +186,9 @@ def test_an_array_of_services_alone_leaves_nothing_and_needs_no_key(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["array.toml"]
 
 
-def test_an_array_with_a_child_that_is_kept_is_kept(tmp_path: Path) -> None:
+def test_an_array_with_a_persistent_child_is_persistent(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    with providers.provided(f"raid:{written(tmp_path)}") as provider:
+    with providers.provided(f"raid:{write_array_file(tmp_path)}") as provider:
         provider.driver.put("/a", Literal(b"content"))
         assert (provider.emulated, provider.is_kept) == ("some", True)
     assert (tmp_path / "array.sqlite").exists()
@@ -198,14 +198,14 @@ def test_an_array_with_a_child_that_is_kept_is_kept(tmp_path: Path) -> None:
         assert b"".join(provider.driver.get("/a")) == b"content"
 
 
-def test_a_key_can_be_in_the_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_from_the_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries: dict[str, str] = {}
     monkeypatch.setattr("pytest_cloudbench.providers.credentials.ask_keyring", lambda user: (True, entries.get(user)))
     with pytest.raises(CredentialsError, match=r"no such key: run python -c .* \| keyring set \S+ raid\.home"):
         config.load_master_key("keyring:home")
     entries["raid.home"] = "ab" * 32
     assert config.load_master_key("keyring:home").fingerprint == MasterKey(b"\xab" * 32).fingerprint
-    assert config.load(written(tmp_path, key='"keyring:home"')).key == "keyring:home"
+    assert config.load(write_array_file(tmp_path, key='"keyring:home"')).key == "keyring:home"
     monkeypatch.setattr("pytest_cloudbench.providers.credentials.ask_keyring", lambda user: (False, None))
     with pytest.raises(CredentialsError, match="the keyring does not answer"):
         config.load_master_key("keyring:home")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.drivers.test_driver_conformance import ALWAYS, assert_nothing_is_left, conform
 from tests.fleet.harness import Lab, lab_in
-from tests.folders import make_folders
+from tests.provider_folders import make_folders
 
 
 @pytest.fixture

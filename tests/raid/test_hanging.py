@@ -22,9 +22,9 @@ from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
-from .harness import Lab
+from .harness import ArrayFolder
 
-Make = Callable[..., Lab]
+MakeArray = Callable[..., ArrayFolder]
 
 
 @pytest.fixture
@@ -37,30 +37,30 @@ def server() -> Iterator[EmulatorService]:
 
 
 @contextmanager
-def opened(lab: Lab, server: EmulatorService, timeout_s: float) -> Iterator[RaidDriver]:
+def opened(array_folder: ArrayFolder, server: EmulatorService, timeout_s: float) -> Iterator[RaidDriver]:
     """An array of folders, and the server as its last child."""
-    folders = [f"folder:{lab.folder}/{number}" for number in range(lab.k + lab.m - 1)]
+    folders = [f"folder:{array_folder.folder}/{number}" for number in range(array_folder.k + array_folder.m - 1)]
     children = [drivers.connect(ProviderSpec.parse(spec)) for spec in folders]
     remote = ProviderSpec.parse(f"{server.endpoint.api}?timeout_s={timeout_s:g}")
     children.append(drivers.connect(remote, server.endpoint, {}))
-    with closing(RaidDriver(open_array(config.load(lab.file), children))) as driver:
+    with closing(RaidDriver(open_array(config.load(array_folder.file), children))) as driver:
         yield driver
 
 
-def is_all_well(driver: RaidDriver) -> bool:
-    """Whether every share is where it belongs and is intact, and there are no others."""
+def is_healthy_after_repair(driver: RaidDriver) -> bool:
+    """Return whether every share is intact and where it belongs, and there are no other packages."""
     assert driver.settle(HANG_S)
     survey_array(driver.array)
     assert repair_array(driver.array).is_complete
-    found = survey_array(driver.array, deep=True)
-    return found.is_healthy and not found.garbage and not any(child.strange for child in found.children)
+    state = survey_array(driver.array, deep=True)
+    return state.is_healthy and not state.garbage and not any(child.strange for child in state.children)
 
 
-def test_nothing_waits_for_a_server_that_is_stopped_and_it_gets_everything_later(
-    lab: Make, server: EmulatorService
+def test_operations_do_not_wait_for_a_stopped_server_which_catches_up_later(
+    make_array: MakeArray, server: EmulatorService
 ) -> None:
-    made = lab(2, 1, durability="k+0", patience_s=0.1)
-    with opened(made, server, 3600) as driver:
+    array_folder = make_array(2, 1, durability="k+0", patience_s=0.1)
+    with opened(array_folder, server, 3600) as driver:
         for name in ("/a", "/b"):
             driver.put(name, Literal(b"content"))
         assert driver.settle(HANG_S)
@@ -72,29 +72,29 @@ def test_nothing_waits_for_a_server_that_is_stopped_and_it_gets_everything_later
         assert driver.stat("/b").size_bytes == len(b"overwritten")
         assert [b"".join(driver.get(name)) for name in ("/b", "/c")] == [b"overwritten", b"new"]
         os.kill(server.child.pid, signal.SIGCONT)
-        assert is_all_well(driver)
+        assert is_healthy_after_repair(driver)
 
 
-def test_what_needs_all_children_fails_once_the_driver_of_a_stopped_one_gives_up(
-    lab: Make, server: EmulatorService
+def test_a_write_to_all_children_fails_when_the_driver_of_a_stopped_one_gives_up(
+    make_array: MakeArray, server: EmulatorService
 ) -> None:
-    made = lab(2, 1, patience_s=0.1)
-    with opened(made, server, 1) as driver:
+    array_folder = make_array(2, 1, patience_s=0.1)
+    with opened(array_folder, server, 1) as driver:
         driver.put("/a", Literal(b"content"))
         os.kill(server.child.pid, signal.SIGSTOP)
         with pytest.raises(CloudError) as refused:
             driver.put("/a", Literal(b"never written"))
         assert refused.value.kind is ErrorKind.NETWORK
-        found = survey_array(driver.array)
-        assert [bool(child.unreachable) for child in found.children] == [False, False, True]
+        state = survey_array(driver.array)
+        assert [bool(child.unreachable) for child in state.children] == [False, False, True]
         assert b"".join(driver.get("/a")) == b"content"
         os.kill(server.child.pid, signal.SIGCONT)
-        assert is_all_well(driver)
+        assert is_healthy_after_repair(driver)
 
 
-def test_a_scrub_and_a_repair_end_though_a_server_is_stopped_meanwhile(lab: Make, server: EmulatorService) -> None:
-    made = lab(2, 1, patience_s=0.1)
-    with opened(made, server, 1) as driver:
+def test_a_scrub_ends_when_a_server_is_stopped_meanwhile(make_array: MakeArray, server: EmulatorService) -> None:
+    array_folder = make_array(2, 1, patience_s=0.1)
+    with opened(array_folder, server, 1) as driver:
         for number in range(6):
             driver.put(f"/{number}", Literal(b"content"))
 
@@ -102,8 +102,8 @@ def test_a_scrub_and_a_repair_end_though_a_server_is_stopped_meanwhile(lab: Make
             if done == 1:
                 os.kill(server.child.pid, signal.SIGSTOP)
 
-        found = survey_array(driver.array, deep=True, progress=stop)
-        assert found.children[2].unread == 5
-        assert found.degraded + found.at_risk == 5
+        state = survey_array(driver.array, deep=True, progress=stop)
+        assert state.children[2].unread == 5
+        assert state.degraded + state.at_risk == 5
         os.kill(server.child.pid, signal.SIGCONT)
-        assert is_all_well(driver)
+        assert is_healthy_after_repair(driver)

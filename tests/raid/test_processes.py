@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from pytest_cloudbench.model import MIB, CloudError, ErrorKind
+from pytest_cloudbench.model import MIB, CloudError, ErrorKind, UsageError
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
 from pytest_cloudbench.raid.metadata import Metadata
@@ -21,50 +21,50 @@ from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
-from .harness import Lab
-from .test_truths import stored_but_failed
+from .harness import ArrayFolder
+from .test_failing_children import fail_after_storing
 
-Make = Callable[..., Lab]
+MakeArray = Callable[..., ArrayFolder]
 
 
-def content_of(driver: RaidDriver, path: str) -> bytes:
+def read_content(driver: RaidDriver, path: str) -> bytes:
     return b"".join(driver.get(path))
 
 
-def test_two_drivers_of_one_array_see_each_others_objects(lab: Make) -> None:
-    made = lab()
+def test_two_drivers_of_one_array_see_each_others_objects(make_array: MakeArray) -> None:
+    array_folder = make_array()
     with ExitStack() as stack:
-        one, other = (stack.enter_context(made.opened()) for _ in range(2))
+        one, other = (stack.enter_context(array_folder.opened()) for _ in range(2))
         one.put("/a", Literal(b"first"))
-        assert content_of(other, "/a") == b"first"
+        assert read_content(other, "/a") == b"first"
         other.put("/a", Literal(b"second"))
-        assert content_of(one, "/a") == b"second"
+        assert read_content(one, "/a") == b"second"
         one.delete("/a")
         assert list(other.list("/")) == []
 
 
-def test_of_writes_at_once_one_is_read_and_the_others_leave_nothing(lab: Make) -> None:
-    made = lab()
+def test_concurrent_writes_leave_one_version_and_nothing_else(make_array: MakeArray) -> None:
+    array_folder = make_array()
     contents = [RandomContent(f"writer {number}", MIB + number) for number in range(8)]
     with ExitStack() as stack:
-        drivers = [stack.enter_context(made.opened()) for _ in range(2)]
+        drivers = [stack.enter_context(array_folder.opened()) for _ in range(2)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: drivers[number % 2].put("/a", contents[number]), range(8)))
-        found = content_of(drivers[0], "/a")
-        winner = len(found) - MIB
-        assert found == contents[winner].read(0, len(found))
-        assert drivers[1].stat("/a").size_bytes == len(found)
+        content = read_content(drivers[0], "/a")
+        winner = len(content) - MIB
+        assert content == contents[winner].read(0, len(content))
+        assert drivers[1].stat("/a").size_bytes == len(content)
         assert all(driver.settle(HANG_S) for driver in drivers)
-        assert [len(child.packages) for child in made.children] == [2, 2, 2]
+        assert [len(child.packages) for child in array_folder.children] == [2, 2, 2]
 
 
-def test_what_arrives_while_another_process_deletes_it_stays_noted(lab: Make) -> None:
-    """The other process looks before the package arrives; it must not drop the note of what it has not seen."""
-    made = lab()
+def test_a_package_that_arrives_during_another_process_s_deletion_stays_noted(make_array: MakeArray) -> None:
+    """The other process looks before the package arrives, and must not remove the note of a package that it missed."""
+    array_folder = make_array()
     with ExitStack() as stack:
-        one = prepare_array(stack.enter_context(made.opened()).array, "prepare", "/")
-        mine = made.children
-        other = stack.enter_context(made.opened()).array
+        one = prepare_array(stack.enter_context(array_folder.opened()).array, "prepare", "/")
+        mine = array_folder.children
+        other = stack.enter_context(array_folder.opened()).array
         mine[0].fails, mine[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
         with pytest.raises(CloudError):
             write_object(one, "/a", Literal(b"content"), Costs())
@@ -75,20 +75,20 @@ def test_what_arrives_while_another_process_deletes_it_stays_noted(lab: Make) ->
             assert wait_for(lambda: one.pending.count == 0, HANG_S, poll_s=0.01)
             raise CloudError(ErrorKind.NOT_FOUND, "delete", path, detail="as it was when it was looked for")
 
-        made.children[2].delete = has_arrived
+        array_folder.children[2].delete = has_arrived
         delete_leftovers(other, other.metadata.garbage(), Costs())
-        assert [each.child for each in other.metadata.garbage()] == [2]
+        assert [package.child for package in other.metadata.garbage()] == [2]
         delete_leftovers(one, other.metadata.garbage(), Costs())
         assert [len(child.packages) for child in mine] == [0, 0, 0]
 
 
-def test_what_a_child_stored_and_said_it_had_not_is_deleted_though_another_process_looked_before(lab: Make) -> None:
-    made = lab(2, 1, durability="k+0")
+def test_a_package_stored_by_a_failed_put_is_deleted_after_another_process_found_nothing(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 1, durability="k+0")
     with ExitStack() as stack:
-        one = stack.enter_context(made.opened())
-        mine = made.children
-        other = stack.enter_context(made.opened()).array  # without upkeep, which would make the package, too
-        mine[2].frozen, mine[2].after_put = {"put"}, stored_but_failed
+        one = stack.enter_context(array_folder.opened())
+        mine = array_folder.children
+        other = stack.enter_context(array_folder.opened()).array  # without upkeep, which would make the package, too
+        mine[2].frozen, mine[2].after_put = {"put"}, fail_after_storing
         one.put("/a", Literal(b"content"))
         row = other.metadata.find("/a")
         assert row is not None
@@ -99,40 +99,70 @@ def test_what_a_child_stored_and_said_it_had_not_is_deleted_though_another_proce
         assert [len(child.packages) for child in mine] == [0, 0, 0]
 
 
-def test_a_reader_gets_one_version_or_an_error_while_it_is_replaced(lab: Make) -> None:
-    made = lab()
+def test_a_reader_gets_one_version_or_an_error_during_overwrites(make_array: MakeArray) -> None:
+    array_folder = make_array()
     versions = [RandomContent(f"version {number}", 2 * MIB + 7) for number in range(6)]
-    whole = {version.read(0, 2 * MIB + 7) for version in versions}
-    with made.opened() as driver:
+    complete = {version.read(0, 2 * MIB + 7) for version in versions}
+    with array_folder.opened() as driver:
         driver.put("/a", versions[0])
         with ThreadPoolExecutor(4) as pool:
             writing = pool.submit(lambda: [driver.put("/a", version) for version in versions[1:]])
             read = 0
             while not writing.done() or not read:
                 try:
-                    found = content_of(driver, "/a")
+                    content = read_content(driver, "/a")
                 except CloudError:
                     continue  # it was replaced after some of it had been read
-                assert found in whole
+                assert content in complete
                 read += 1
             writing.result()
-        assert content_of(driver, "/a") == versions[-1].read(0, 2 * MIB + 7)
+        assert read_content(driver, "/a") == versions[-1].read(0, 2 * MIB + 7)
 
 
-def test_metadata_of_an_earlier_layout_is_brought_up_with_all_that_is_noted(lab: Make) -> None:
-    made = lab()
-    with made.opened() as driver:
+# --- the layout of the metadata ---
+
+TO_LAYOUT_2 = """
+ALTER TABLE objects DROP COLUMN checksum;
+DELETE FROM settings WHERE name = 'checksum';
+UPDATE settings SET value = 2 WHERE name = 'layout';
+"""
+TO_LAYOUT_1 = f"""
+{TO_LAYOUT_2}
+ALTER TABLE garbage DROP COLUMN note;
+UPDATE settings SET value = 1 WHERE name = 'layout';
+"""
+
+
+@pytest.mark.parametrize("script", [TO_LAYOUT_1, TO_LAYOUT_2], ids=["1", "2"])
+def test_metadata_of_an_earlier_layout_is_converted_when_opened(make_array: MakeArray, script: str) -> None:
+    """Objects stay readable, noted garbage is still deleted, and the file has the current layout from then on."""
+    array_folder = make_array()
+    with array_folder.opened() as driver:
         driver.put("/a", Literal(b"content"))
         driver.put("/b", Literal(b"content"))
-    metadata = Metadata(made.metadata, owner_text())
+    metadata = Metadata(array_folder.metadata, owner_text())
     row = metadata.find("/b")
     assert row is not None
     assert len(metadata.remove_object(row, 3)) == 3
+    current_layout = metadata.setting("layout")
     metadata.close()
-    with closing(sqlite3.connect(made.metadata)) as db, db:
-        db.execute("ALTER TABLE garbage DROP COLUMN note")
-        db.execute("UPDATE settings SET value = 1 WHERE name = 'layout'")
-    with made.opened() as driver:
-        assert content_of(driver, "/a") == b"content"
+    with closing(sqlite3.connect(array_folder.metadata)) as db:
+        db.executescript(script)
+    with array_folder.opened() as driver:
+        assert driver.array.metadata.setting("layout") == current_layout
+        assert read_content(driver, "/a") == b"content"
         assert driver.settle(HANG_S)
-        assert [len(child.packages) for child in made.children] == [1, 1, 1]
+        assert [len(child.packages) for child in array_folder.children] == [1, 1, 1]
+
+
+def test_metadata_of_a_newer_layout_is_refused_and_kept(make_array: MakeArray) -> None:
+    array_folder = make_array()
+    with array_folder.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+    with closing(sqlite3.connect(array_folder.metadata)) as db, db:
+        db.execute("UPDATE settings SET value = 99 WHERE name = 'layout'")
+    with pytest.raises(UsageError, match=r"has layout 99, and this version .* update it, or rebuild the file with"):
+        Metadata(array_folder.metadata, owner_text())
+    with closing(sqlite3.connect(array_folder.metadata)) as db:
+        assert db.execute("SELECT count(*) FROM objects").fetchone() == (1,)
+        assert db.execute("SELECT value FROM settings WHERE name = 'layout'").fetchone() == (99,)

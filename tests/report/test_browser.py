@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.commands.cli import main
-from tests.outside import with_index
+from tests.network_guard import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
 from tests.report.test_sides import compared
 from tests.results.stored_runs import DAY_MS, START_MS, info

@@ -1,4 +1,4 @@
-"""Children of this process: what they say, why they ended, and that they end with it."""
+"""Children of this process: their output, why they ended, and that they end with this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_cloudbench.services.child import OWN_QUESTIONS, Child, answers_http
+from pytest_cloudbench.services.child import HEALTH_CHECK_SOCKETS, Child, answers_http
 from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -28,14 +28,14 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture
 def children() -> Iterator[list[Child]]:
-    """What a test starts is stopped at its end."""
-    made: list[Child] = []
-    yield made
-    for child in made:
+    """Children that are stopped at the end of the test."""
+    started: list[Child] = []
+    yield started
+    for child in started:
         child.stop()
 
 
-def test_it_is_talked_to_and_ends_with_its_lifeline(children: list[Child]) -> None:
+def test_a_child_answers_and_ends_with_its_lifeline(children: list[Child]) -> None:
     children.append(child := Child(python(ECHO)))
     child.write(b"live\n")
     assert child.readline(HANG_S) == b"evil\n"
@@ -55,7 +55,7 @@ def test_it_is_talked_to_and_ends_with_its_lifeline(children: list[Child]) -> No
     ],
     ids=["status", "words", "signal"],
 )
-def test_it_says_why_it_ended(children: list[Child], code: str, reason: str) -> None:
+def test_the_exit_reason_names_status_signal_and_last_line(children: list[Child], code: str, reason: str) -> None:
     children.append(child := Child(python(code)))
     assert child.readline(HANG_S) == b""
     child.wait(HANG_S)
@@ -64,7 +64,7 @@ def test_it_says_why_it_ended(children: list[Child], code: str, reason: str) -> 
     assert child.exit_reason() == reason
 
 
-def test_the_log_of_another_run_is_not_its_last_word(children: list[Child], tmp_path: Path) -> None:
+def test_the_exit_reason_ignores_the_log_of_an_earlier_run(children: list[Child], tmp_path: Path) -> None:
     (tmp_path / "log").write_text("of yesterday\n")
     children.append(child := Child(python("raise SystemExit(1)"), log_path=tmp_path / "log"))
     child.wait(HANG_S)
@@ -72,19 +72,19 @@ def test_the_log_of_another_run_is_not_its_last_word(children: list[Child], tmp_
     assert (tmp_path / "log").read_text() == "of yesterday\n"
 
 
-def test_one_that_says_nothing_in_time_is_ended(children: list[Child]) -> None:
+def test_a_silent_child_is_killed_after_the_timeout(children: list[Child]) -> None:
     children.append(child := Child(python("import signal; signal.pause()")))
     assert child.readline(0.2) == b""
     child.wait(HANG_S)
     assert child.exit_reason() == "it said nothing for 0.2 s and was ended"
 
 
-def test_one_that_does_not_answer_is_ended_and_one_that_does_is_not(children: list[Child]) -> None:
+def test_a_watch_kills_only_a_child_that_does_not_answer(children: list[Child]) -> None:
     children += [silent := Child(python(ECHO)), healthy := Child(python(ECHO))]
-    asked = threading.Semaphore(0)
+    answered = threading.Semaphore(0)
 
     def answers(timeout_s: float) -> bool:
-        asked.release()
+        answered.release()
         return True
 
     silent.watch(0.1, lambda timeout_s: False)
@@ -92,11 +92,11 @@ def test_one_that_does_not_answer_is_ended_and_one_that_does_is_not(children: li
     silent.wait(HANG_S)
     assert silent.exit_reason() == "it did not answer for 0.1 s and was ended"
     for _ in range(4):
-        assert asked.acquire(timeout=HANG_S)
+        assert answered.acquire(timeout=HANG_S)
     assert healthy.alive()
 
 
-def test_one_that_ignores_its_lifeline_is_killed(children: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ignores_its_lifeline_is_killed(children: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.services.child._STOP_S", 0.2)
     children.append(child := Child(python("import signal; print(flush=True); signal.pause()")))
     child.readline(HANG_S)
@@ -104,12 +104,12 @@ def test_one_that_ignores_its_lifeline_is_killed(children: list[Child], monkeypa
     assert not psutil.pid_exists(child.pid)
 
 
-def test_what_cannot_be_started_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_missing_program_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Child([str(tmp_path / "nothing")], log_path=tmp_path / "log")
 
 
-def test_it_ends_with_its_parent_even_if_that_is_killed() -> None:
+def test_a_child_ends_with_a_killed_parent() -> None:
     code = (
         f"import os, signal, sys; from pytest_cloudbench.services.child import Child\n"
         f"child = Child([sys.executable, '-c', {ECHO!r}])\n"
@@ -125,8 +125,8 @@ def test_it_ends_with_its_parent_even_if_that_is_killed() -> None:
     assert not psutil.pid_exists(int(done.stdout))
 
 
-def test_nobody_there_is_no_silence() -> None:
-    """The end of a process is noticed elsewhere; a watch must not report it as slow."""
+def test_a_server_that_ended_counts_as_answering() -> None:
+    """The end of a process is noticed elsewhere, so a watch must not report it as slow."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert not answers_http(f"http://127.0.0.1:{port}", 0.2), "it takes connections and says nothing"
@@ -134,8 +134,8 @@ def test_nobody_there_is_no_silence() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has numbers for sockets")
-def test_a_question_whether_a_service_answers_is_known_by_its_socket() -> None:
-    before = set(OWN_QUESTIONS)
+def test_health_checks_are_known_by_their_sockets() -> None:
+    before = set(HEALTH_CHECK_SOCKETS)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert not answers_http(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.1)
-    assert len(OWN_QUESTIONS - before) == 1
+    assert len(HEALTH_CHECK_SOCKETS - before) == 1

@@ -1,4 +1,4 @@
-"""Real servers as services: a tiny one in Python, started, asked, and gone whatever happens."""
+"""Real servers as services: a tiny one in Python is started, asked and ended, whatever happens."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from tests.limits import HANG_S
 SOURCE = str(Path(__file__).parents[2] / "src")
 TINY = Path(__file__).parents[1] / "providers" / "tiny.py"
 COMMAND = (sys.executable, str(TINY), "{port}", "{folder}", "{secret}")
-SAID = re.compile(r"process (\d+) serves (\S+)")
+SERVING_LINE = re.compile(r"process (\d+) serves (\S+)")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="strays are adopted on Linux")
 
 
-def tiny(**changes: object) -> Recipe:
-    made = {
+def tiny_recipe(**changes: object) -> Recipe:
+    values = {
         "name": "tiny", "driver": "tiny", "command": COMMAND, "urls": {"": "http://127.0.0.1:{port}"},
         "credentials": {"password": "{secret}"}, **changes,
     }  # fmt: skip
-    return Recipe(**made)  # type: ignore[arg-type]  # the test that gives something else means it
+    return Recipe(**values)  # type: ignore[arg-type]  # a test may pass a wrong type on purpose
 
 
 def program(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", textwrap.dedent(code), "{port}", "{folder}")
 
 
-def gone(pid: int) -> bool:
-    """Whether a process ends within the time that only a hang takes."""
+def has_ended(pid: int) -> bool:
+    """Return whether a process ends, within the time that only a hang takes."""
     with suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait(HANG_S)
     return not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("ready", ["", "serves {folder}"], ids=["connect", "line"])
-def test_a_real_server_serves_and_leaves_nothing(tmp_path: Path, ready: str) -> None:
+def test_a_server_serves_and_leaves_nothing(tmp_path: Path, ready: str) -> None:
     log = tmp_path / "log"
-    service = CommandService(tiny(ready=ready), log_path=log)
+    service = CommandService(tiny_recipe(ready=ready), log_path=log)
     endpoint = service.start()
     assert endpoint.credentials["password"] not in repr(endpoint)
     put = Request(f"{endpoint.url}/a", b"hello", {"Authorization": endpoint.credentials["password"]}, method="PUT")
     with urlopen(put, timeout=HANG_S) as answer:
         assert answer.status == 201
-    said = SAID.search(log.read_text())
-    assert said is not None
-    pid, folder = int(said[1]), Path(said[2])
+    match = SERVING_LINE.search(log.read_text())
+    assert match is not None
+    pid, folder = int(match[1]), Path(match[2])
     assert (folder / "a").read_bytes() == b"hello"
     assert (service.alive(), service.exit_reason()) == (True, "")
     service.reset()
@@ -70,8 +70,8 @@ def test_a_real_server_serves_and_leaves_nothing(tmp_path: Path, ready: str) -> 
     assert not folder.exists()
 
 
-def test_two_of_one_recipe_are_two_accounts() -> None:
-    with CommandService(tiny()) as one, CommandService(tiny()) as two:
+def test_two_servers_of_a_recipe_differ_in_port_and_secret() -> None:
+    with CommandService(tiny_recipe()) as one, CommandService(tiny_recipe()) as two:
         first, second = one.start(), two.start()
         assert first.url != second.url
         assert first.credentials != second.credentials
@@ -85,46 +85,49 @@ def test_two_of_one_recipe_are_two_accounts() -> None:
     ],
 )
 @pytest.mark.parametrize("ready", ["", "never said"], ids=["connect", "line"])
-def test_one_that_does_not_start_says_why(code: str, reason: str, ready: str) -> None:
-    with CommandService(tiny(command=program(code), ready=ready)) as service:
+def test_a_server_that_does_not_start_says_why(code: str, reason: str, ready: str) -> None:
+    with CommandService(tiny_recipe(command=program(code), ready=ready)) as service:
         with pytest.raises(ServiceError, match=f"the server tiny {reason}"):
             service.start()
         assert not service.alive()
 
 
-def test_a_program_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with CommandService(tiny(command=(str(tmp_path / "none"),))) as service, pytest.raises(ServiceError) as caught:
+def test_a_missing_program_is_reported_in_one_line(tmp_path: Path) -> None:
+    with (
+        CommandService(tiny_recipe(command=(str(tmp_path / "none"),))) as service,
+        pytest.raises(ServiceError) as caught,
+    ):
         service.start()
     assert str(caught.value) == (
         f"the server tiny did not start: {tmp_path / 'none'}: No such file or directory (exit status 127)"
     )
 
 
-def test_one_that_is_killed_is_reported(tmp_path: Path) -> None:
+def test_a_killed_server_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with CommandService(tiny(), log_path=log) as service:
+    with CommandService(tiny_recipe(), log_path=log) as service:
         service.start()
         service.watch(60)
-        said = SAID.search(log.read_text())
-        assert said is not None
-        os.kill(int(said[1]), signal.SIGKILL)
-        service._running[0].wait(HANG_S)
+        match = SERVING_LINE.search(log.read_text())
+        assert match is not None
+        os.kill(int(match[1]), signal.SIGKILL)
+        service.child.wait(HANG_S)
         assert not service.alive()
         assert service.exit_reason().endswith("(killed by signal 9)")
-        assert not Path(said[2]).exists()
+        assert not Path(match[2]).exists()
 
 
-def test_one_that_is_stopped_for_ever_is_ended(tmp_path: Path) -> None:
+def test_a_stopped_server_is_ended(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with CommandService(tiny(), log_path=log) as service:
+    with CommandService(tiny_recipe(), log_path=log) as service:
         service.start()
-        said = SAID.search(log.read_text())
-        assert said is not None
-        os.kill(int(said[1]), signal.SIGSTOP)
+        match = SERVING_LINE.search(log.read_text())
+        assert match is not None
+        os.kill(int(match[1]), signal.SIGSTOP)
         service.watch(0.5)
-        service._running[0].wait(HANG_S)
+        service.child.wait(HANG_S)
         assert service.exit_reason() == "it did not answer for 0.5 s and was ended"
-        assert gone(int(said[1]))
+        assert has_ended(int(match[1]))
 
 
 def owner_killed(tmp_path: Path) -> int:
@@ -133,7 +136,7 @@ def owner_killed(tmp_path: Path) -> int:
         "from pytest_cloudbench.services.command import CommandService, load_recipe\n"
         "folder = Path(sys.argv[1])\n"
         "service = CommandService(load_recipe(str(folder / 'tiny.toml')), log_path=folder / 'log')\n"
-        "service.start()\nprint(service._running[0].pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        "service.start()\nprint(service.child.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": SOURCE}, check=False,
@@ -146,27 +149,27 @@ def owner_killed(tmp_path: Path) -> int:
 def guard_killed(tmp_path: Path) -> int:
     service = CommandService(load_recipe(str(tmp_path / "tiny.toml")), log_path=tmp_path / "log")
     service.start()
-    guard = service._running[0].pid
+    guard = service.child.pid
     os.kill(guard, signal.SIGKILL)
     service.stop()
     return guard
 
 
 @pytest.mark.parametrize("killed", [owner_killed, pytest.param(guard_killed, marks=LINUX)])
-def test_it_is_gone_whoever_is_killed(tmp_path: Path, killed: Callable[[Path], int]) -> None:
+def test_the_server_ends_when_its_owner_or_guard_is_killed(tmp_path: Path, killed: Callable[[Path], int]) -> None:
     from tests.providers.conftest import recipe
 
     (tmp_path / "tiny.toml").write_text(recipe())
     guard = killed(tmp_path)
-    said = SAID.search((tmp_path / "log").read_text())
-    assert said is not None
-    assert gone(int(said[1]))
-    assert gone(guard)
-    assert not Path(said[2]).exists()
+    match = SERVING_LINE.search((tmp_path / "log").read_text())
+    assert match is not None
+    assert has_ended(int(match[1]))
+    assert has_ended(guard)
+    assert not Path(match[2]).exists()
 
 
 @LINUX
-def test_what_a_server_leaves_behind_in_sessions_of_its_own_ends_with_it(tmp_path: Path) -> None:
+def test_orphans_of_a_server_end_with_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     daemon = program("""
         import os, socket, subprocess, sys
@@ -176,15 +179,15 @@ def test_what_a_server_leaves_behind_in_sessions_of_its_own_ends_with_it(tmp_pat
         while True:
             listener.accept()[0].close()
     """)
-    with CommandService(tiny(command=daemon), log_path=log) as service:
+    with CommandService(tiny_recipe(command=daemon), log_path=log) as service:
         service.start()
-        found = re.search(r"stray (\d+)", log.read_text())
-        assert found is not None
-        assert psutil.pid_exists(int(found[1]))
-    assert gone(int(found[1]))
+        match = re.search(r"stray (\d+)", log.read_text())
+        assert match is not None
+        assert psutil.pid_exists(int(match[1]))
+    assert has_ended(int(match[1]))
 
 
-def test_its_environment_holds_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_a_server_hides_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET", "not yours")
     shows = program("""
         import os, sys
@@ -194,12 +197,12 @@ def test_its_environment_holds_nothing_of_the_users(tmp_path: Path, monkeypatch:
         import signal
         signal.pause()
     """)
-    recipe = tiny(command=shows, ready="ready", environment={"MODE": "port {port}"})
+    recipe = tiny_recipe(command=shows, ready="ready", environment={"MODE": "port {port}"})
     with CommandService(recipe, log_path=tmp_path / "log") as service:
         service.start()
-    said = (tmp_path / "log").read_text()
-    assert "AWS_SECRET" not in said
-    assert re.search(r"\] True port \d+$", said, re.M), said
+    log = (tmp_path / "log").read_text()
+    assert "AWS_SECRET" not in log
+    assert re.search(r"\] True port \d+$", log, re.M), log
 
 
 GOOD = """
@@ -210,25 +213,25 @@ url = "http://127.0.0.1:{port}"
 """
 
 
-def test_a_recipe(tmp_path: Path) -> None:
+def test_a_recipe_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text(GOOD + "[credentials]\npassword = 'p'\n")
-    found = load_recipe(str(tmp_path / "good.toml"))
-    assert (found.name, found.driver, found.command, found.ready) == ("x", "folder", ("x",), "")
-    assert found.urls == {"": "http://127.0.0.1:{port}"}
-    assert "'p'" not in repr(found)
+    recipe = load_recipe(str(tmp_path / "good.toml"))
+    assert (recipe.name, recipe.driver, recipe.command, recipe.ready) == ("x", "folder", ("x",), "")
+    assert recipe.urls == {"": "http://127.0.0.1:{port}"}
+    assert "'p'" not in repr(recipe)
 
 
-def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
+def test_the_recipe_in_the_docs_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "providers.md").read_text("utf-8")
     block = re.search(r"```toml\n(.*?)```", page, re.S)
     assert block is not None
     (tmp_path / "docs.toml").write_text(block[1])
-    found = load_recipe(str(tmp_path / "docs.toml"))
-    assert "{folder}" in found.command
-    assert found.ready
-    assert found.urls[""].endswith("{port}/")
-    assert found.credentials == {"password": "{secret}"}
-    assert found.environment
+    recipe = load_recipe(str(tmp_path / "docs.toml"))
+    assert "{folder}" in recipe.command
+    assert recipe.ready
+    assert recipe.urls[""].endswith("{port}/")
+    assert recipe.credentials == {"password": "{secret}"}
+    assert recipe.environment
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,7 @@ def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_a_bad_recipe_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+def test_an_invalid_recipe_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "bad.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"bad\.toml: {message}") as caught:

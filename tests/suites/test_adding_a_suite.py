@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.adding import Followed, follow, run_in
+from tests.followed_page import FollowedPage, follow_page, run_in
 
 PLACES = {
     "suites/smallfile/__init__.py",
@@ -20,30 +20,30 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    return follow("extending/suite.md", tmp_path_factory.mktemp("adding") / "copy")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedPage:
+    return follow_page("extending/suite.md", tmp_path_factory.mktemp("adding") / "copy")
 
 
-def test_these_places_and_no_others_change(followed: Followed) -> None:
+def test_these_places_and_no_others_change(followed: FollowedPage) -> None:
     assert set(followed.touched) == PLACES
 
 
 @pytest.mark.slow
-def test_its_own_tests_pass(followed: Followed) -> None:
+def test_its_own_tests_pass(followed: FollowedPage) -> None:
     done = followed.run("-q", "tests/suites/test_smallfile.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
 
 
 @pytest.mark.slow
-def test_its_expectation_is_met(followed: Followed) -> None:
+def test_its_expectation_is_met(followed: FollowedPage) -> None:
     done = followed.run("suites/smallfile", "--provider", "emulated:ideal", "-n", "2", "-ocloudbench_max_lateness=60")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("expectation met") + done.stdout.count("expectations met") == 2, done.stdout
 
 
 @pytest.mark.slow
-def test_its_figure_is_drawn_and_its_conclusion_gated(followed: Followed) -> None:
+def test_its_figure_is_drawn_and_its_conclusion_gated(followed: FollowedPage) -> None:
     """The report is made later, when the suite is gone; an expectation and a gate can name the conclusion."""
     done = followed.run(
         "suites/smallfile", "--provider", "folder:objects", "--benchmark-json=small.json",
@@ -67,6 +67,6 @@ def test_its_figure_is_drawn_and_its_conclusion_gated(followed: Followed) -> Non
 
 
 @pytest.mark.slow
-def test_its_page_is_in_the_site(followed: Followed) -> None:
+def test_its_page_is_in_the_site(followed: FollowedPage) -> None:
     done = followed.run("-q", "tests/test_docs.py", "-k", "links or nav or site")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.harness import Ended, Lab
 from tests.suites import clients
 from tests.suites.harness import run_suite
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 QUIET_S = 2
 ALONE, BEHIND = "reference", f"savingbox?over=reference&quiet={QUIET_S}s"

@@ -24,7 +24,7 @@ from suites.cloudraid.measures import (
     median_interval,
 )
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
-from tests.folders import make_folders
+from tests.provider_folders import make_folders
 from tests.truths import Truths
 
 from .harness import conclusion, run_suite

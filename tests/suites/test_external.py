@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.lab.detect import CAPABILITIES
-from tests.desk import NAMED, Desk, desk
+from tests.external_client import NAMED, ExternalClientLab, open_external_client
 from tests.fleet.harness import Ended, Lab
 
 from .harness import SUITES, run_suite
@@ -18,7 +18,7 @@ MINE = "*.example.test"
 SWITCHES = "chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
 
 
-def run(lab: Lab, at: Desk, suite: str, *args: str, timeout_s: float = 60.0, **options: Any) -> Ended:
+def run(lab: Lab, at: ExternalClientLab, suite: str, *args: str, timeout_s: float = 60.0, **options: Any) -> Ended:
     """Run a suite as the user of the desk would."""
     folder, _, test = suite.partition("::")
     path = SUITES / folder / f"test_{folder}.py"
@@ -38,8 +38,8 @@ def entry(ended: Ended) -> Mapping[str, Any]:
 @pytest.mark.slow
 def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> None:
     """Three equal files of 2 MB, of which a client that deduplicates sends one."""
-    with desk(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
-        at.other_program()
+    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
+        at.start_other_program()
         ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", names=MINE)
     assert ended.counts()["passed"] == 1, ended.text
     info = entry(ended)
@@ -54,8 +54,8 @@ def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> No
 @pytest.mark.parametrize("switches", ["", f"{SWITCHES}&"], ids=["none", "all"])
 def test_verdicts_are_what_the_client_was_told_to_do(lab: Lab, tmp_path: Path, switches: str) -> None:
     """Its connection was open before, as a desktop client's is."""
-    with desk(f"reference?{switches}{NAMED}", tmp_path / "desk") as at:
-        at.nameless_program(10)
+    with open_external_client(f"reference?{switches}{NAMED}", tmp_path / "desk") as at:
+        at.start_nameless_program(10)
         server = at.link.address("server")
         ended = run(lab, at, "sync_capabilities::test_table_1", timeout_s=300, names=MINE, servers=server)
     assert ended.counts()["passed"] == 1, ended.text
@@ -72,7 +72,7 @@ def test_verdicts_are_what_the_client_was_told_to_do(lab: Lab, tmp_path: Path, s
 
 @pytest.mark.slow
 def test_performance(lab: Lab, tmp_path: Path) -> None:
-    with desk("reference", tmp_path / "desk") as at:
+    with open_external_client("reference", tmp_path / "desk") as at:
         ended = run(lab, at, "sync_performance", servers=at.link.address("server"), timeout_s=180)
     assert ended.counts()["passed"] == 1, ended.text
     info = next(each["extra_info"] for each in ended.document["benchmarks"] if "1x1MB-binary" in each["fullname"])
@@ -83,8 +83,8 @@ def test_performance(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_idle(lab: Lab, tmp_path: Path) -> None:
-    with desk(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
-        at.other_program()
+    with open_external_client(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
+        at.start_other_program()
         ended = run(lab, at, "idle", "--idle-seconds", "6", verified=False, names=MINE)
     assert ended.counts() == {"passed": 1, "skipped": 1}, ended.text
     assert ended.lines_with("it was already running, so its start cannot be measured")
@@ -92,22 +92,22 @@ def test_idle(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_idle_is_unknown_where_others_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
-    with desk(f"reference?{NAMED}", tmp_path / "desk") as at:
-        at.nameless_program(100)
+    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
+        at.start_nameless_program(100)
         ended = run(lab, at, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
     assert ended.counts() == {"skipped": 1}, ended.text
     assert ended.lines_with("were in flows without a name, which may or may not be the client's")
 
 
 def test_updates(lab: Lab, tmp_path: Path) -> None:
-    with desk(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as at:
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as at:
         ended = run(lab, at, "updates", "-k", "test_table_1 and 100KB", names=MINE)
     assert ended.counts()["passed"] == 1, ended.text
     assert 1 < entry(ended)["tue"] < 1.4
 
 
 def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: Path) -> None:
-    with desk(f"reference?{NAMED}", tmp_path / "desk") as at:
+    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
         ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
     assert ended.counts()["skipped"] == 1, ended.text
     assert ended.lines_with("unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")

@@ -20,7 +20,7 @@ from pytest_cloudbench.plugin.collect.benchcloud_file import read_legacy_text
 from pytest_cloudbench.plugin.collect.module import read_utf8
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.support import opening
-from tests.odd_files import ODD_FILES, odd_file
+from tests.odd_files import ODD_FILES, make_odd_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes FIFOs, sockets and holes; needs /dev/zero")
 
@@ -45,7 +45,7 @@ OPENED_BY: Mapping[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", ODD_FILES)
 @pytest.mark.parametrize("what", OPENED_BY)
 def test_refused_in_one_line(what: str, kind: str, tmp_path: Path) -> None:
-    path = odd_file(tmp_path, kind)
+    path = make_odd_file(tmp_path, kind)
     if (what, kind) == ("capture", "huge"):
         pytest.skip("a capture is mapped, and may have any size")
     with pytest.raises(UsageError) as caught:
@@ -61,13 +61,13 @@ def test_refused_in_one_line(what: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_a_file_that_only_looks_like_a_configuration_is_left_alone(kind: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"not a regular file|more than the"):
-        read_legacy_text(odd_file(tmp_path, kind, "odd.ini"))
+        read_legacy_text(make_odd_file(tmp_path, kind, "odd.ini"))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a pipe", "folder"])
 def test_in_a_providers_folder(kind: str, tmp_path: Path) -> None:
     driver = FolderDriver(tmp_path)
-    path = f"/{odd_file(tmp_path, kind, 'odd').name}"
+    path = f"/{make_odd_file(tmp_path, kind, 'odd').name}"
     tries: list[Callable[[], object]] = [lambda: list(driver.get(path)), lambda: driver.copy(path, "/copy")]
     if kind != "folder":
         tries.append(lambda: driver.stat(path))
@@ -80,7 +80,7 @@ def test_in_a_providers_folder(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_capture_but_the_standard_input_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["analyze", str(odd_file(tmp_path, "pipe"))]) == 4
+    assert cli.main(["analyze", str(make_odd_file(tmp_path, "pipe"))]) == 4
     assert capsys.readouterr().err.count("\n") == 1
 
 

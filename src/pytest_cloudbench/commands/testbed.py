@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.lab.clients.processes import find_binary
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.services.command import brought_folder, has_module, search_path
+from pytest_cloudbench.services.command import is_module_installed, search_path, testbed_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +55,7 @@ class TestbedRow:
     def missing(self) -> list[str]:
         """Returns the programs and modules that are not there, and the folders."""
         programs = [name for name in self.programs if not _find(name)]
-        programs += [name for name in self.modules if not has_module(name)]
+        programs += [name for name in self.modules if not is_module_installed(name)]
         return programs + [folder for folder in self.folders if not Path(folder).is_dir()]
 
 
@@ -143,7 +143,7 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
         _apt_get(list(dict.fromkeys(packages)))
     if npm := [package for row in lacking for package in row.npm]:
         say(f"npm: {' '.join(npm)}")
-        _run([_tool("npm", "Node.js"), "install", "--prefix", str(_made(brought_folder())), "--no-audit", "--no-fund",
+        _run([_tool("npm", "Node.js"), "install", "--prefix", str(_made(testbed_folder())), "--no-audit", "--no-fund",
               "--loglevel=error", *npm])  # fmt: skip
     for module in (module for row in lacking for module in row.go):
         say(f"go: {module}")
@@ -166,7 +166,7 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
 
 def _install_go(module: str, wanted: str = "") -> None:
     """Build a module's program. With ``wanted``, its sum, nothing else is built: its go.sum has those of all others."""
-    go, programs = _tool("go", "Go"), _made(brought_folder() / "bin")
+    go, programs = _tool("go", "Go"), _made(testbed_folder() / "bin")
     if not wanted:
         _run([go, "install", module], GOBIN=str(programs))
         return
@@ -178,7 +178,7 @@ def _install_go(module: str, wanted: str = "") -> None:
 
 
 def _install_apart(row: TestbedRow) -> None:
-    environment, programs = _made(brought_folder()) / "environments" / row.name, _made(brought_folder() / "bin")
+    environment, programs = _made(testbed_folder()) / "environments" / row.name, _made(testbed_folder() / "bin")
     _run([sys.executable, "-m", "venv", "--clear", str(environment)])
     python = str(environment / "bin" / "python")
     _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *row.apart])
@@ -189,7 +189,7 @@ def _install_apart(row: TestbedRow) -> None:
 
 def _unpack(row: TestbedRow) -> None:
     """Unpack Debian packages into a folder of the user's: their servers are not started, now or at the next boot."""
-    root, programs = _made(brought_folder() / "unpacked" / row.name), _made(brought_folder() / "bin")
+    root, programs = _made(testbed_folder() / "unpacked" / row.name), _made(testbed_folder() / "bin")
     with tempfile.TemporaryDirectory() as downloads:
         _with_package_lists(["apt-get", "-q", "download", *row.unpacked], row.unpacked, downloads)
         for archive in Path(downloads).glob("*.deb"):

@@ -44,7 +44,7 @@ class EmulatorService(ChildService):
     Raises ConfigError if the profile is invalid.
     """
 
-    kind, called = "emulator", "the emulator"
+    kind, display_name = "emulator", "the emulator"
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class EmulatorService(ChildService):
 
         Raises ServiceError if the request is refused or not answered.
         """
-        child, endpoint = self._running
+        child, endpoint = self._child_and_endpoint
         host, _, port = endpoint.control.rpartition(":")
         try:
             with (

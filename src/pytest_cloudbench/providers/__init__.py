@@ -297,7 +297,7 @@ def _resolve_server(spec: ProviderSpec, number: str) -> ResolvedSpec:
         raise SpecError(f"provider {spec.text!r}: expected {expected}")
     recipe = load_recipe(spec.target)
     bound = _bind_to_service(spec, recipe.driver, recipe.api, recipe.target, recipe.params)
-    if absent := recipe.absent():
+    if absent := recipe.describe_missing():
         raise SpecError(f"provider {spec.text!r}: {absent}")
     return ResolvedSpec(spec, bound, number, recipe=recipe)
 

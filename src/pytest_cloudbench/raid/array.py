@@ -15,7 +15,7 @@ from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import SALT_BYTES, MasterKey, NotGenuine
 from pytest_cloudbench.raid.config import ArrayFile
 from pytest_cloudbench.raid.costs import Ledger
-from pytest_cloudbench.raid.metadata import Leftover, Metadata, MissingPackage, ObjectRow
+from pytest_cloudbench.raid.metadata import GarbagePackages, Metadata, MissingPackage, ObjectRow
 from pytest_cloudbench.raid.transfers import Children, Package
 
 LENGTH_BYTES = 4
@@ -49,7 +49,7 @@ class Pending:
     """Transfers still running after their operation ended, and a signal that background work is waiting."""
 
     def __init__(self) -> None:
-        self._lock, self._in_transfer, self._deleting = threading.Lock(), set[MissingPackage](), set[Leftover]()
+        self._lock, self._in_transfer, self._deleting = threading.Lock(), set[MissingPackage](), set[GarbagePackages]()
         self.signal = threading.Event()
 
     def add_transfers(self, packages: Iterable[MissingPackage]) -> None:
@@ -67,7 +67,7 @@ class Pending:
         with self._lock:
             return package in self._in_transfer
 
-    def claim_leftovers(self, leftovers: Iterable[Leftover]) -> list[Leftover]:
+    def claim_leftovers(self, leftovers: Iterable[GarbagePackages]) -> list[GarbagePackages]:
         """Return the leftovers that can be deleted now, and note that they are being deleted.
 
         Left out are those of which a package may still arrive, and those that are being deleted already.
@@ -82,7 +82,7 @@ class Pending:
             self._deleting.update(claimed)
             return claimed
 
-    def release_leftovers(self, leftovers: Iterable[Leftover]) -> None:
+    def release_leftovers(self, leftovers: Iterable[GarbagePackages]) -> None:
         """Note that the deletion of these leftovers has ended, with or without success."""
         with self._lock:
             self._deleting.difference_update(leftovers)

@@ -83,7 +83,7 @@ class MissingPackage:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class GarbagePackages:
     """Packages of an unused version, on one child.
 
     Attributes:
@@ -129,7 +129,7 @@ class Snapshot:
     generation: int
     objects: Sequence[tuple[bytes, int]]
     begun: Sequence[BegunWrite]
-    garbage: Sequence[Leftover]
+    garbage: Sequence[GarbagePackages]
 
 
 _WRITING: set[bytes] = set()
@@ -165,7 +165,10 @@ class Metadata(Database):
                 self.put_setting("layout", self.setting("layout") or str(_LAYOUT))
         layout = self._convert_layout() if self.setting("layout") in {"1", "2"} else self.setting("layout")
         if layout != str(_LAYOUT):
-            detail = f"{self._path}: has layout {layout}, expected {_LAYOUT}: another version of this package made it"
+            detail = (
+                f"{self._path}: has layout {layout}, and this version of pytest-cloudbench reads up to {_LAYOUT}; "
+                f"update it, or rebuild the file with: {self._rebuild}"
+            )
             raise CloudError(ErrorKind.INVALID, "metadata", "/", detail=detail)
         self._verify()
 
@@ -399,7 +402,7 @@ class Metadata(Database):
             if self.find_version(version) is None:
                 self._make_garbage(version, segments, children)
 
-    def remove_object(self, row: ObjectRow, children: int) -> Sequence[Leftover]:
+    def remove_object(self, row: ObjectRow, children: int) -> Sequence[GarbagePackages]:
         """Remove an object. Returns its packages as garbage, or none if this was not the current version."""
         with self.transaction():
             if not self._delete(row.version):
@@ -467,19 +470,19 @@ class Metadata(Database):
             condition, values = self._owner_condition(own)
             return [MissingPackage(*row) for row in db.execute(f"{query}{condition}", values).fetchall()]
 
-    def garbage(self, *, own: bool = False) -> Sequence[Leftover]:
+    def garbage(self, *, own: bool = False) -> Sequence[GarbagePackages]:
         """Return the packages to delete from children: all, or only those that this process is responsible for."""
         return self._garbage(*self._owner_condition(own))
 
-    def _garbage(self, where: str, values: tuple[object, ...]) -> list[Leftover]:
+    def _garbage(self, where: str, values: tuple[object, ...]) -> list[GarbagePackages]:
         query = "SELECT version, child, segments, note FROM garbage WHERE version NOT IN (SELECT version FROM objects)"
         with self.reading() as db:
-            return [Leftover(*row) for row in db.execute(f"{query}{where}", values).fetchall()]
+            return [GarbagePackages(*row) for row in db.execute(f"{query}{where}", values).fetchall()]
 
     def _owner_condition(self, own: bool) -> tuple[str, tuple[str, ...]]:
         return (" AND owner = ?", (self.owner,)) if own else ("", ())
 
-    def note_deleted(self, leftovers: Iterable[Leftover]) -> None:
+    def note_deleted(self, leftovers: Iterable[GarbagePackages]) -> None:
         """Remove the notes of garbage that children have deleted, except where a package has arrived since."""
         with self.transaction() as db:
             db.executemany(

@@ -16,7 +16,7 @@ from pytest_cloudbench.model import CloudError
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.reed_solomon import find_codec
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.metadata import Leftover, MissingPackage
+from pytest_cloudbench.raid.metadata import GarbagePackages, MissingPackage
 from pytest_cloudbench.raid.reading import SegmentFetch
 from pytest_cloudbench.raid.transfers import TransferResult
 from pytest_cloudbench.raid.writing import make_packages
@@ -62,7 +62,7 @@ def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> bool
 
 def delete_leftovers(
     array: Array,
-    leftovers: Sequence[Leftover],
+    leftovers: Sequence[GarbagePackages],
     costs: Costs,
     patience_s: float | None = None,
     generation: int = 0,
@@ -79,7 +79,7 @@ def delete_leftovers(
 
     Passes on any error that is not a CloudError.
     """
-    by_child: dict[int, list[Leftover]] = defaultdict(list)
+    by_child: dict[int, list[GarbagePackages]] = defaultdict(list)
     for leftover in array.pending.claim_leftovers(leftovers):
         by_child[leftover.child].append(leftover)
     deletion = _Deletion(array, by_child)
@@ -106,7 +106,7 @@ def delete_leftovers(
 class _Deletion:
     """A deletion of unused packages by several children, and its results."""
 
-    def __init__(self, array: Array, by_child: Mapping[int, Sequence[Leftover]]) -> None:
+    def __init__(self, array: Array, by_child: Mapping[int, Sequence[GarbagePackages]]) -> None:
         self._array, self._by_child = array, by_child
         self._changed, self._answers, self._has_ended = threading.Condition(), list[TransferResult](), False
 

@@ -1,5 +1,4 @@
-"""Services: processes that stand in for a provider during a run, or are one. Emulators and real servers look alike
-here.
+"""Services: processes that stand in for a provider during a run, or are one. They are emulators and real servers.
 
 What may live here: the protocols. The processes that implement them are in this package. A service belongs to the run
 that starts it: it ends with the run, whatever happens, and leaves no files behind.
@@ -13,13 +12,13 @@ from pytest_cloudbench.model import Endpoint
 
 
 class Service(Protocol):
-    """A process that a run starts and that drivers talk to. Call ``start`` first; ``stop`` may be called twice."""
+    """A process that a run starts and that drivers talk to. Call ``start`` first. ``stop`` may be called twice."""
 
     kind: str
-    """What to call it in a message: ``emulator`` or ``server``."""
+    """Its kind, for messages: ``emulator`` or ``server``."""
 
     def start(self) -> Endpoint:
-        """Start it and wait until it accepts requests. Otherwise, raises ServiceError with its last line of output."""
+        """Start it and wait until it accepts requests. Raises ServiceError with its last line of output if it ends."""
         ...
 
     def reset(self) -> None:
@@ -27,11 +26,11 @@ class Service(Protocol):
         ...
 
     def refill(self) -> None:
-        """Restore what an experiment may use up, such as a throttler's tokens; many services do nothing."""
+        """Restore what an experiment may use up, such as a throttler's tokens. Many services do nothing."""
         ...
 
     def watch(self, patience_s: float) -> None:
-        """From now on, end it if it does not answer for this long; ``exit_reason`` then says so."""
+        """End it as soon as it does not answer for this long. ``exit_reason`` then says so."""
         ...
 
     def alive(self) -> bool:

@@ -21,8 +21,8 @@ from pytest_cloudbench.model import Endpoint, ServiceError
 
 _STOP_S = 5.0
 
-OWN_QUESTIONS: set[int] = set()
-"""The kernel's numbers of sockets on which this process asked services whether they answer: no client's connections."""
+HEALTH_CHECK_SOCKETS: set[int] = set()
+"""The kernel's cookies of the sockets on which this process asked services whether they answer, not clients."""
 
 
 class Child:
@@ -30,8 +30,8 @@ class Child:
 
     Args:
         argv: its command line.
-        log_path: the file to append its error output to; by default an unnamed temporary file.
-        env: its whole environment; None for that of this process.
+        log_path: the file to append its error output to, by default an unnamed temporary file.
+        env: its whole environment, or None for that of this process.
         cwd: its current folder.
 
     Raises OSError if it cannot be started or the log cannot be written.
@@ -45,7 +45,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> None:
-        self._log = _Log(log_path)
+        self._log = _ErrorLog(log_path)
         try:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log.file, env=env, cwd=cwd,
@@ -70,7 +70,7 @@ class Child:
         self._process.stdin.flush()
 
     def readline(self, timeout_s: float | None = None) -> bytes:
-        """Return its next line of output; empty if it has ended. Kills a child that is silent for ``timeout_s``."""
+        """Return its next line of output, or nothing if it has ended. Kills it if it is silent for ``timeout_s``."""
         assert self._process.stdout is not None
         if timeout_s is None:
             return self._process.stdout.readline()
@@ -83,27 +83,30 @@ class Child:
             alarm.cancel()
 
     def watch(self, patience_s: float, answers: Callable[[float], bool]) -> None:
-        """From now on, kill it if it does not answer for this long, because it is stopped or stuck.
+        """Kill it as soon as it does not answer for this long, because it is stopped or stuck.
 
-        Clients that wait for it then see their connection end, and ``exit_reason`` says why.
+        Clients that wait for it then see their connections end, and ``exit_reason`` says why.
 
         Args:
             patience_s: how long it may be silent.
             answers: asks it something, and returns whether it answered within the given number of seconds.
         """
-        threading.Thread(target=self._watch, args=(patience_s, answers), name="service-watch", daemon=True).start()
+        threading.Thread(
+            target=self._watch_answers, args=(patience_s, answers), name="service-watch", daemon=True
+        ).start()
 
-    def _watch(self, patience_s: float, answers: Callable[[float], bool]) -> None:
-        silent = 0
+    def _watch_answers(self, patience_s: float, answers: Callable[[float], bool]) -> None:
+        silent_in_a_row = 0
         while not self._stopping.wait(patience_s / 2) and self.alive():
-            silent = 0 if answers(patience_s / 2) else silent + 1
-            if silent == 2 and not self._stopping.is_set():  # after one, this process may have been stopped
+            silent_in_a_row = 0 if answers(patience_s / 2) else silent_in_a_row + 1
+            # After one silence, this process may have been stopped itself.
+            if silent_in_a_row == 2 and not self._stopping.is_set():
                 self.kill(f"it did not answer for {patience_s:g} s and was ended")
                 return
 
     def alive(self) -> bool:
         """Return whether the process runs."""
-        with self._lock:  # Popen.poll() says so while another thread is asking
+        with self._lock:  # Popen.poll() also returns None while another thread polls
             return self._process.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -114,7 +117,7 @@ class Child:
         """Return in one line why the process ended, or nothing while it runs."""
         if self.alive():
             return ""
-        return self._reason or self._ending()
+        return self._reason or self._describe_end()
 
     def kill(self, reason: str = "") -> None:
         """Kill the process, so that ``exit_reason`` returns ``reason``."""
@@ -123,7 +126,7 @@ class Child:
             self._process.kill()
 
     def stop(self) -> None:
-        """Close the lifeline and wait; kill the child if it does not end. Safe to call again."""
+        """Close the lifeline and wait. Kills the child if it does not end. Safe to call again."""
         self._stopping.set()
         was_alive = self.alive()
         for stream in (self._process.stdin, self._process.stdout):
@@ -135,10 +138,10 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reason = self._reason or ("stopped" if was_alive else self._ending())
+        self._reason = self._reason or ("stopped" if was_alive else self._describe_end())
         self._log.file.close()
 
-    def _ending(self) -> str:
+    def _describe_end(self) -> str:
         """Return how it ended, with its last line of output."""
         status = self._process.wait()
         line = self._log.last_line()
@@ -150,34 +153,34 @@ class ChildService:
     """Base of services that are one child process. A subclass starts it, and says what ``stop`` also removes.
 
     Attributes:
-        called: what messages call it, such as ``the emulator``.
+        display_name: its name in messages, such as ``the emulator``.
     """
 
-    called = "the service"
+    display_name = "the service"
     _started: tuple[Child, Endpoint] | None = None
 
     @property
     def child(self) -> Child:
         """Its process. Raises ServiceError before ``start``."""
-        return self._running[0]
+        return self._child_and_endpoint[0]
 
     @property
     def endpoint(self) -> Endpoint:
         """The address of the service. Raises ServiceError before ``start``."""
-        return self._running[1]
+        return self._child_and_endpoint[1]
 
     @property
-    def _running(self) -> tuple[Child, Endpoint]:
+    def _child_and_endpoint(self) -> tuple[Child, Endpoint]:
         if self._started is None:
-            raise ServiceError(f"{self.called} was not started")
+            raise ServiceError(f"{self.display_name} was not started")
         return self._started
 
     def watch(self, patience_s: float) -> None:
-        """From now on, end it if it does not answer a request for this long; only HTTP servers are asked.
+        """End it as soon as it does not answer a request for this long. Only HTTP servers are asked.
 
         The request is for no path of its API, so throttling and a profile's delays and faults do not affect it.
         """
-        child, endpoint = self._running
+        child, endpoint = self._child_and_endpoint
         if endpoint.url.startswith("http"):
             child.watch(patience_s, lambda timeout_s: answers_http(endpoint.url, timeout_s))
 
@@ -203,7 +206,7 @@ class ChildService:
         self.stop()
 
 
-class _Log:
+class _ErrorLog:
     """A child's stderr, in an unnamed temporary file or appended to a given one."""
 
     def __init__(self, path: Path | None) -> None:
@@ -211,7 +214,7 @@ class _Log:
         self._start = self.file.seek(0, os.SEEK_END)
 
     def last_line(self) -> str:
-        """Return the last line of this run; empty if there is none or the log is closed."""
+        """Return the last line of this run, or an empty text if there is none or the log is closed."""
         if self.file.closed:
             return ""
         self.file.seek(self._start)
@@ -222,7 +225,7 @@ class _Log:
 def answers_http(url: str, timeout_s: float) -> bool:
     """Return whether a server answers a request, with any status, on the port that clients use.
 
-    The request is for a path that no API has. A server that has died counts as answering: ``exit_reason`` reports that.
+    The request is for a path that no API has. A server that has died counts as answering: ``exit_reason`` reports it.
     """
     import socket
     import ssl
@@ -238,10 +241,11 @@ def answers_http(url: str, timeout_s: float) -> bool:
         try:
             connection.sock = socket.create_connection((connection.host, connection.port), timeout_s)
             if (cookie := cookie_of(connection.sock)) is not None:
-                OWN_QUESTIONS.add(cookie)
+                HEALTH_CHECK_SOCKETS.add(cookie)
             if parts.scheme == "https":
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is secret, nothing trusted
+                # Nothing secret is sent, and nothing that it answers is trusted.
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 connection.sock = context.wrap_socket(connection.sock)
             connection.request("GET", "/.cloudbench-alive")
             connection.getresponse()

@@ -71,25 +71,25 @@ _PORTS = ("{port}", *(f"{{port{number}}}" for number in range(2, 10)))
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start one real server. Texts may hold ``{port}``, ``{folder}`` and ``{secret}``.
+    """The way to start one real server. Texts may hold ``{port}``, ``{folder}`` and ``{secret}``.
 
     Attributes:
-        name: what to call it.
+        name: its name in messages.
         driver: the scheme of the driver that talks to it.
         command: the program and its arguments.
         urls: role to URL.
-        ready: part of the output line that says it accepts requests; empty: it is ready once it listens on the port.
+        ready: part of the output line that says it accepts requests. Empty: it is ready once it listens on the port.
         credentials: field to value, in the driver's names.
         environment: variables besides ``PATH``; its home and temporary folders are in its folder.
         target: the target of the driver's spec.
         api: the API that it speaks.
-        needs: the name under which the testbed installs its program; empty if it does not.
+        needs: the name under which the testbed installs its program, or empty if it does not.
         folders: what to create in the server's folder first.
         here: the folder of the recipe.
         programs: what must be installed besides the command's own program.
-        modules: the same of Python's, for a wheel that installs no program.
-        params: parameters of the driver's spec, for what this server cannot do; those of the user's spec come first.
-        setup: a command to run when it accepts requests, before it is used; empty if there is none.
+        modules: Python modules that must be installed, for a wheel that installs no program.
+        params: parameters of the driver's spec, for what this server cannot do. Those of the user's spec override them.
+        setup: a command to run when it accepts requests, before it is used. Empty: none.
     """
 
     name: str
@@ -109,15 +109,15 @@ class Recipe:
     modules: tuple[str, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
 
-    def absent(self) -> str:
-        """Return what is not installed and how to get it, in one line; empty if nothing is missing."""
-        programs = (*(each for each in self.command[:1] if "{" not in each), *self.programs)
-        lacking = [each for each in programs if not shutil.which(each, path=search_path())]
-        lacking += [each for each in self.modules if not has_module(each)]
-        if not lacking:
+    def describe_missing(self) -> str:
+        """Return what is not installed and how to get it, in one line, or an empty text if nothing is missing."""
+        programs = (*(name for name in self.command[:1] if "{" not in name), *self.programs)
+        missing = [name for name in programs if not shutil.which(name, path=search_path())]
+        missing += [name for name in self.modules if not is_module_installed(name)]
+        if not missing:
             return ""
-        told = f"{lacking[0]} is not installed"
-        return f"{told}: run cloudbench testbed install {self.needs}" if self.needs else told
+        problem = f"{missing[0]} is not installed"
+        return f"{problem}: run cloudbench testbed install {self.needs}" if self.needs else problem
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -148,19 +148,25 @@ def load_recipe(name_or_path: str) -> Recipe:
             raise ConfigError(path, ascii(key)[1:-1], f"unknown; expected one of {', '.join(_KEYS)}"
                               f"{did_you_mean(key, _KEYS)}")  # fmt: skip
     for key in ("name", "driver"):
-        _expect(path, key, table.get(key), _is_text, "a text that is not empty")
+        _check_value(path, key, table.get(key), _is_nonempty_text, "a text that is not empty")
     for key in _TEXTS:
-        _expect(path, key, table.get(key, ""), lambda value: isinstance(value, str), "a text")
-    _expect(path, "folders", table.get("folders", []), _are_folders, "a list of relative paths")
-    _expect(path, "command", table.get("command"), _is_command, "a list of texts: the program and its arguments")
+        _check_value(path, key, table.get(key, ""), lambda value: isinstance(value, str), "a text")
+    _check_value(path, "folders", table.get("folders", []), _are_relative_paths, "a list of relative paths")
+    _check_value(
+        path, "command", table.get("command"), _is_list_of_texts, "a list of texts: the program and its arguments"
+    )
     for key in ("programs", "modules"):
-        _expect(path, key, table.get(key, ["-"]), _is_command, f"a list of texts: names of {key}")
-    _expect(path, "setup", table.get("setup", ["-"]), _is_command, "a list of texts: a program and its arguments")
+        _check_value(path, key, table.get(key, ["-"]), _is_list_of_texts, f"a list of texts: names of {key}")
+    _check_value(
+        path, "setup", table.get("setup", ["-"]), _is_list_of_texts, "a list of texts: a program and its arguments"
+    )
     url = table.get("url")
     urls = {"": url} if isinstance(url, str) else url
-    _expect(path, "url", urls, lambda value: _is_table(value) and bool(value), "a URL, or a table of URLs")
+    _check_value(
+        path, "url", urls, lambda value: _is_table_of_texts(value) and bool(value), "a URL, or a table of URLs"
+    )
     for key in ("credentials", "environment", "params"):
-        _expect(path, key, table.get(key, {}), _is_table, "a table of texts")
+        _check_value(path, key, table.get(key, {}), _is_table_of_texts, "a table of texts")
     return Recipe(table["name"], table["driver"], tuple(table["command"]), urls or {}, table.get("ready", ""),
                   table.get("credentials", {}), table.get("environment", {}), table.get("target", ""),
                   table.get("api", "") or table["driver"], table.get("needs", ""), tuple(table.get("folders", ())),
@@ -169,76 +175,79 @@ def load_recipe(name_or_path: str) -> Recipe:
                   table.get("params", {}))  # fmt: skip
 
 
-def _is_text(value: object) -> bool:
+def _is_nonempty_text(value: object) -> bool:
     return isinstance(value, str) and bool(value) and "\0" not in value
 
 
-def _is_command(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_nonempty_text, value))
 
 
-def _are_folders(value: object) -> bool:
+def _are_relative_paths(value: object) -> bool:
     return isinstance(value, list) and all(
-        _is_text(each) and not Path(each).is_absolute() and ".." not in Path(each).parts for each in value
+        _is_nonempty_text(path) and not Path(path).is_absolute() and ".." not in Path(path).parts for path in value
     )
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) and "\0" not in each for each in value.values())
+def _is_table_of_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) and "\0" not in text for text in value.values())
 
 
-def _expect(path: str, key: str, value: object, is_right: Callable[[object], bool], expected: str) -> None:
+def _check_value(path: str, key: str, value: object, is_right: Callable[[object], bool], expected: str) -> None:
     if not is_right(value):
         raise ConfigError(path, key, f"expected {expected}")
 
 
 class CommandService(ChildService):
-    """A real server as a service; leave its context, or call ``stop``, to end it.
+    """A real server as a service. Leave its context, or call ``stop``, to end it.
 
     It ends with this process, even if this process is killed, and so do all processes that it has started (on Linux;
     elsewhere those of its process group). Its folder is removed, with all that experiments wrote.
 
     Args:
         recipe: how to start it.
-        log_path: the file to append its output to; by default an unnamed temporary file.
+        log_path: the file to append its output to, by default an unnamed temporary file.
     """
 
     kind = "server"
 
     def __init__(self, recipe: Recipe, *, log_path: Path | None = None) -> None:
-        self._recipe, self._log_path, self.called = recipe, log_path, f"the server {recipe.name}"
+        self._recipe, self._log_path, self.display_name = recipe, log_path, f"the server {recipe.name}"
         self._folder = ""
 
     def start(self) -> Endpoint:
-        """Start it and wait until it accepts requests. Otherwise, raises ServiceError with its last line of output."""
+        """Start it and wait until it accepts requests. Raises ServiceError with its last line of output if it ends."""
         recipe, folder = self._recipe, tempfile.mkdtemp(prefix="cloudbench-server-")
-        ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-        given = {name: str(port) for name, port in ports.items()} | {
+        ports = dict(zip(_PORTS, _find_free_ports(len(_PORTS)), strict=True))
+        values = {name: str(port) for name, port in ports.items()} | {
             "{folder}": folder, "{secret}": secrets.token_hex(24),
             "{python}": sys.executable, "{here}": recipe.here,
         }  # fmt: skip
         for name in recipe.folders:
             Path(folder, name).mkdir(parents=True, exist_ok=True)
-        told = {
-            "argv": [_filled(each, given) for each in recipe.command], "folder": folder, "port": ports["{port}"],
-            "ready": _filled(recipe.ready, given), "setup": [_filled(each, given) for each in recipe.setup],
-        }  # fmt: skip
+        request = {
+            "argv": [_fill_placeholders(argument, values) for argument in recipe.command],
+            "folder": folder,
+            "port": ports["{port}"],
+            "ready": _fill_placeholders(recipe.ready, values),
+            "setup": [_fill_placeholders(argument, values) for argument in recipe.setup],
+        }
         environment = {
             "PATH": search_path(), "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8",
-            **{name: _filled(value, given) for name, value in recipe.environment.items()},
+            **{name: _fill_placeholders(value, values) for name, value in recipe.environment.items()},
         }  # fmt: skip
         child = Child([sys.executable, "-I", "-S", _GUARD], log_path=self._log_path, env=environment)
         endpoint = Endpoint(
-            {role: _filled(url, given) for role, url in recipe.urls.items()},
-            {name: _filled(value, given) for name, value in recipe.credentials.items()},
+            {role: _fill_placeholders(url, values) for role, url in recipe.urls.items()},
+            {name: _fill_placeholders(value, values) for name, value in recipe.credentials.items()},
             api=recipe.api,
         )
         self._started, self._folder = (child, endpoint), folder
         try:
-            child.write(json.dumps(told).encode() + b"\n")
+            child.write(json.dumps(request).encode() + b"\n")
             if not child.readline(_START_S):
                 child.wait()
-                raise ServiceError(f"{self.called} did not start: {child.exit_reason()}")
+                raise ServiceError(f"{self.display_name} did not start: {child.exit_reason()}")
         except BaseException:
             self.stop()
             raise
@@ -251,41 +260,41 @@ class CommandService(ChildService):
         """Does nothing: a real server has nothing to restore."""
 
     def stop(self) -> None:
-        """End it and remove its folder; safe to call again."""
+        """End it and remove its folder. Safe to call again."""
         super().stop()
         if self._started is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)  # still there only if the guard was killed
+            shutil.rmtree(self._folder, ignore_errors=True)  # it still exists only if the guard was killed
 
 
-def _filled(text: str, given: Mapping[str, Any]) -> str:
-    for name, value in given.items():
+def _fill_placeholders(text: str, values: Mapping[str, Any]) -> str:
+    for name, value in values.items():
         text = text.replace(name, value)
     return text
 
 
-def brought_folder() -> Path:
-    """The user's folder into which the testbed installs programs that need no root."""
+def testbed_folder() -> Path:
+    """Return the user's folder into which the testbed installs programs that need no root."""
     import platformdirs
 
     return platformdirs.user_data_path("pytest-cloudbench") / "testbed"
 
 
 def search_path() -> str:
-    """Return the folders of programs: this environment's first, where wheels install them, and the testbed's last."""
-    brought = brought_folder()
+    """Return the search path for programs: first this environment, where wheels install them, and last the testbed."""
+    testbed = testbed_folder()
     return os.pathsep.join([
         str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath),
-        str(brought / "node_modules" / ".bin"), str(brought / "bin"),
+        str(testbed / "node_modules" / ".bin"), str(testbed / "bin"),
     ])  # fmt: skip
 
 
-def has_module(name: str) -> bool:
+def is_module_installed(name: str) -> bool:
     """Return whether Python finds a module, also one that was installed a moment ago."""
     importlib.invalidate_caches()
     return importlib.util.find_spec(name) is not None
 
 
-def _free_ports(count: int) -> list[int]:
+def _find_free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]

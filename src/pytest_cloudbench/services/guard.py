@@ -1,10 +1,10 @@
-"""Start a real server and end it, whatever happens.
+"""Start a real server, and end it whatever happens to the process that wants it.
 
-This file is run by its path and cannot import the package. The first line on stdin is JSON (not an
-argument, which other users can read): ``argv``, ``folder`` (its current folder, removed at the end), ``port``,
-``ready`` (part of the line that it prints when it accepts requests; empty: it is ready once it listens) and ``setup``
-(a command to run then). One line on stdout says that it is ready. When stdin ends, because the owner has died or closed
-it, the server is ended. The exit status is the server's.
+This file is run by its path and cannot import the package. The first line on stdin is JSON. It is not an argument,
+because other users can read those. Its keys are ``argv``, ``folder`` (its current folder, removed at the end),
+``port``, ``ready`` (part of the line that it prints when it accepts requests, or empty: it is ready once it listens)
+and ``setup`` (a command to run then). One line on stdout says that it is ready. When stdin ends, because the owner has
+died or closed it, the server is ended. The exit status is the server's.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ from typing import Any
 
 _STOP_S = 3.0
 _SETUP_S = 30.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
     """Run the server until it or stdin ends, and return its exit status, negative for a signal."""
-    told = json.loads(sys.stdin.buffer.readline() or b"null")
-    if told is None:
+    request = json.loads(sys.stdin.buffer.readline() or b"null")
+    if request is None:
         return 0
     die_with_us = _adopt_strays()
     try:
         process = subprocess.Popen(
-            told["argv"], cwd=told["folder"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if told["ready"] else sys.stderr, stderr=subprocess.STDOUT,
+            request["argv"], cwd=request["folder"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if request["ready"] else sys.stderr, stderr=subprocess.STDOUT,
             start_new_session=True, preexec_fn=die_with_us,  # noqa: PLW1509  # there is no other thread yet
         )  # fmt: skip
     except OSError as error:
-        sys.stderr.write(f"{told['argv'][0]}: {error.strerror}\n")
-        shutil.rmtree(told["folder"], ignore_errors=True)
+        sys.stderr.write(f"{request['argv'][0]}: {error.strerror}\n")
+        shutil.rmtree(request["folder"], ignore_errors=True)
         return 127
     ended = threading.Event()
     threading.Thread(target=_end_with_stdin, args=(process, ended), daemon=True).start()
-    follow = threading.Thread(target=_follow if told["ready"] else _knock, args=(process, told, ended), daemon=True)
+    follow = threading.Thread(
+        target=_follow_output if request["ready"] else _wait_for_port, args=(process, request, ended), daemon=True
+    )
     follow.start()
-    if hasattr(os, "waitid"):  # it is not reaped yet, so no other process has its pid or its group's
+    if hasattr(os, "waitid"):  # it is not reaped yet, so no other process can have its pid or its group's
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         ended.set()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -57,24 +59,24 @@ def main() -> int:
     ended.set()
     _end_strays()
     follow.join(_STOP_S)
-    shutil.rmtree(told["folder"], ignore_errors=True)
+    shutil.rmtree(request["folder"], ignore_errors=True)
     return status
 
 
-def _announce(process: subprocess.Popen[bytes], told: dict[str, Any]) -> None:
-    if told.get("setup") and not _set_up(told):
+def _announce_ready(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+    if request.get("setup") and not _run_setup(request):
         process.kill()
         return
     with contextlib.suppress(OSError):  # the owner no longer waits for it
         os.write(1, b"ready\n")
 
 
-def _set_up(told: dict[str, Any]) -> bool:
-    """Run what prepares the server for its run, such as making a bucket. Returns whether that worked."""
+def _run_setup(request: dict[str, Any]) -> bool:
+    """Run the setup command, such as one that creates a bucket. Returns whether that worked."""
     try:
         done = subprocess.run(
-            told["setup"],
-            cwd=told["folder"],
+            request["setup"],
+            cwd=request["folder"],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             timeout=_SETUP_S,
@@ -86,26 +88,26 @@ def _set_up(told: dict[str, Any]) -> bool:
     return done.returncode == 0
 
 
-def _follow(process: subprocess.Popen[bytes], told: dict[str, Any], ended: threading.Event) -> None:
+def _follow_output(process: subprocess.Popen[bytes], request: dict[str, Any], ended: threading.Event) -> None:
     """Pass on the server's output, and look for the words that mean it is ready."""
     assert process.stdout is not None
-    words, is_ready = told["ready"].encode(), False
+    words, is_ready = request["ready"].encode(), False
     for line in process.stdout:
         os.write(2, line)
         if not is_ready and words in line:
             is_ready = True
-            threading.Thread(target=_announce, args=(process, told), daemon=True).start()
+            threading.Thread(target=_announce_ready, args=(process, request), daemon=True).start()
 
 
-def _knock(process: subprocess.Popen[bytes], told: dict[str, Any], ended: threading.Event) -> None:
-    """Try to connect until that succeeds; there is no event for when a foreign process begins to listen."""
+def _wait_for_port(process: subprocess.Popen[bytes], request: dict[str, Any], ended: threading.Event) -> None:
+    """Try to connect until that succeeds, because no event says when another process begins to listen."""
     while not ended.is_set():
         try:
-            socket.create_connection(("127.0.0.1", told["port"]), timeout=_STOP_S).close()
+            socket.create_connection(("127.0.0.1", request["port"]), timeout=_STOP_S).close()
         except OSError:
-            ended.wait(_LOOK_S)
+            ended.wait(_POLL_S)
         else:
-            _announce(process, told)
+            _announce_ready(process, request)
             return
 
 
@@ -121,7 +123,7 @@ def _end_with_stdin(process: subprocess.Popen[bytes], ended: threading.Event) ->
 
 
 def _adopt_strays() -> Callable[[], Any] | None:
-    """On Linux, become the parent of orphans of the server, and have the server killed if this process is killed."""
+    """On Linux, become the parent of the server's orphans. Returns a function for the server: die with this process."""
     if sys.platform != "linux":
         return None
     import ctypes

@@ -78,7 +78,7 @@ def _one(url: str) -> Mapping[str, str]:
 WITHOUT_HTTP: Mapping[str, str] = {
     "folder": "the operating system's calls; see test_driver_folder.py",
     "opendal": "HTTP, by a library without a CA option; see test_driver_opendal.py",
-    "raid": "its children's drivers; see tests/raid/test_truths.py",
+    "raid": "its children's drivers; see tests/raid/test_failing_children.py",
     "rclone": "HTTP, but to a daemon of its own; see test_driver_rclone.py",
     "sftp": "SSH; see test_driver_sftp.py",
 }

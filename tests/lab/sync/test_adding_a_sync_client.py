@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adding import Followed, follow
+from tests.followed_page import FollowedPage, follow_page
 
 PLACES = {
     "src/pytest_cloudbench/lab/clients/tarpipe.py",
@@ -19,16 +19,16 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    return follow("extending/sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedPage:
+    return follow_page("extending/sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
 
 
-def test_these_places_and_no_others_change(followed: Followed) -> None:
+def test_these_places_and_no_others_change(followed: FollowedPage) -> None:
     assert set(followed.touched) == PLACES
 
 
 @pytest.mark.slow
-def test_the_client_conforms(followed: Followed) -> None:
+def test_the_client_conforms(followed: FollowedPage) -> None:
     done = followed.run(
         "-q", "tests/lab/clients/test_conformance.py", "tests/lab/clients/test_registry.py", "-k", "tarpipe or names"
     )
@@ -37,7 +37,7 @@ def test_the_client_conforms(followed: Followed) -> None:
 
 
 @pytest.mark.slow
-def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> None:
+def test_it_keeps_the_rules_and_needs_nothing_installed(followed: FollowedPage) -> None:
     done = followed.run(
         "-q",
         "tests/test_architecture.py",
@@ -50,7 +50,7 @@ def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("can_link", "can_capture")
-def test_it_is_measured(followed: Followed, tmp_path: Path) -> None:
+def test_it_is_measured(followed: FollowedPage, tmp_path: Path) -> None:
     done = followed.run(
         "test_photos.py", "--client", "tarpipe", "--cloudbench-fail", "tue:2.5", f"--basetemp={tmp_path / 'b'}"
     )

@@ -18,7 +18,7 @@ from pytest_cloudbench.lab.detect import Observation, judge_capabilities
 from pytest_cloudbench.lab.sync.network import OwnLink, UsersInterface, interface_addresses, network_of, proof_notes
 from pytest_cloudbench.net.link import Way
 from pytest_cloudbench.results import journal
-from tests.desk import NAMED, Desk, desk, printed
+from tests.external_client import NAMED, ExternalClientLab, open_external_client, print_as_json
 
 SESSION = """
 import json, sys
@@ -45,17 +45,17 @@ STEPS = (
 _number = itertools.count()
 
 
-def measured(at: Desk, tmp_path: Path, steps: str = STEPS, **options: Any) -> tuple[dict[str, Any], Any]:
+def measured(at: ExternalClientLab, tmp_path: Path, steps: str = STEPS, **options: Any) -> tuple[dict[str, Any], Any]:
     """Observations by their kind, and what else is known."""
-    found = at.look(SESSION, at.spec(**options), str(tmp_path / f"session-{next(_number)}"), steps)
+    found = at.run_python(SESSION, at.spec(**options), str(tmp_path / f"session-{next(_number)}"), steps)
     assert not list(at.pair.folder.glob("cloudbench-*")), "what was written is removed"
     return {each["kind"]: each for each in found["seen"]}, found
 
 
 @pytest.mark.slow
 def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> None:
-    with desk(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path) as at:
-        at.other_program()
+    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path) as at:
+        at.start_other_program()
         before = at.pair.counters()["received_bytes"]
         seen, found = measured(at, tmp_path, names="*.example.test")
         received = at.pair.counters()["received_bytes"] - before
@@ -78,8 +78,8 @@ def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> N
 
 
 def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> None:
-    with desk(f"reference?{NAMED}", tmp_path) as at:
-        refused = at.look(SESSION, at.spec(names="*.example.test"), str(tmp_path / "session"), STEPS)["refused"]
+    with open_external_client(f"reference?{NAMED}", tmp_path) as at:
+        refused = at.run_python(SESSION, at.spec(names="*.example.test"), str(tmp_path / "session"), STEPS)["refused"]
         assert not list(at.pair.folder.iterdir())
     assert "bytes were in flows without a name, which may or may not be the client's: say which servers" in refused
 
@@ -87,16 +87,16 @@ def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
     """The content goes to a server that nobody named; it must not look like a client that hardly sends anything."""
-    with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
-        at.other_program()
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
+        at.start_other_program()
         for spec in (at.spec(names="login.example.test"), at.spec(servers="192.0.2.1")):
-            refused = at.look(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
+            refused = at.run_python(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
             assert "the server has it, but nothing from the client was captured" in refused
             assert ("files.example.test (1," in refused) == ("names=" in spec), refused
 
 
 def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
-    with desk("reference?deduplication=1", tmp_path) as at:
+    with open_external_client("reference?deduplication=1", tmp_path) as at:
         seen, found = measured(at, tmp_path, servers=f"{at.link.address('server')},2001:2::/48")
     assert all(not each["reasons"] for each in seen.values()), seen
     assert 1_000_000 < seen["new"]["up_bytes"] < 1_010_000
@@ -108,8 +108,8 @@ def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None:
-    with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
-        at.nameless_program(500)
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
+        at.start_nameless_program(500)
         seen, found = measured(at, tmp_path, names="*.example.test")
     assert all(not each["reasons"] for each in seen.values()), seen
     assert 1_000_000 < seen["new"]["up_bytes"] < 1_010_000
@@ -119,7 +119,7 @@ def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
-    with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
         steps = '[{"kind": "new", "size_bytes": 1000000}]'
         seen, found = measured(at, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1")
     assert not seen["new"]["reasons"]
@@ -133,7 +133,7 @@ def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
     """Without a delay an answer arrives before the next bytes, though the client did not wait for it."""
-    with desk(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:
+    with open_external_client(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:
         steps = STEPS.replace('{"kind": "copy"}', '{"kind": "few", "size_bytes": 5000, "files": 2}')
         seen, _ = measured(at, tmp_path, steps, servers=at.link.address("server"))
     verdicts = judge_capabilities([Observation(**each) for each in seen.values()])
@@ -191,9 +191,9 @@ def test_addresses_are_the_kernels() -> None:
 
 
 def test_addresses_of_either_kind(tmp_path: Path) -> None:
-    with desk("reference", tmp_path) as at:
+    with open_external_client("reference", tmp_path) as at:
         code = "from pytest_cloudbench.lab.sync.network import interface_addresses as of\n"
-        found = at.look(code + printed(["of('cloudbench0')", "of('lo')"]))
+        found = at.run_python(code + print_as_json(["of('cloudbench0')", "of('lo')"]))
         expected = at.link.address("client")
     assert expected in found[0]
     assert expected not in found[1]

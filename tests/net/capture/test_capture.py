@@ -35,7 +35,7 @@ from pytest_cloudbench.net.capture import (
 )
 from pytest_cloudbench.net.link import Link, LinkUnavailable
 from tests.net.capture.test_pcapng import pcapng
-from tests.nobody import needs_root, said_by_nobody
+from tests.unprivileged import needs_root, run_as_nobody
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
@@ -251,12 +251,12 @@ def test_missing_rights_say_how_to_get_them() -> None:
         os.chmod(folder, 0o755)
         copy = shutil.copy(shutil.which("dumpcap") or "", folder)
         os.chmod(copy, 0o755)
-        refused = said_by_nobody(script, path=folder)
+        refused = run_as_nobody(script, path=folder)
         assert "not allowed to capture" in refused
         instruction = re.findall(r"`sudo (setcap .*?)`", refused)[0]
         assert instruction.endswith(copy)
         subprocess.run(instruction.split(), check=True)
-        assert said_by_nobody(script, path=folder) == "captured\n"
+        assert run_as_nobody(script, path=folder) == "captured\n"
 
 
 @pytest.mark.usefixtures("can_capture")

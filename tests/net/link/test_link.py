@@ -17,7 +17,7 @@ from pytest_cloudbench.net.link import Delivered, Link, LinkError, LinkUnavailab
 from pytest_cloudbench.net.link.delivered import DeliveredWay
 from tests.limits import HANG_S
 from tests.net.link.ways import open_or_skip
-from tests.nobody import needs_root, said_by_nobody
+from tests.unprivileged import needs_root, run_as_nobody
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
@@ -235,7 +235,7 @@ def test_a_user_namespace_needs_no_root() -> None:
 
 @needs_root
 def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
-    said = said_by_nobody(
+    said = run_as_nobody(
         "from pytest_cloudbench.net.link import Delivered, Link, LinkUnavailable, Way\n"
         "try:\n    with Link(Way(delay_ms=10)) as link:\n"
         "        got = link.measure(stream_s=0)\n"

@@ -22,7 +22,7 @@ from pytest_cloudbench.net.sockets.counter import OwnCounter, ServiceCounter
 from pytest_cloudbench.net.sockets.kernel import SocketWatch, cookie_of
 from pytest_cloudbench.net.traffic import analyze
 from tests.limits import HANG_S
-from tests.nobody import needs_root, said_by_nobody
+from tests.unprivileged import needs_root, run_as_nobody
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts")
 
@@ -281,7 +281,7 @@ def test_traffic_between_own_processes_does_not_count(server: tuple[str, int]) -
 
 @needs_root
 def test_no_rights_are_needed() -> None:
-    said = said_by_nobody(
+    said = run_as_nobody(
         "import json, os, socket\n"
         "from pytest_cloudbench.net.sockets.counter import ServiceCounter\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"

@@ -21,8 +21,8 @@ from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import METRICS, OPERATIONS
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, grid, keys, lab_in, outcomes
-from tests.folders import make_folders
 from tests.plugin.configs.bench_documents import FILES, GONE, PAYLOADS, changed, toml
+from tests.provider_folders import make_folders
 from tests.runs import SPREAD, Spread
 
 FILE = "x.bench.toml"

@@ -18,7 +18,7 @@ from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS
 from tests.plugin.configs.bench_documents import VALID, changed, document, read_file
 from tests.plugin.configs.test_bench import CHANGES, EXAMPLE, WRONG, try_changed
-from tests.tool import load_tool
+from tests.tool_scripts import load_tool
 
 SCHEMA: dict[str, Any] = json.loads(Path(configs.__file__).with_name("bench.schema.json").read_text("utf-8"))
 NOT_SAID = {

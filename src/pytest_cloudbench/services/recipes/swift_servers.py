@@ -20,7 +20,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 _KINDS = ("account", "container", "object")
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT_S = 30.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 _COMMON = """
 [DEFAULT]
@@ -67,16 +67,16 @@ use = egg:swift#dlo
 """
 
 
-def main(what: str, *words: str) -> int:
-    """Do what the command line says; returns the exit status."""
-    if what == "container":
-        _make_container(*words)
+def main(command: str, *arguments: str) -> int:
+    """Run the command, and return the exit status."""
+    if command == "container":
+        _make_container(*arguments)
         return 0
-    folder, *ports = words
-    return _serve(Path(folder), list(map(int, ports)))
+    folder, *ports = arguments
+    return _start_all_servers(Path(folder), list(map(int, ports)))
 
 
-def _serve(folder: Path, ports: list[int]) -> int:
+def _start_all_servers(folder: Path, ports: list[int]) -> int:
     proxy, *backends, memcached = ports
     import pwd
 
@@ -94,7 +94,7 @@ def _serve(folder: Path, ports: list[int]) -> int:
         text = _COMMON.format(port=port, folder=folder, user=user) + _SERVER.format(kind=kind)
         _start_server(etc, kind, text)
     for port in (*backends, memcached):
-        _wait_for(port)
+        _wait_until_listening(port)
     text = _COMMON.format(port=proxy, folder=folder, user=user)
     text += _PROXY.format(memcached=memcached, key=os.environ["SWIFT_KEY"])
     _start_server(etc, "proxy", text)
@@ -108,8 +108,8 @@ def _make_rings(etc: Path, ports: dict[str, int]) -> None:
 
     for kind, port in ports.items():
         builder: Any = RingBuilder(1, 1, 1)
-        place = {"ip": "127.0.0.1", "port": port, "replication_ip": "127.0.0.1", "replication_port": port}
-        builder.add_dev({"id": 0, "region": 1, "zone": 1, "weight": 1.0, "device": "d1", "meta": "", **place})
+        addresses = {"ip": "127.0.0.1", "port": port, "replication_ip": "127.0.0.1", "replication_port": port}
+        builder.add_dev({"id": 0, "region": 1, "zone": 1, "weight": 1.0, "device": "d1", "meta": "", **addresses})
         builder.rebalance()
         builder.get_ring().save(str(etc / f"{kind}.ring.gz"))
 
@@ -135,7 +135,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait_for(port: int) -> None:
+def _wait_until_listening(port: int) -> None:
     """Return when a server listens. There is no event for that, so a refused connection is tried again."""
     while True:
         try:
@@ -143,7 +143,7 @@ def _wait_for(port: int) -> None:
         except ConnectionRefusedError:
             if ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 sys.exit(f"a server ended with {ended.si_status}")
-            signal.sigtimedwait((), _LOOK_S)
+            signal.sigtimedwait((), _POLL_S)
         else:
             return
 

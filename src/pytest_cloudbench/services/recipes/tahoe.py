@@ -1,4 +1,4 @@
-"""Starts a grid of Tahoe-LAFS on loopback: an introducer, storage servers and a gateway. Run by its path.
+"""Start a grid of Tahoe-LAFS on loopback: an introducer, storage servers and a gateway. Run by its path.
 
 What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
 the folder, how many shares are needed, and the ports of the gateway, the introducer and the storage servers. Each
@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _ASK_S = 60.0
 _NO_CONNECTION = (OSError, http.client.HTTPException, ValueError, KeyError)
 
@@ -56,7 +56,7 @@ enabled = false
 
 
 def main() -> str:
-    """Start all nodes and wait; returns why the grid did not start, or why it ended."""
+    """Start all nodes and wait. Returns why the grid did not start, or why it ended."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     needed, web, introducer, *storage = map(int, sys.argv[3:])
     program = shutil.which(name)
@@ -64,36 +64,36 @@ def main() -> str:
         return f"{name} is not installed"
     shares = {"needed": needed, "happy": len(storage), "total": len(storage)}
     ended = threading.Event()
-    first = _node(folder / "introducer", "introducer")
+    first = _create_node(folder / "introducer", "introducer")
     (first / "tahoe.cfg").write_text(_INTRODUCER_CONFIG.format(port=introducer))
-    if not _runs(program, first, "introducer running", ended):
+    if not _start_node(program, first, "introducer running", ended):
         return "the introducer did not start"
     furl = (first / "private" / "introducer.furl").read_text("utf-8").strip()
     nodes = []
     for number, port in enumerate(storage, 1):
-        nodes.append(_node(folder / f"storage{number}", "client"))
-        told = _STORAGE_CONFIG.format(name=f"storage{number}", port=port, **shares)
-        (nodes[-1] / "tahoe.cfg").write_text(told)
-    nodes.append(_node(folder / "gateway", "client"))
+        nodes.append(_create_node(folder / f"storage{number}", "client"))
+        config = _STORAGE_CONFIG.format(name=f"storage{number}", port=port, **shares)
+        (nodes[-1] / "tahoe.cfg").write_text(config)
+    nodes.append(_create_node(folder / "gateway", "client"))
     (nodes[-1] / "tahoe.cfg").write_text(_GATEWAY_CONFIG.format(web=web, **shares))
     running = []
     for node in nodes:
         (node / "private" / "introducers.yaml").write_text(json.dumps({"introducers": {"one": {"furl": furl}}}))
-        running.append(threading.Thread(target=_runs, args=(program, node, "client running", ended), daemon=True))
+        running.append(threading.Thread(target=_start_node, args=(program, node, "client running", ended), daemon=True))
         running[-1].start()
     for thread in running:
         thread.join()
-    while _connected(web) < len(storage):
-        if ended.wait(_LOOK_S):  # waits for a node to end; no event says when the gateway has found the others
+    while _connected_count(web) < len(storage):
+        if ended.wait(_POLL_S):  # polled: no event says when the gateway has found the others
             return "a node ended"
     (folder / "cap").touch(0o600)
-    (folder / "cap").write_bytes(_asked(web, "POST", "/uri?t=mkdir"))
+    (folder / "cap").write_bytes(_request(web, "POST", "/uri?t=mkdir"))
     print("the grid is ready", flush=True)  # noqa: T201  # the run waits for this line
     ended.wait()
     return "a node ended"
 
 
-def _node(folder: Path, kind: str) -> Path:
+def _create_node(folder: Path, kind: str) -> Path:
     """Create the folder of a node. Its program recognises the kind of node by the name of a file."""
     (folder / "private").mkdir(parents=True, mode=0o700)
     (folder / f"tahoe-{kind}.tac").touch()
@@ -104,7 +104,7 @@ _PROCESSES: list[subprocess.Popen[str]] = []
 """Their standard inputs stay open as long as this process lives."""
 
 
-def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
+def _start_node(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
     """Start a node, wait, and return whether it said that it is ready. Set ``ended`` when the node ends."""
     process = subprocess.Popen(
         [program, "run", str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -113,7 +113,7 @@ def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
     _PROCESSES.append(process)
     assert process.stdout is not None
 
-    def follow() -> None:
+    def follow_output() -> None:
         for line in process.stdout or ():
             sys.stderr.write(f"{node.name}: {line}")
         ended.set()
@@ -121,13 +121,13 @@ def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
     for line in process.stdout:
         sys.stderr.write(f"{node.name}: {line}")
         if ready in line:
-            threading.Thread(target=follow, daemon=True).start()
+            threading.Thread(target=follow_output, daemon=True).start()
             return True
     ended.set()
     return False
 
 
-def _asked(web: int, method: str, path: str) -> bytes:
+def _request(web: int, method: str, path: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", web, timeout=_ASK_S)
     try:
         connection.request(method, path)
@@ -140,13 +140,13 @@ def _asked(web: int, method: str, path: str) -> bytes:
         connection.close()
 
 
-def _connected(web: int) -> int:
+def _connected_count(web: int) -> int:
     """Return how many storage servers the gateway is connected to."""
     try:
-        servers = json.loads(_asked(web, "GET", "/?t=json"))["servers"]
+        servers = json.loads(_request(web, "GET", "/?t=json"))["servers"]
     except _NO_CONNECTION:
         return 0
-    return sum(each["connection_status"] == "connected" for each in servers)
+    return sum(server["connection_status"] == "connected" for server in servers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts WsgiDAV on one folder, with a password that no other user can read. Run by its path.
+"""Start WsgiDAV on one folder, with a password that no other user can read. Run by its path.
 
 Its command line cannot express this configuration. Arguments: port and folder. The password is in the environment
 variable ``SECRET``.
@@ -17,7 +17,7 @@ _THREADS = 64
 def main() -> str:
     """Serve until the process is ended, or return why that is impossible."""
     # A script's own folder comes first on its path, and this one holds a file with the name of a package.
-    sys.path = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
+    sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
     try:
         from cheroot import wsgi
         from wsgidav import fs_dav_provider
@@ -27,7 +27,7 @@ def main() -> str:
         return f"{error.name} is not installed: run pip install wsgidav cheroot"
 
     class Folder(fs_dav_provider.FolderResource):  # type: ignore[misc]  # the library has no types
-        """WsgiDAV answers 500 to whoever makes a folder at the same moment as another: RFC 4918 says 405."""
+        """A folder that answers 405, as RFC 4918 says, and not 500 if two clients create it at the same moment."""
 
         def create_collection(self, name: str) -> None:
             try:
@@ -48,27 +48,29 @@ def main() -> str:
             "verbose": 1,
         }
     )  # fmt: skip
-    server = wsgi.Server(("127.0.0.1", int(port)), _lockable(app), numthreads=_THREADS, request_queue_size=_THREADS)
+    server = wsgi.Server(
+        ("127.0.0.1", int(port)), _fix_lock_answer(app), numthreads=_THREADS, request_queue_size=_THREADS
+    )
     server.start()
     return ""
 
 
-def _lockable(app: Any) -> Any:
-    """Correct WsgiDAV's answer to LOCK: it has no content type, and its token lacks the brackets of RFC 4918, 10.5."""
+def _fix_lock_answer(app: Any) -> Any:
+    """Add to WsgiDAV's answer to LOCK the missing content type and the token's brackets of RFC 4918, 10.5."""
 
-    def answered(environ: Any, start_response: Any) -> Any:
+    def serve_request(environ: Any, start_response: Any) -> Any:
         if environ["REQUEST_METHOD"] != "LOCK":
             return app(environ, start_response)
 
-        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            right = dict(headers)
-            if token := right.get("Lock-Token", "").strip("<>"):
-                right |= {"Lock-Token": f"<{token}>", "Content-Type": "application/xml; charset=utf-8"}
-            return start_response(status, list(right.items()), *more)
+        def start_fixed_response(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            fixed = dict(headers)
+            if token := fixed.get("Lock-Token", "").strip("<>"):
+                fixed |= {"Lock-Token": f"<{token}>", "Content-Type": "application/xml; charset=utf-8"}
+            return start_response(status, list(fixed.items()), *more)
 
-        return app(environ, start)
+        return app(environ, start_fixed_response)
 
-    return answered
+    return serve_request
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts a web server with its own WebDAV module on one folder. Run by its path, with NAME, PORT and FOLDER.
+"""Start a web server with its own WebDAV module on one folder. Run by its path, with NAME, PORT and FOLDER.
 
 What may live here: the configuration of each server, with the settings that Debian ships, and becoming it. FOLDER
 holds ``files``, which it serves. The password is in the environment variable ``SECRET``.
@@ -94,16 +94,16 @@ _SERVERS = {
 
 
 def main(name: str, port: str, folder: str) -> str:
-    """Become the server; returns why that is impossible."""
+    """Replace this process by the server, or return why that is impossible."""
     program = shutil.which(name)
     if program is None:
         return f"{name} is not installed"
-    template, below, arguments = _SERVERS[name]
+    template, modules_path, arguments = _SERVERS[name]
     is_root = os.geteuid() == 0
     values = {
         "port": port,
         "folder": folder,
-        "modules": str(Path(program).resolve().parents[1] / below),
+        "modules": str(Path(program).resolve().parents[1] / modules_path),
         "config": f"{folder}/run/config",
         "as_nobody": f"User #{_NOBODY}\nGroup #{_NOBODY}" if is_root else "",
         "as_root": "user root root;" if is_root else "",
@@ -114,8 +114,8 @@ def main(name: str, port: str, folder: str) -> str:
     (run / "config").write_text(template.format(**values), "utf-8")
     (run / "users").write_text(f"cloudbench:{{SHA}}{digest}\n", "utf-8")
     if is_root and "{as_nobody}" in template:  # Apache refuses to serve as root
-        for each in (folder, run, run / "users", f"{folder}/files"):
-            os.chown(each, _NOBODY, _NOBODY)
+        for path in (folder, run, run / "users", f"{folder}/files"):
+            os.chown(path, _NOBODY, _NOBODY)
     os.execv(program, [program, *(argument.format(**values) for argument in arguments)])
 
 

@@ -11,7 +11,7 @@ TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
 
 def load_tool(name: str) -> ModuleType:
-    """The script ``tools/NAME.py``."""
+    """Return the script ``tools/NAME.py`` as a module."""
     spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""A process that writes and deletes objects until it is killed: ``python -m tests.raid.writes FOLDER ROUND``.
+"""A process that writes and deletes objects until it is killed: ``python -m tests.raid.writer_process FOLDER ROUND``.
 
 Each operation is a line before it begins (``put PATH NUMBER SIZE`` or ``delete PATH``), and one when it is done.
 """
@@ -13,7 +13,7 @@ from pytest_cloudbench.model import MIB, CloudError
 from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.workload.payload.contents import Literal
 
-from .harness import Lab
+from .harness import ArrayFolder
 
 __all__ = ["SIZES", "content_of", "delete", "put"]
 
@@ -44,15 +44,15 @@ def delete(driver: RaidDriver, path: str) -> None:
 
 
 def main(folder: Path, round_: int) -> None:
-    chosen, number = random.Random(round_), 0
-    with Lab(folder).opened() as driver:
+    rng, number = random.Random(round_), 0
+    with ArrayFolder(folder).opened() as driver:
         while True:
-            path = f"/{chosen.randrange(4)}"
-            if chosen.random() < 0.2:
+            path = f"/{rng.randrange(4)}"
+            if rng.random() < 0.2:
                 delete(driver, path)
             else:
                 number += 1
-                put(driver, path, round_, number, chosen.choice(SIZES))
+                put(driver, path, round_, number, rng.choice(SIZES))
 
 
 if __name__ == "__main__":

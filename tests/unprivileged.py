@@ -1,4 +1,4 @@
-"""Running this package as a user without rights, in tests that are root."""
+"""Runs of this package as an unprivileged user, in tests that are root."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ needs_root = pytest.mark.skipif(
 )
 
 
-def said_by_nobody(script: str, *, path: str = "") -> str:
-    """The output of a script that user 65534 runs, with ``path`` before PATH. Skips if that user cannot run Python."""
+def run_as_nobody(script: str, *, path: str = "") -> str:
+    """Return the output of a script that user 65534 runs, with ``path`` before PATH. Skips if it cannot run Python."""
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
     for python in (sys.executable, shutil.which("python3", path=os.defpath)):
         try:
             subprocess.run([python or "", "-c", _START], **_AS_NOBODY, capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             continue
-        said: str = subprocess.check_output(
+        output: str = subprocess.check_output(
             [str(python), "-c", _START + script], **_AS_NOBODY, env=environment, timeout=HANG_S
         )
-        return said
+        return output
     pytest.skip("no Python 3.11 that another user may run, with this checkout readable")

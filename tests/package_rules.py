@@ -9,49 +9,49 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from tests.source import nodes, parse
+from tests.source_text import nodes, parse
 
 PACKAGE = "pytest_cloudbench"
 
 
-def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
-    """Public class names that more than one module has, with these modules."""
-    found: dict[str, list[str]] = {}
+def find_repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the public class names that more than one module has, with these modules."""
+    modules_by_name: dict[str, list[str]] = {}
     for module, source in sources.items():
         for node in parse(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(module)
-    return {name: modules for name, modules in found.items() if len(modules) > 1}
+                modules_by_name.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in modules_by_name.items() if len(modules) > 1}
 
 
 def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
-    """Find the modules of the package that one imports: at its top, inside functions, for types, by import_module."""
+    """Yield the modules of the package that a source imports, also inside functions, for types and by import_module."""
     for node in nodes(source):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and node.args and called(node) == "import_module":
+        elif isinstance(node, ast.Call) and node.args and called_name(node) == "import_module":
             names = [str(getattr(node.args[0], "value", ""))]
         for name in names:
             if re.match(rf"{PACKAGE}(\.|$)", name):
-                below = name.removeprefix(PACKAGE).removeprefix(".")
-                yield below if below in modules else below.rpartition(".")[0]
+                module = name.removeprefix(PACKAGE).removeprefix(".")
+                yield module if module in modules else module.rpartition(".")[0]
 
 
-def circles(sources: Mapping[str, str]) -> list[list[str]]:
-    """Groups of modules that import each other, directly or not, and be it only for types."""
+def import_circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Return groups of modules that import each other, directly or not, even if only for types."""
     reached: dict[str, set[str]] = {}
     direct = {module: set(imported_modules(source, sources)) for module, source in sources.items()}
     for module in sources:
-        todo, seen = list(direct[module]), set[str]()
+        todo, visited = list(direct[module]), set[str]()
         while todo:
             target = todo.pop()
-            if target not in seen:
-                seen.add(target)
+            if target not in visited:
+                visited.add(target)
                 todo += direct.get(target, ())
-        reached[module] = seen
+        reached[module] = visited
     groups = {
         tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
         for module in sources
@@ -60,8 +60,8 @@ def circles(sources: Mapping[str, str]) -> list[list[str]]:
     return [list(group) for group in sorted(groups) if len(group) > 1]
 
 
-def foreign_privates(source: str) -> list[tuple[int, str]]:
-    """(line, expression) of each private name that belongs to another module.
+def find_foreign_privates(source: str) -> list[tuple[int, str]]:
+    """Return (line, expression) of each use of a private name that belongs to another module.
 
     A name with an underscore is a module's own where it defines it: a function, a class, an attribute of one of its
     classes or a name of its own.
@@ -76,7 +76,7 @@ def foreign_privates(source: str) -> list[tuple[int, str]]:
             own.add(node.id)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
             own |= set(re.findall(r"\w+", ast.unparse(node.value)))
-    found = []
+    uses = []
     for node in nodes(source):
         if (
             isinstance(node, ast.Attribute)
@@ -84,55 +84,55 @@ def foreign_privates(source: str) -> list[tuple[int, str]]:
             and node.attr not in own
             and not is_self(node.value)
         ):
-            found.append((node.lineno, ast.unparse(node)))
+            uses.append((node.lineno, ast.unparse(node)))
         elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(PACKAGE)):
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names if is_private(alias.name)]
-    return found
+            uses += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names if is_private(alias.name)]
+    return uses
 
 
 def is_private(name: str) -> bool:
-    """One underscore in front; two on each side belong to Python."""
+    """Return whether a name begins with an underscore. Names with two on each side belong to Python."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
-def called(node: ast.Call) -> str:
-    """The last part of what is called."""
+def called_name(node: ast.Call) -> str:
+    """Return the last part of the name of the called function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def is_self(node: ast.AST) -> bool:
-    """Whether this is the object, or the class, whose method looks at it."""
+    """Return whether an expression is the object or the class of the method that it is in."""
     return getattr(node, "id", "") in {"self", "cls"} or (isinstance(node, ast.Call) and ast.unparse(node) == "super()")
 
 
-def other_meanings(source: str, words: Collection[str], glossary: str) -> list[tuple[int, str]]:
-    """(line, what is wrong) where one of ``words`` means what the glossary does not say.
+def find_other_meanings(source: str, words: Collection[str], glossary: str) -> list[tuple[int, str]]:
+    """Return (line, problem) where one of ``words`` has a meaning that the glossary does not give.
 
-    A public class whose last word is one of them stands in the glossary, in backticks; a parameter or attribute that is
-    called so is of such a class. Nothing with such a name is a mapping by name, whether annotated or not.
+    A public class whose last word is one of them must be in the glossary, in backticks. A parameter or attribute of
+    that name must be of such a class. Nothing with such a name is a mapping by name, whether annotated or not.
     """
-    found = []
+    problems = []
     for node in nodes(source):
         if (mapping := mapping_of(node)) in words:
-            found.append((getattr(node, "lineno", 0), f"{mapping}: a mapping by name"))
+            problems.append((getattr(node, "lineno", 0), f"{mapping}: a mapping by name"))
         if isinstance(node, ast.ClassDef) and is_new_meaning(node.name, words, glossary):
-            found.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
-        name, annotation = annotated(node)
+            problems.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
+        name, annotation = annotated_name(node)
         if name not in words or annotation is None:
             continue
         kind = ast.unparse(annotation)
-        if not any(last_word(each) == name for each in re.findall(r"\w+", kind)):
-            found.append((getattr(node, "lineno", 0), f"{name}: {kind}"))
-    return found
+        if not any(last_word(word) == name for word in re.findall(r"\w+", kind)):
+            problems.append((getattr(node, "lineno", 0), f"{name}: {kind}"))
+    return problems
 
 
 def is_new_meaning(name: str, words: Collection[str], glossary: str) -> bool:
-    """Whether a public class is called by one of the words, and the glossary does not have it."""
+    """Return whether a public class is named by one of the words, and the glossary does not have it."""
     return not name.startswith("_") and last_word(name) in words and f"`{name}`" not in glossary
 
 
 def mapping_of(node: ast.AST) -> str:
-    """The name of what is made as a mapping, handed over as one or as keywords, or asked for one of its names."""
+    """Return the name of a variable that is created or passed as a mapping, or as keywords, or is indexed by a text."""
     target: ast.AST | None = None
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Dict, ast.DictComp)):
         target = node.targets[0]
@@ -145,8 +145,8 @@ def mapping_of(node: ast.AST) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-def annotated(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """The name of a parameter or attribute, and its annotation."""
+def annotated_name(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """Return the name of a parameter or attribute, and its annotation."""
     if isinstance(node, ast.arg):
         return node.arg, node.annotation
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, (ast.Name, ast.Attribute)):
@@ -155,6 +155,6 @@ def annotated(node: ast.AST) -> tuple[str, ast.expr | None]:
 
 
 def last_word(name: str) -> str:
-    """Of a name in camel case, in lower case."""
+    """Return the last word of a name in camel case, in lower case."""
     words: list[str] = re.findall(r"[A-Z][a-z0-9]*", name) or [name]
     return words[-1].lower()

@@ -1,4 +1,4 @@
-"""Where source code sleeps in disguise: it waits, with a time-out, for something that is never signalled."""
+"""Sleeps in disguise: waits in source code, with a time-out, for something that is never signalled."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import ast
 from collections.abc import Iterator
 
 # What can be waited for with a time-out. Waiting for a new one, which no other code knows, is a sleep.
-WAITED_FOR = frozenset("Event Condition Barrier Semaphore BoundedSemaphore Lock RLock Queue SimpleQueue poll".split())
+WAITABLE_CLASSES = frozenset(
+    "Event Condition Barrier Semaphore BoundedSemaphore Lock RLock Queue SimpleQueue poll".split()
+)
 WAITS = frozenset("wait wait_for acquire get poll".split())
 
 
 def is_new(node: ast.AST) -> bool:
-    """Whether this makes something that can be waited for, and does not fill it."""
-    return isinstance(node, ast.Call) and not node.args and last_part(node.func) in WAITED_FOR
+    """Return whether a node creates something that can be waited for, without content."""
+    return isinstance(node, ast.Call) and not node.args and last_part(node.func) in WAITABLE_CLASSES
 
 
 def last_part(node: ast.expr) -> str:
-    """The last name of a dotted one."""
+    """Return the last part of a dotted name."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def waits_alone(tree: ast.Module) -> Iterator[int]:
-    """Lines that wait for a new signal, for one whose every use is a wait, or for no descriptor at all."""
-    made: dict[str, list[int]] = {}
+def find_disguised_sleeps(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines that wait for a new signal, for one whose every use is a wait, or for no descriptor at all."""
+    created: dict[str, list[int]] = {}
     uses: dict[str, list[tuple[str | None, int]]] = {}
     waited = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in WAITS and is_new(node.value):
             yield node.lineno
         elif isinstance(node, ast.Call) and len(node.args) == 4 and last_part(node.func) == "select":
-            watched = [each for each in node.args[:3] if not isinstance(each, (ast.Tuple, ast.List)) or each.elts]
+            watched = [value for value in node.args[:3] if not isinstance(value, (ast.Tuple, ast.List)) or value.elts]
             yield from () if watched else (node.lineno,)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -38,10 +40,10 @@ def waits_alone(tree: ast.Module) -> Iterator[int]:
                     pairs = list(zip(target.elts, node.value.elts, strict=False))
                 for name, value in pairs:
                     if is_new(value):
-                        made.setdefault(ast.unparse(name), []).append(node.lineno)
+                        created.setdefault(ast.unparse(name), []).append(node.lineno)
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             use = waited.get(id(node))
             uses.setdefault(ast.unparse(node), []).append((use.attr if use else None, node.lineno))
-    for text in made:
+    for text in created:
         if uses.get(text) and all(attr in WAITS for attr, _ in uses[text]):
             yield from (line for _, line in uses[text])

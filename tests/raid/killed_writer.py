@@ -1,4 +1,4 @@
-"""A process that is killed while it writes: ``python -m tests.raid.killed FOLDER STEP``.
+"""A process that is killed while it writes: ``python -m tests.raid.killed_writer FOLDER STEP``.
 
 It overwrites ``/a`` and ends, as if killed, once that many packages are with children; with as many steps as there are
 packages, or more, when the write is done.
@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.workload.payload.contents import Literal
 
-from .harness import Lab
+from .harness import ArrayFolder
 
 __all__ = ["NEW", "OLD", "PACKAGES"]
 
@@ -25,21 +25,21 @@ PACKAGES = 9
 """Three segments for three children each."""
 
 
-def main(folder: Path, step: int) -> None:
-    lock, left = threading.Lock(), [step]
+def main(folder: Path, last_put: int) -> None:
+    lock, puts_left = threading.Lock(), [last_put]
 
     def count() -> None:
         with lock:
-            left[0] -= 1
-            if left[0] == 0:
+            puts_left[0] -= 1
+            if puts_left[0] == 0:
                 os._exit(9)
 
-    lab = Lab(folder)
-    with lab.opened() as driver:
+    array_folder = ArrayFolder(folder)
+    with array_folder.opened() as driver:
         driver.stat("/a")  # what the first operation starts has been started
-        for child in lab.children:
+        for child in array_folder.children:
             child.after_put = count
-        if step == 0:
+        if last_put == 0:
             os._exit(9)
         driver.put("/a", Literal(NEW))
         os._exit(9)

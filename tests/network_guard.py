@@ -1,6 +1,6 @@
-"""No test talks to another host: in this process it fails and names the host, and no process that it starts gets there.
+"""A guard against requests to other hosts: a test that asks for one fails and names it.
 
-What a test starts has a proxy where nothing listens. The few that install packages are given ``with_index()``.
+Processes that a test starts get a proxy where nothing listens. The few that install packages get ``with_index()``.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 __all__ = ["GUARD", "NOWHERE", "Guard", "with_index"]
 
 NOWHERE = ("127.0.0.1", 4)
-"""Where nothing listens: the proxy of everything that does not go to loopback."""
+"""An address where nothing listens: the proxy of everything that does not go to loopback."""
 
 _VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY")
-_HERE = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", socket.gethostname().lower()})
+_LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", socket.gethostname().lower()})
 # Of loopback, and of the networks that the package makes for itself (pytest_cloudbench.net.link).
 _NETWORKS = tuple(map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "::/127", "198.18.0.0/15", "2001:2::/48")))
 
 
 class Guard:
-    """Notes which other hosts this process asks for, and refuses them like a network without a route."""
+    """Records the other hosts that this process asks for, and refuses them like a network without a route."""
 
     def __init__(self) -> None:
-        self._asked: list[str] = []
+        self._requested: list[str] = []
         self._connect, self._connect_ex = socket.socket.connect, socket.socket.connect_ex
         self._getaddrinfo = socket.getaddrinfo
 
     def install(self) -> None:
-        """Watch this process from now on, and lead what it starts to ``NOWHERE``."""
+        """Guard this process from now on, and send the requests of processes that it starts to ``NOWHERE``."""
         connect, connect_ex, getaddrinfo = self._connect, self._connect_ex, self._getaddrinfo
 
         def guarded_connect(sock: socket.socket, address: Any, /) -> None:
@@ -44,8 +44,8 @@ class Guard:
             return connect_ex(sock, address)
 
         def guarded_getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
-            if not _is_here(host) and not _is_address(host):  # an address needs no name resolution
-                self._asked.append(str(host))
+            if not _is_loopback(host) and not _is_address(host):  # an address needs no name resolution
+                self._requested.append(str(host))
                 raise socket.gaierror(socket.EAI_NONAME, f"a test asks for {host}")
             return getaddrinfo(host, *args, **options)
 
@@ -56,38 +56,40 @@ class Guard:
         os.environ.update(dict.fromkeys(_VARIABLES, proxy), NO_PROXY="127.0.0.1,localhost,::1,198.18.0.1,198.18.0.2")
 
     def _refuse_outside(self, sock: socket.socket, address: Any) -> None:
-        if sock.family in {socket.AF_INET, socket.AF_INET6} and (not _is_here(address[0]) or address[:2] == NOWHERE):
-            self._asked.append("a host behind the proxy" if address[:2] == NOWHERE else str(address[0]))
-            raise OSError(EHOSTUNREACH, f"a test connects to {self._asked[-1]}")
+        if sock.family in {socket.AF_INET, socket.AF_INET6} and (
+            not _is_loopback(address[0]) or address[:2] == NOWHERE
+        ):
+            self._requested.append("a host behind the proxy" if address[:2] == NOWHERE else str(address[0]))
+            raise OSError(EHOSTUNREACH, f"a test connects to {self._requested[-1]}")
 
-    def taken(self) -> list[str]:
-        """Returns the hosts that were asked for since the last call."""
-        taken, self._asked[:] = [*self._asked], []
-        return taken
+    def take_requests(self) -> list[str]:
+        """Return the hosts that were asked for since the last call."""
+        hosts, self._requested[:] = [*self._requested], []
+        return hosts
 
 
 GUARD = Guard()
 
 
 def with_index(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a process that installs packages: it alone may ask an index."""
+    """Return the environment of a process that installs packages, which alone may ask an index."""
     return {name: value for name, value in environment.items() if name not in {*_VARIABLES, "NO_PROXY"}}
 
 
 def _is_address(host: Any) -> bool:
     try:
-        ip_address(_text(host).partition("%")[0])
+        ip_address(_host_text(host).partition("%")[0])
     except ValueError:
         return False
     return True
 
 
-def _is_here(host: Any) -> bool:
-    text = _text(host)
-    if text == "127.0.0.1" or text in _HERE:
+def _is_loopback(host: Any) -> bool:
+    text = _host_text(host)
+    if text == "127.0.0.1" or text in _LOCAL_NAMES:
         return True
     return _is_address(text) and any(ip_address(text.partition("%")[0]) in network for network in _NETWORKS)
 
 
-def _text(host: Any) -> str:
+def _host_text(host: Any) -> str:
     return host.decode("ascii", "replace").lower() if isinstance(host, bytes) else str(host or "").lower()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.limits import HANG_S
-from tests.outside import GUARD, with_index
+from tests.network_guard import GUARD, with_index
 
 pytest_plugins = ["pytester"]
 DOCUMENTED = "192.0.2.1"
@@ -25,7 +25,7 @@ def test_a_connection_is_refused_and_noted(address: tuple[Any, ...]) -> None:
     for connect in ("connect", "connect_ex"):
         with socket.socket(family) as sock, pytest.raises(OSError, match="a test connects to"):
             getattr(sock, connect)(address)
-        assert GUARD.taken() == [address[0]]
+        assert GUARD.take_requests() == [address[0]]
 
 
 def test_a_name_is_not_looked_up() -> None:
@@ -37,13 +37,13 @@ def test_a_name_is_not_looked_up() -> None:
 
     with pytest.raises(socket.gaierror):
         asyncio.run(ask())
-    assert GUARD.taken() == ["example.com", "example.org"]
+    assert GUARD.take_requests() == ["example.com", "example.org"]
 
 
 def test_a_client_that_takes_the_proxy_of_the_environment_is_noted_too() -> None:
     with pytest.raises(OSError, match="a test connects to a host behind the proxy"):
         urllib.request.urlopen("https://example.com/", timeout=HANG_S)
-    assert GUARD.taken() == ["a host behind the proxy"]
+    assert GUARD.take_requests() == ["a host behind the proxy"]
 
 
 def test_a_child_gets_nowhere() -> None:
@@ -51,7 +51,7 @@ def test_a_child_gets_nowhere() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert "refused" in done.stdout
     assert "HTTPS_PROXY" not in with_index()
-    assert GUARD.taken() == []
+    assert GUARD.take_requests() == []
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -63,7 +63,7 @@ def test_loopback_is_let_pass(family: socket.AddressFamily, address: str) -> Non
     with listener, socket.create_connection(listener.getsockname()[:2], timeout=HANG_S) as talker:
         assert talker.getpeername()[1] == listener.getsockname()[1]
     socket.getaddrinfo("localhost", 80)
-    assert GUARD.taken() == []
+    assert GUARD.take_requests() == []
 
 
 def test_the_test_that_asks_fails(pytester: pytest.Pytester) -> None:

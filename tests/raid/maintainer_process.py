@@ -1,6 +1,6 @@
-"""Writes, deletes and maintains until it is killed: ``python -m tests.raid.worked FOLDER ROUND``.
+"""Writes, deletes and maintains until it is killed: ``python -m tests.raid.maintainer_process FOLDER ROUND``.
 
-Each step is a line before it begins (``put PATH NUMBER SIZE``, ``delete PATH``, ``keep WHAT``), and one at its end.
+Each step is a line before it begins (``put PATH NUMBER SIZE``, ``delete PATH``, ``maintain WHAT``), and one at its end.
 The third child is a folder, or the service whose endpoint is in ``endpoint.json``.
 """
 
@@ -22,43 +22,43 @@ from pytest_cloudbench.raid.driver import RaidDriver, open_array
 from pytest_cloudbench.raid.maintenance import note_all_missing, rebalance_array, repair_array
 from pytest_cloudbench.raid.survey import survey_array
 
-from .harness import PACKAGE, Child, Lab
-from .writes import SIZES, delete, put
+from .harness import PACKAGE, ArrayFolder, Child
+from .writer_process import SIZES, delete, put
 
-__all__ = ["opened"]
+__all__ = ["opened_worker"]
 
 
 @contextmanager
-def opened(lab: Lab, k: int = 2) -> Iterator[RaidDriver]:
+def opened_worker(array_folder: ArrayFolder, k: int = 2) -> Iterator[RaidDriver]:
     """The array's driver, which places new objects so that any ``k`` children are enough."""
-    children: list[Any] = [Child(lab.folder / str(number)) for number in range(3)]
-    place = lab.folder / "endpoint.json"
-    if place.exists():
+    children: list[Any] = [Child(array_folder.folder / str(number)) for number in range(3)]
+    endpoint_path = array_folder.folder / "endpoint.json"
+    if endpoint_path.exists():
         children[2].close()
-        endpoint = Endpoint.from_plain(json.loads(place.read_text("utf-8")))
+        endpoint = Endpoint.from_plain(json.loads(endpoint_path.read_text("utf-8")))
         children[2] = DropboxFastDriver.connect(ProviderSpec.parse("dropbox+fast:"), endpoint, {})
-    driver = RaidDriver(open_array(config.load(lab.file), children, placement=Equal(k, 3)))
+    driver = RaidDriver(open_array(config.load(array_folder.file), children, placement=Equal(k, 3)))
     try:
         yield driver
     finally:
         driver.close()
 
 
-def _keep(driver: RaidDriver, what: str, chosen: random.Random) -> None:
+def _maintain(driver: RaidDriver, what: str, rng: random.Random) -> None:
     array = driver.array
     if what == "repair":  # of some packages that one child lost
-        _lose(driver, 2, lambda: chosen.random() < 0.5)
+        _lose_packages(driver, 2, lambda: rng.random() < 0.5)
         survey_array(array, deep=True)
         repair_array(array)
     elif what == "replace":  # by an empty one
-        _lose(driver, 2, lambda: True)
+        _lose_packages(driver, 2, lambda: True)
         note_all_missing(array, 2)
         repair_array(array)
     else:
         rebalance_array(array)
 
 
-def _lose(driver: RaidDriver, child: int, is_lost: Any) -> None:
+def _lose_packages(driver: RaidDriver, child: int, is_lost: Any) -> None:
     store = driver.array.children.drivers[child]
     for entry in list(store.list("/cloudraid")):
         if PACKAGE.fullmatch(entry.path.rpartition("/")[2]) and is_lost():
@@ -69,20 +69,20 @@ def _lose(driver: RaidDriver, child: int, is_lost: Any) -> None:
 
 
 def main(folder: Path, round_: int) -> None:
-    chosen, number = random.Random(round_), 0
-    with opened(Lab(folder), 1 + round_ % 2) as driver:
+    rng, number = random.Random(round_), 0
+    with opened_worker(ArrayFolder(folder), 1 + round_ % 2) as driver:
         list(driver.list("/"))  # makes the folders
         while True:
-            path, kind = f"/{chosen.randrange(4)}", chosen.random()
+            path, kind = f"/{rng.randrange(4)}", rng.random()
             if kind < 0.5:
                 number += 1
-                put(driver, path, round_, number, chosen.choice(SIZES))
+                put(driver, path, round_, number, rng.choice(SIZES))
             elif kind < 0.65:
                 delete(driver, path)
             else:
-                what = chosen.choice(["repair", "replace", "rebalance"])
-                print("keep", what, flush=True)
-                _keep(driver, what, chosen)
+                what = rng.choice(["repair", "replace", "rebalance"])
+                print("maintain", what, flush=True)
+                _maintain(driver, what, rng)
                 print("done", flush=True)
 
 

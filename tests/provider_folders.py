@@ -1,4 +1,4 @@
-"""Folders that tests measure: a provider ``folder:PATH`` refuses one that is not there."""
+"""Folders that tests measure, because a provider ``folder:PATH`` refuses one that does not exist."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SPEC = re.compile(r"(?:folder|wrong|flat|mine):([^,?\s\"']+)")
-"""Providers of the tests that write into a folder, and their paths."""
+"""Specs of providers that write into a folder, with their paths."""
 
 
 def make_folders(cwd: Path, words: Iterable[str]) -> None:
-    """Make the folders that words of a command, run in ``cwd``, name as providers."""
+    """Create the folders that the words of a command, run in ``cwd``, name as providers."""
     for word in words:
         for path in _SPEC.findall(word):
             if not (cwd / path).exists():

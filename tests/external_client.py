@@ -1,7 +1,7 @@
-"""A user's desk for tests: two namespaces, one of which holds a sync client that the test did not start.
+"""A running sync client that a test did not start, in one of two network namespaces, for specs of ``external``.
 
-Other programs use the same interface. What looks at the client from outside runs in its namespace, as a user's pytest
-does on the user's machine.
+Other programs use the same interface. Code that looks at the client from outside runs in the client's namespace, as a
+user's pytest does on the user's machine.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _ROOT = Path(__file__).resolve().parents[1]
 NAMED = "server_name=files.example.test"
 """An option of the reference client: its server has a name, which its hellos show."""
 
-_PLAIN = """
+_NAMELESS_PROGRAM = """
 import socket, sys
-where = (sys.argv[2], 4444)
+address = (sys.argv[2], 4444)
 if sys.argv[1] == "server":
-    listener = socket.create_server(where)
+    listener = socket.create_server(address)
     print("ready", flush=True)
-    taken, _ = listener.accept()
-    while taken.recv(65536):
+    connection, _ = listener.accept()
+    while connection.recv(65536):
         pass
 else:
-    with socket.create_connection(where) as talker:
+    with socket.create_connection(address) as connection:
         print("ready", flush=True)
         for line in sys.stdin:
-            talker.sendall(b"x" * int(line))
+            connection.sendall(b"x" * int(line))
 """
 
 
-class Desk:
+class ExternalClientLab:
     """A running client, whose ``external`` specs are to be examined.
 
     Attributes:
-        pair: the client with its server; only this object is told what happens.
+        pair: the client with its server, for the test alone: specs must find the client from outside.
         link: between them.
     """
 
@@ -58,44 +58,44 @@ class Desk:
         self.pair, self.link, self._stack, self._folder = pair, link, stack, folder
 
     def spec(self, *, verified: bool = True, **options: str) -> str:
-        """What a user would write: ``external?folder=...``."""
-        given = {"folder": str(self.pair.folder), "interface": self.link.interface, **options}
+        """Return the spec that a user would write: ``external?folder=...``."""
+        values = {"folder": str(self.pair.folder), "interface": self.link.interface, **options}
         if verified:
-            given["verify"] = f"diff -rq {self.pair.folder} {self.pair.stored}"
-        return "external?" + "&".join(f"{key}={quote(value, safe='/*,:')}" for key, value in given.items())
+            values["verify"] = f"diff -rq {self.pair.folder} {self.pair.stored}"
+        return "external?" + "&".join(f"{key}={quote(value, safe='/*,:')}" for key, value in values.items())
 
     @property
     def enter(self) -> list[str]:
-        """Words before a command that let it run where the client runs."""
+        """The words before a command that let it run where the client runs."""
         return self.link.enter("client", as_root=True)
 
-    def look(self, code: str, *arguments: str) -> Any:
-        """Run Python where the client runs; what it printed, read as JSON."""
+    def run_python(self, code: str, *arguments: str) -> Any:
+        """Run Python where the client runs. Returns its output, read as JSON."""
         words = [*self.enter, "env", f"PYTHONPATH={_ROOT / 'src'}", sys.executable, "-c", code, *arguments]
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=self._folder)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
-    def other_program(self, spec: str = "reference?server_name=other.example.org&connections=per-file") -> None:
-        """Another program that uploads all the time, to another port of the same address."""
-        pair = self._stack.enter_context(_running(spec, self.link, self._folder / "other"))
-        self._stack.callback(_again(lambda number: (pair.folder / f"{number}.bin").write_bytes(bytes(200_000))))
+    def start_other_program(self, spec: str = "reference?server_name=other.example.org&connections=per-file") -> None:
+        """Start another program that uploads all the time, to another port of the same address."""
+        pair = self._stack.enter_context(_running_client(spec, self.link, self._folder / "other"))
+        self._stack.callback(_repeat(lambda number: (pair.folder / f"{number}.bin").write_bytes(bytes(200_000))))
 
-    def nameless_program(self, size_bytes: int) -> None:
-        """Another program with an open connection that shows no name, and this many bytes on it five times a second."""
+    def start_nameless_program(self, size_bytes: int) -> None:
+        """Start another program whose connection shows no name, and which sends this many bytes five times a second."""
         address = self.link.address("server")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         sides: tuple[Side, ...] = ("server", "client")
         for side in sides:
-            process = self.link.popen(side, [sys.executable, "-c", _PLAIN, side, address], **pipes)
+            process = self.link.popen(side, [sys.executable, "-c", _NAMELESS_PROGRAM, side, address], **pipes)
             self._stack.callback(_end, process)
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        self._stack.callback(_again(lambda number: print(size_bytes, file=process.stdin, flush=True)))
+        self._stack.callback(_repeat(lambda number: print(size_bytes, file=process.stdin, flush=True)))
 
 
-def _again(work: Callable[[int], object]) -> Callable[[], None]:
-    """Do it five times a second from now on; returns what stops it."""
+def _repeat(work: Callable[[int], object]) -> Callable[[], None]:
+    """Do some work five times a second from now on. Returns a function that stops it."""
     stop = threading.Event()
 
     def run() -> None:
@@ -120,7 +120,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def _running(spec: str, link: Link, folder: Path) -> Iterator[ReferenceClient]:
+def _running_client(spec: str, link: Link, folder: Path) -> Iterator[ReferenceClient]:
     pair = clients.make_client(spec)
     assert isinstance(pair, ReferenceClient)
     try:
@@ -133,15 +133,15 @@ def _running(spec: str, link: Link, folder: Path) -> Iterator[ReferenceClient]:
 
 
 @contextmanager
-def desk(spec: str, folder: Path, *, delay_ms: float = 10) -> Iterator[Desk]:
-    """The client of ``spec``, running; a skip where this machine has no links or captures."""
+def open_external_client(spec: str, folder: Path, *, delay_ms: float = 10) -> Iterator[ExternalClientLab]:
+    """Run the client of ``spec``. Skips where this machine has no links or captures."""
     with ExitStack() as stack:
         with skipping():
             link = stack.enter_context(Link(Way(delay_ms=delay_ms)))
             check(link.interface, netns=link.enter("client", as_root=True))
-        yield Desk(stack, link, stack.enter_context(_running(spec, link, folder / "desk")), folder)
+        yield ExternalClientLab(stack, link, stack.enter_context(_running_client(spec, link, folder / "desk")), folder)
 
 
-def printed(values: Sequence[str]) -> str:
-    """Python that prints these expressions as JSON."""
+def print_as_json(values: Sequence[str]) -> str:
+    """Return Python code that prints these expressions as JSON."""
     return f"import json; print(json.dumps([{', '.join(values)}]))"

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 
-@functools.lru_cache(maxsize=8)  # rule by rule over one file; to keep all trees would cost more than to make them
+@functools.lru_cache(maxsize=8)  # all rules run over one file, and keeping all trees would cost more than parsing again
 def parse(source: str) -> ast.Module:
     return ast.parse(source)
 
 
 @functools.lru_cache(maxsize=8)
 def nodes(source: str) -> tuple[ast.AST, ...]:
-    """All nodes of a source: most rules look at each, so the tree is walked once."""
+    """Return all nodes of a source. Most rules look at every node, so the tree is walked once."""
     return tuple(ast.walk(parse(source)))
 
 
@@ -24,7 +24,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def top_level(body: list[ast.stmt], *, typing_too: bool) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, also those in if, try and with."""
+    """Yield the statements that run when the module is imported, also those in if, try and with."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -38,17 +38,17 @@ def top_level(body: list[ast.stmt], *, typing_too: bool) -> Iterator[ast.stmt]:
 
 
 def public_names(source: str) -> Iterator[tuple[str, str]]:
-    """(public name, dotted home below the package) of each import that the package's face has for type checkers."""
+    """Yield (public name, dotted home below the package) of each import in the package's block for type checkers."""
     for block in filter(is_type_checking, parse(source).body):
         for node in ast.walk(block):
             if isinstance(node, ast.ImportFrom) and node.module:
-                below = node.module.partition(".")[2]
-                yield from ((alias.asname or alias.name, f"{below}.{alias.name}") for alias in node.names)
+                home = node.module.partition(".")[2]
+                yield from ((alias.asname or alias.name, f"{home}.{alias.name}") for alias in node.names)
 
 
-def outside_imports(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import that is not relative."""
-    for node in found:
+def outside_imports(tree_nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of every import that is not relative."""
+    for node in tree_nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
@@ -56,13 +56,13 @@ def outside_imports(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def docstrings(source: str) -> set[int]:
-    """Identities of the constants that are docstrings, also of attributes."""
-    found = set()
+    """Return the ids of the constants that are docstrings, also of attributes."""
+    ids = set()
     for node in nodes(source):
         for statement in getattr(node, "body", []) if not isinstance(node, (ast.Lambda, ast.IfExp)) else []:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                found.add(id(statement.value))
-    return found
+                ids.add(id(statement.value))
+    return ids
 
 
 def identifiers(source: str) -> Iterator[tuple[int, str]]:
@@ -74,8 +74,8 @@ def identifiers(source: str) -> Iterator[tuple[int, str]]:
                 yield line, value
 
 
-@functools.cache  # most identifiers come again and again
+@functools.cache  # most identifiers occur many times
 def words(text: str) -> list[str]:
-    """Lower-case words of an identifier or a sentence; camel case is split."""
+    """Return the words of an identifier or a sentence in lower case, with camel case split."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", text)
     return [word for part in (text, split) for word in re.findall(r"[a-z0-9]+", part.lower())]

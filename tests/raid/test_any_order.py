@@ -44,7 +44,7 @@ class Array(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.lab: Any = ArrayFolder(Path(folder), K, M, durability=f"k+{M - 1}")
+        self.array_folder: Any = ArrayFolder(Path(folder), K, M, durability=f"k+{M - 1}")
         self.driver: Any = None
         self.expected: dict[str, bytes] = {}
         self.troubled: set[int] = set()

@@ -15,7 +15,7 @@ import pytest
 from pytest_cloudbench.emulators import start_emulator
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.maintenance import repair_array
+from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
 from pytest_cloudbench.raid.reading import SegmentFetch
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
@@ -108,6 +108,8 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(
             objects = {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
             assert objects in (expected, apply_operation(begun, round_, expected)), (round_, begun)
             expected = objects
+            if loses_metadata:  # a kill may leave too few packages of a version, which is then unknown
+                discard_incomplete_versions(driver.array)
             assert driver.settle(HANG_S)
             assert survey_array(driver.array, deep=True).is_healthy
 
@@ -135,6 +137,8 @@ def test_kills_during_writes_and_maintenance_lose_nothing_and_leave_nothing(
                 objects = read_all(driver)
                 assert objects in (expected, apply_operation(begun, round_, expected)), (round_, begun)
                 expected = objects
+                if loses_metadata:
+                    discard_incomplete_versions(driver.array)
                 survey_array(driver.array, deep=True)
                 driver.settle(HANG_S)
                 assert repair_array(driver.array).is_complete

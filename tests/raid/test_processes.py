@@ -45,13 +45,13 @@ def test_two_drivers_of_one_array_see_each_others_objects(make_array: MakeArray)
 
 def test_concurrent_writes_leave_one_version_and_nothing_else(make_array: MakeArray) -> None:
     array_folder = make_array()
-    contents = [RandomContent(f"writer {number}", MIB + number) for number in range(8)]
+    contents = [RandomContent(f"writer {number}", MIB + 1 + number) for number in range(8)]  # two segments each
     with ExitStack() as stack:
         drivers = [stack.enter_context(array_folder.opened()) for _ in range(2)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: drivers[number % 2].put("/a", contents[number]), range(8)))
         content = read_content(drivers[0], "/a")
-        winner = len(content) - MIB
+        winner = len(content) - MIB - 1
         assert content == contents[winner].read(0, len(content))
         assert drivers[1].stat("/a").size_bytes == len(content)
         assert all(driver.settle(HANG_S) for driver in drivers)

@@ -109,8 +109,8 @@ class EmulatorService(ChildService):
                 child.wait(_ENDING_S)  # a process that ends closes its port a moment earlier
             reason = child.exit_reason()
             raise ServiceError(
-                f"{self.called} (process {child.pid}) has ended: {reason}" if reason else
-                f"{self.called} (process {child.pid}) runs, but does not answer at {endpoint.control}: {error}"
+                f"{self.display_name} (process {child.pid}) has ended: {reason}" if reason else
+                f"{self.display_name} (process {child.pid}) runs, but does not answer at {endpoint.control}: {error}"
             ) from error  # fmt: skip
         if not answer.get("ok"):
             raise ServiceError(f"the emulator refused: {answer.get('error', 'no answer')}")

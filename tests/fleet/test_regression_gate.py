@@ -166,6 +166,13 @@ def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
     assert len(list(seen.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
 
 
+def test_metrics_are_counted_where_few_make_tests_inconclusive(seen: Seen) -> None:
+    (line,) = seen.run.lines_with("cloudbench: gate: metrics: ")
+    assert re.search(r": \d+ met, [3-9] broken, \d+ inconclusive \(.*response_p50 in \d", line), line
+    assert line.endswith("; cloudbench gate power tells what would be found")
+    assert not seen.first.lines_with("cloudbench: gate: metrics: "), "a short baseline is told by the tests' lines"
+
+
 def test_a_label_given_twice_is_two_entries_that_repetitions_find_again(seen: Seen) -> None:
     found = {each["fullname"]: each for each in seen.run.document["benchmarks"] if "test_twice" in each["name"]}
     name = "test_it.py::test_twice[folder:objects]"

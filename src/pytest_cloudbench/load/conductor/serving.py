@@ -250,6 +250,8 @@ class Serving:
         report = f"   report: {_relative_path(self._report_path)}" if self._report_path else ""
         reporter.write_line(f"records: {records}   entries: {entries}{report}")
         if self.entries.gate is not None and (counts := self.entries.gate.counts()):
+            if metrics := self.entries.gate.metric_counts():
+                reporter.write_line(f"cloudbench: gate: metrics: {metrics}")
             reporter.write_line(f"cloudbench: gate: {counts}")
 
     def _write_provider_table(self, reporter: Any) -> None:

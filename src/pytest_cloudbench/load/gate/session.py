@@ -452,6 +452,24 @@ class SessionGate:
         judged = Counter(entry.answer for entry in entries if entry.answer)
         return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
 
+    def metric_counts(self) -> str:
+        """Return how many metrics had which answer, and which are open, if any is; else an empty text.
+
+        One metric that cannot be judged makes an experiment inconclusive. This says how much was judged all the same.
+        """
+        rulings = [
+            ruling for entry in self.entries if entry.answer for ruling in entry.rulings
+            if (ruling.check.decides or ruling.answer == "broken") and not ruling.why.startswith("baseline ")
+        ]  # fmt: skip
+        count = Counter(ruling.answer for ruling in rulings)
+        is_open = Counter(ruling.check.metric for ruling in rulings if ruling.answer == "inconclusive")
+        if not is_open or len(count) == 1:
+            return ""
+        names = ", ".join(f"{metric} in {tests}" for metric, tests in is_open.most_common(_MOST_NAMES))
+        more = f" and {len(is_open) - _MOST_NAMES} more" if len(is_open) > _MOST_NAMES else ""
+        counts = ", ".join(f"{count[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if count[answer])
+        return f"{counts} ({names}{more}); cloudbench gate power tells what would be found"
+
     def summary(self) -> Iterator[str]:
         """Yield the lines for the end of the session: each entry with its answer, the worst last."""
         for answer in ("met", "inconclusive", "broken"):

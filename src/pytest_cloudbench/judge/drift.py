@@ -182,7 +182,10 @@ class SeriesDrift:
         anchor = self._anchor_at(place)
         last = (*self._runs[max(0, count - _WINDOWS[-1] + 1) : count], run)
         values = [_cleaned(each, anchor.usual_starved) for each in last]
-        threshold, error, usual = _OPENS_SHARE * self._margin, self._error(values, anchor.noise), anchor.usual
+        threshold, gain, usual = _OPENS_SHARE * self._margin, _GAIN_SHARE * self._margin, anchor.usual
+        if opening is None and max(values) < usual + threshold and min(values) > usual - gain:
+            return _Standing(None, since, place)  # as nearly always, and without the work that follows
+        error = self._error(values, anchor.noise)
         if opening is None:
             is_far = values[-1] - usual >= max(threshold, _RED_ERRORS * anchor.noise.scale)
             if was_broken and is_far and count >= since:
@@ -193,7 +196,7 @@ class SeriesDrift:
                     return _Standing(count, since, place)
             if count + 1 - ANCHOR_RUNS >= since:
                 # Also the first of them are better: a mixture of old and new runs is no state.
-                least = usual - max(_GAIN_SHARE * self._margin, _OPENS_ERRORS * error * _of_runs(ANCHOR_RUNS))
+                least = usual - max(gain, _OPENS_ERRORS * error * _of_runs(ANCHOR_RUNS))
                 if max(map(self._middle_of, (values, values[: _WINDOWS[0]]))) <= least:
                     return _Standing(None, count + 1, count + 1 - ANCHOR_RUNS)
             return _Standing(None, since, place)

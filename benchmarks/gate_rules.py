@@ -19,7 +19,7 @@ from benchmarks.gate_sessions import Answered, Experiment, Session
 from pytest_cloudbench.judge.changepoints import find_changes
 from pytest_cloudbench.judge.gate import AGAIN, Check, is_suspect, judge, needs_again, suspicion
 from pytest_cloudbench.judge.significance import normal_sf
-from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Former, Numbers, checks_of
+from pytest_cloudbench.judge.watched import TIMES_DOUBTED, FormerNumbers, Numbers, checks_of
 
 __all__ = ["OPERATIONS", "RULES", "Rule", "change_points", "gate", "last_run", "mann_whitney", "slower_p_value"]
 
@@ -39,7 +39,7 @@ _WATCHED = (
 # --- the gate's own rule ---
 
 
-def _checks(experiment: Experiment, former: Former, again: Sequence[Numbers]) -> list[Check]:
+def _checks(experiment: Experiment, former: FormerNumbers, again: Sequence[Numbers]) -> list[Check]:
     why = "doubts about times" if experiment.now.get(TIMES_DOUBTED) else ""
     return checks_of(experiment.name, experiment.now, (), former, {}, again, why_times=why)
 
@@ -48,7 +48,7 @@ def gate(session: Session) -> list[Answered]:
     """The product's rule. Suspects are measured again as in ``load.gate.session``, for half the session's own time at
     most."""
     experiments = session.experiments
-    former = [Former(experiment.former) for experiment in experiments]
+    former = [FormerNumbers(experiment.former) for experiment in experiments]
     again: list[list[Numbers]] = [[] for _ in experiments]
     checks = [_checks(*each) for each in zip(experiments, former, again, strict=True)]
     suspects = [number for number, those in enumerate(checks) if any(map(is_suspect, those))]

@@ -13,9 +13,9 @@ from pytest_cloudbench.judge.paired import (
     LEAST_PAIRS,
     BlockValues,
     Pair,
-    awaited,
     compare,
     is_decided,
+    metrics_to_await,
     remarks,
     side_of,
 )
@@ -67,7 +67,7 @@ def test_equal_sides_with_enough_pairs_have_no_difference_above_the_margin() -> 
     assert -0.1 < found.low < 0 < found.high < 0.1
 
 
-def test_inconclusive_says_what_would_have_been_needed_and_that_is_enough() -> None:
+def test_an_inconclusive_answer_says_how_many_pairs_are_enough() -> None:
     random, enough = Random(7), 0
     for _ in range(20):
         pairs = made(random, 400, ratio=1.1, sd=0.1)
@@ -81,7 +81,7 @@ def test_inconclusive_says_what_would_have_been_needed_and_that_is_enough() -> N
     assert enough >= 16
 
 
-def test_before_there_are_enough_pairs_nothing_is_decided() -> None:
+def test_few_pairs_decide_nothing() -> None:
     pairs = made(Random(4), LEAST_PAIRS - 1, ratio=3.0, sd=0.001)
     found = compare(pairs, DECIDING)
     assert not is_decided(found, DECIDING)
@@ -107,7 +107,7 @@ def test_rates_differ_in_points_and_never_by_chance_alone() -> None:
     assert one.answer == "inconclusive"
 
 
-def test_what_has_no_variance_is_exact() -> None:
+def test_a_difference_without_variance_is_exact() -> None:
     twice = compare(counted(*[(1.0, 2.0)] * 12, metric="requests_per_op"))["requests_per_op"]
     assert (twice.answer, round(twice.change, 9)) == ("A better", 1.0)
     same = compare(counted(*[(1.0, 1.0)] * 12, metric="requests_per_op"))["requests_per_op"]
@@ -170,12 +170,12 @@ def test_the_metric_that_differs_is_named_and_another_is_not() -> None:
     assert not is_decided(equal, DEFAULT)
 
 
-def test_beside_the_median_quick_operations_need_not_be_found_equal_as_well() -> None:
-    assert awaited(DEFAULT) == ["quiet_p50", "service_p50"]
-    assert awaited(["service_p25", "tue"]) == ["service_p25", "tue"]
+def test_the_lower_quartile_is_not_awaited_beside_the_median() -> None:
+    assert metrics_to_await(DEFAULT) == ["quiet_p50", "service_p50"]
+    assert metrics_to_await(["service_p25", "tue"]) == ["service_p25", "tue"]
 
 
-def test_drift_and_the_order_in_a_pair_are_told() -> None:
+def test_a_drift_and_an_effect_of_the_order_are_remarked() -> None:
     calm = made(Random(2), 20, sd=0.02)
     firsts = [side_of(2 * number) for number in range(20)]
     assert remarks(calm, firsts) == []

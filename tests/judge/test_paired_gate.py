@@ -90,7 +90,7 @@ def test_the_answer_about_an_experiment(
         ({"quiet_p50": 5.0}, 0.1),
     ],
 )
-def test_whoever_gives_the_median_a_margin_gives_it_to_the_lower_quartile(
+def test_the_lower_quartile_takes_the_margin_of_the_median(
     margins: Mapping[str, float | None], expected: float | None
 ) -> None:
     assert paired_margin("service_p25", margins) == expected

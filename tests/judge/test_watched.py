@@ -35,7 +35,7 @@ def answers(now: dict[str, Any], before: list[dict[str, Any]] | None = None, aga
     return {each.check.metric: each.answer for each in judge(checks)}
 
 
-def test_a_run_like_all_others_is_met_in_all_metrics_but_the_share_that_says_nothing_alone() -> None:
+def test_an_unchanged_run_is_met_in_all_metrics_but_the_quiet_share() -> None:
     found = answers({})
     assert found.pop("quiet_share") == "inconclusive"
     assert set(found.values()) == {"met"}
@@ -83,7 +83,7 @@ def test_a_client_that_takes_longer_on_a_slower_machine_is_no_regression(referen
     assert found.why == ("" if answer == "broken" else "this machine is 2.4 times as slow as in the baseline")
 
 
-def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_works_more() -> None:
+def test_fewer_quiet_operations_count_only_if_the_client_uses_more_cpu() -> None:
     assert answers({"quiet_kept": 200, "quiet_share": 0.5})["quiet_share"] == "inconclusive"
 
 
@@ -92,7 +92,7 @@ def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_work
     (0.30, 0.05, "inconclusive"),  # the machine was busy: each operation costs some more CPU time then, too
     (0.30, None, "inconclusive"),  # nobody knows how long threads waited before
 ])  # fmt: skip
-def test_fewer_quiet_operations_are_the_clients_only_if_threads_did_not_wait_more(
+def test_fewer_quiet_operations_count_only_if_threads_did_not_wait_more(
     starved: float | None, before: float | None, answer: str
 ) -> None:
     now = {"quiet_kept": 200, "quiet_share": 0.5, "cpu_per_op": 0.0021, "starved_share": starved}
@@ -284,7 +284,7 @@ def test_only_the_last_runs_are_searched_for_a_change() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 401])
-def test_counts_that_no_run_can_have_are_not_known(count: int) -> None:
+def test_impossible_counts_are_unknown(count: int) -> None:
     assert answers({"failed": count}, again=False)["failed_rate"] == "inconclusive"
 
 
@@ -297,7 +297,7 @@ def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
     assert {each.answer for each in judge(list(checks.values()))} == {"met"}
 
 
-def test_margins_are_the_users() -> None:
+def test_the_margins_of_the_user_apply() -> None:
     margins = parse_margins({"p50": "5%", "quiet_p99": False, "response_p50": 0.3, "failed_rate": 0.05}, "here")
     assert margins == {"p50": 0.05, "quiet_p99": None, "response_p50": 0.3, "failed_rate": 0.05}
     info = RUN | {"response_p50": 0.1}
@@ -307,7 +307,7 @@ def test_margins_are_the_users() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -0.1, True, "10", "ten%", float("nan"), [0.1]])
-def test_a_margin_that_is_none_is_refused(value: Any) -> None:
+def test_an_invalid_margin_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="here: p50: expected a margin such as "):
         parse_margins({"p50": value}, "here")
     with pytest.raises(UsageError, match="here: quite_p50: no such metric"):

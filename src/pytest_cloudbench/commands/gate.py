@@ -173,13 +173,13 @@ def _backtest(options: argparse.Namespace) -> int:
 def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> Iterator[tuple[str, list[Check]]]:
     """Yields each run that can be judged against those before it, with its checks."""
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
-    from pytest_cloudbench.judge.watched import Former, checks_of
+    from pytest_cloudbench.judge.watched import FormerNumbers, checks_of
 
     numbers = _numbered([run.point.fingerprint for run in runs])
     fit: list[list[Mapping[str, Any]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
     for run, number in zip(runs, numbers, strict=True):
         fit[number] += [run.numbers] if run.point.is_comparable else []
-    former, before = [Former(each) for each in fit], [0] * len(fit)
+    former, before = [FormerNumbers(each) for each in fit], [0] * len(fit)
     for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
         if place >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit == "did not pass"):
             earlier = former[number].before(before[number])

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
 from pytest_cloudbench.judge.gate import Answer, Ruling, answer_of, judge
-from pytest_cloudbench.judge.watched import ACCEPTED, FOLLOWED_ONLY, Former, checks_of
+from pytest_cloudbench.judge.watched import ACCEPTED, FOLLOWED_ONLY, FormerNumbers, checks_of
 
 from .test_watched import RUN
 
@@ -81,7 +81,7 @@ def first_red(metric: str, change: Callable[[int, random.Random], dict[str, Any]
     """The metric in the first run that is broken, after twenty that are as ever; None if none is."""
     source = random.Random(metric)
     courses = [CLEAN | {"run": f"{run:04d}"} | change(max(0, run - 20), source) for run in range(runs)]
-    former = Former(courses)
+    former = FormerNumbers(courses)
     for run in range(20, runs):
         (check,) = [
             check for check in checks_of("t", courses[run], (), former.before(run), {}, [courses[run]] * 3)

@@ -57,7 +57,7 @@ def test_runs_of_different_lengths_that_differ_by_chance_all_count(ops: tuple[in
 def test_what_one_cause_touches_together_is_counted_as_one() -> None:
     """Eleven operations beside one late one are not quiet: a run with three late ones is no incident."""
     runs = (*((0, 400),) * 19, (33, 400))
-    assert BaselineRates(runs, clump=11).left_out == frozenset()
+    assert BaselineRates(runs, cluster_ops=11).left_out == frozenset()
     assert BaselineRates(runs).left_out == {19}
 
 

@@ -1,9 +1,9 @@
-"""The regression gate: runs of before and a run of now into met, broken or inconclusive, with a known false-alarm rate.
+"""The regression gate: judges a run against former runs as met, broken or inconclusive, with a known false-alarm rate.
 
-What may live here: the rule, as pure functions of numbers (docs/method/gate.md states it). The unit is a run,
-never an operation: operations of one run share its disturbances. Two kinds of things are told apart. What has happened
-is a fact: a file that was lost silently is lost, whatever later runs do. What is only likely has to come again: a run
-that looks slower than its baseline is a suspect, which is measured again later, up to three times.
+docs/method/gate.md states the rule. The unit is a run, never an operation, because operations of one run share its
+disturbances. Facts and likelihoods are judged differently. A fact has happened: a file that was lost silently is lost,
+whatever later runs show. What is only likely must come again: a run that looks slower than its baseline is a suspect,
+and is measured again later, up to three times.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operation
 
 Answer = Literal["met", "broken", "inconclusive"]
 Kind = Literal["level", "rate", "exact", "fact", "yes"]
-"""How a metric is judged: a level on logarithms, a rate by counts, an exact number, something that must never happen, a
-capability."""
+"""How a metric is judged: a level by logarithms, a rate by counts, an exact number, a fact that must never happen, or a
+capability (yes)."""
 
 ALPHA = 0.01
-"""Probability of one or more false alarms in a session with nothing changed."""
+"""The probability of one or more false alarms in a session if nothing has changed."""
 MOST_RUNS, FEWEST_RUNS = 20, 10
 AGAIN = 3
-"""How often a suspect is measured again at most."""
+"""The most times that a suspect is measured again."""
 _YES_RUNS = 3
 _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
-_MOST_DISPERSED = 3.0
+_MAX_DISPERSION = 3.0
 _NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one run says of one metric.
+    """The values of one metric in one run.
 
     Attributes:
-        value: the metric, None if it is not known.
-        count, of: for a rate or a fact, how many operations of how many.
+        value: the metric. None if unknown.
+        count, of: for a rate or a fact, the operations that count and all operations.
         error: standard error of the value's logarithm by sampling alone, if known.
         ops: operations that the value was computed from.
-        run: its name, if that is known.
-        starved: the share of the operations' time that threads waited for a CPU; None if it is not known.
-        usual: of an exact number, what most operations had; None if that is not known.
-        is_barred: it is no baseline, but followed.
-        was_broken: the gate has called its run broken, in this metric or another.
+        run: the name of the run, if known.
+        starved: the share of the operations' time that threads waited for a CPU. None if unknown.
+        usual: for an exact number, that of the median operation. None if unknown.
+        is_barred: whether the run is no baseline, but followed for a slow rise.
+        was_broken: whether the gate has called its run broken, in this metric or another.
     """
 
     value: float | None
@@ -79,7 +79,7 @@ class Check:
         why: why it cannot be judged, or an empty text.
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
-        clump: for a rate, the most operations that one cause can affect at a time.
+        cluster_ops: for a rate, the most operations that one cause can affect at a time.
         since: the first run after the last lasting improvement, with which the baseline begins; empty if there is none.
         improved: how much better that was, a share (-0.3).
         is_before: the baseline is of before that improvement, because there are too few runs since.
@@ -97,7 +97,7 @@ class Check:
     why: str = ""
     decides: bool = True
     higher: bool = False
-    clump: int = 1
+    cluster_ops: int = 1
     since: str = ""
     improved: float | None = None
     is_before: bool = False
@@ -107,21 +107,21 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The answer on one check.
+    """The answer on one check, with its reasons.
 
     Attributes:
-        check: what was judged.
+        check: the check that was judged.
         answer: met, broken or inconclusive.
-        change: how much worse now is than the baseline (a share, for a rate an amount); None if unknown.
-        low, high: its 95 % interval.
-        detects: the smallest change that would have been seen in 9 of 10 cases, in the same measure.
-        why: why it is inconclusive, or what else should be said.
-        value: of an exact number or a capability, what was judged: this run's, or what measuring it again said.
-        first: how much worse this run was, where measuring it again said otherwise; None if it did not.
-        is_quarantined: this run was an outlier that did not come again, and is no baseline for later ones.
+        change: how much worse the run is than the baseline (a share, for a rate an amount). None if unknown.
+        low, high: the 95 % interval of the change.
+        detects: the smallest change that would have been seen in 9 of 10 cases, in the same unit.
+        why: why it is inconclusive, or another remark.
+        value: for an exact number or a capability, the judged value: of this run, or of its repetitions.
+        first: how much worse this run was, if its repetitions were not. Else None.
+        is_quarantined: whether this run was an outlier that did not come again, and is no baseline for later ones.
         left_out: runs of the baseline that lie too far from the others to count, each with its change.
-        course: how the runs since the last accepted state stand, if that is a regression.
-        is_significant: this run, with its repetitions, is alone enough to call it broken.
+        course: the state of the runs since the last accepted state, if that is a regression.
+        is_significant: whether this run, with its repetitions, is alone enough to call it broken.
     """
 
     check: Check
@@ -140,12 +140,12 @@ class Ruling:
 
 
 def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
-    """Holm's step-down procedure (1979): which hypotheses to reject, so that any is false with at most ``alpha``.
+    """Return which hypotheses to reject by Holm's step-down procedure (1979), with a family-wise error of ``alpha``.
 
     Args:
-        p_values: of some of the tests; the others are known to be above all of these.
+        p_values: those of some of the tests. The others are known to be above all of these.
         alpha: probability of one or more false rejections.
-        tests: how many there are in all, at least as many as ``p_values``.
+        tests: the number of all tests, at least as many as ``p_values``.
     """
     rejected = [False] * len(p_values)
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -158,7 +158,7 @@ def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
 def is_suspect(check: Check) -> bool:
     """Return whether this run looks worse than it should, so that it should be measured again."""
     if check.kind == "fact":  # whatever is doubted, it has happened
-        return _happened(check, check.now)
+        return _has_happened(check, check.now)
     if check.why or check.now.value is None or _too_few(check):
         return False
     if check.kind == "level":
@@ -173,7 +173,7 @@ def is_suspect(check: Check) -> bool:
 
 
 def needs_again(check: Check) -> bool:
-    """Return whether a suspect must be measured again, given how often it was.
+    """Return whether a suspect must be measured again, after the repetitions that it already has.
 
     A level is cleared by the first repetition that is not bad. Counts are judged together, and need all repetitions.
     """
@@ -186,21 +186,21 @@ def needs_again(check: Check) -> bool:
 
 
 def suspicion(check: Check) -> float:
-    """Return how unlikely a suspect is if nothing has changed: the smaller, the more urgent is measuring it again.
+    """Return the probability of a suspect if nothing has changed. The smaller it is, the sooner it is measured again.
 
-    It is 1 for what is broken already, where repetitions only say how often it comes again.
+    It is 1 for a metric that is broken already, where repetitions only show how often it comes again.
     """
     if check.kind == "level" and (level := _level_of(check)):
-        return level.noise.p_value(level.cleaned(check.now))
+        return level.noise.p_value(level.log_without_waits(check.now))
     if check.kind == "rate":
         return _rates_of(check).p_value([_count_of(check.now)])
     return 1.0 if check.kind in ("fact", "exact") else 0.0
 
 
 def is_test(check: Check) -> bool:
-    """Return whether it can be called significant, so that the session's probability of a false alarm is shared by it.
+    """Return whether a check can be significant, so that it has a part in the session's probability of a false alarm.
 
-    A rate whose events were never seen in any run cannot: whatever the truth, its probability is 1 (Tarone, 1990).
+    A rate without events in any run cannot: its probability is always 1 (Tarone, 1990).
     """
     if check.why or check.kind not in ("level", "rate"):
         return False
@@ -211,33 +211,33 @@ def judge(checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
     """Judge all checks of a session. A suspect that was not measured again often enough is inconclusive.
 
     Args:
-        checks: all of them: what is called broken depends on how many of them are tests (``is_test``).
-        tests: how many are, if that is known to be more.
+        checks: all checks, because what is called broken depends on how many of them are tests (``is_test``).
+        tests: the number of tests, if it is known to be larger.
     """
     return _rulings(checks, checks, tests)
 
 
 def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
-    """Return how many checks of a session are suspects, and what is broken if measuring them again had said the same.
+    """Return how many checks of a session are suspects, and what is broken if their repetitions were just like them.
 
-    It is what ``judge`` says, and takes much less time: nothing but a suspect can be broken.
+    The result is that of ``judge``, but takes much less time, because only a suspect can be broken.
     """
     suspects = [replace(check, again=(check.now,) * AGAIN) for check in checks if is_suspect(check)]
     rulings = _rulings(suspects, checks) if suspects else []
     return len(suspects), [ruling for ruling in rulings if ruling.answer == "broken"]
 
 
-def _rulings(wanted: Sequence[Check], checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
-    """Return the rulings on some checks of a session, of which ``checks`` are all."""
+def _rulings(selected: Sequence[Check], checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
+    """Return the rulings on some checks of a session. ``checks`` are all checks of the session."""
     tests = max(1, tests or 0, sum(map(is_test, checks)))
-    ranked = [(check, _p_value(check)) for check in wanted if check.kind in ("level", "rate") and is_suspect(check)]
+    ranked = [(check, _p_value(check)) for check in selected if check.kind in ("level", "rate") and is_suspect(check)]
     rejected = holm([p_value for _, p_value in ranked], ALPHA, tests)
     significant = {id(check) for (check, _), is_rejected in zip(ranked, rejected, strict=True) if is_rejected}
-    return [_ruling(check, tests, id(check) in significant) for check in wanted]
+    return [_ruling(check, tests, id(check) in significant) for check in selected]
 
 
 def answer_of(rulings: Sequence[Ruling]) -> Answer | None:
-    """The answer on an experiment: broken if one metric is, inconclusive if one that decides is; None without any."""
+    """Return the answer on an experiment. Any metric can break it, a deciding one can make it inconclusive."""
     if any(ruling.answer == "broken" for ruling in rulings):
         return "broken"
     deciding = [ruling for ruling in rulings if ruling.check.decides]
@@ -247,7 +247,7 @@ def answer_of(rulings: Sequence[Ruling]) -> Answer | None:
 
 
 def detectable(check: Check, tests: int) -> float | None:
-    """Return the smallest change that is seen in 9 of 10 cases; None if that cannot be said."""
+    """Return the smallest change that is seen in 9 of 10 cases. None if it is unknown."""
     if check.kind == "level" and (level := _level_of(check)):
         return level.detects(tests)
     if check.kind == "rate" and check.now.of and check.baseline:
@@ -255,31 +255,35 @@ def detectable(check: Check, tests: int) -> float | None:
     return None
 
 
-@lru_cache(maxsize=256)  # a session asks again when its last suspect is judged
+@lru_cache(maxsize=256)  # a session needs it again when its last suspect is judged
 def _detected_rise(rates: BaselineRates, ops: int, tests: int) -> float | None:
     return rates.detects((1 + AGAIN) * ops, ALPHA / tests)
 
 
-_needed = lru_cache(maxsize=256)(operations_needed)
+_cached_operations_needed = lru_cache(maxsize=256)(operations_needed)
 
 
 def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
-    """Return how many operations in each run would let a change of the margin be seen in 9 of 10 cases.
+    """Return how many operations in each run would show a change of the margin in 9 of 10 cases.
 
-    The variance between runs has a part that more operations make smaller, known from the sampling error of this run,
-    and a part that they do not. None if no number is enough, or the parts are not known.
+    The variance between runs has a part that more operations reduce, known from the sampling error of this run, and a
+    part that they do not reduce. None if no number is enough, or the parts are unknown.
     """
     runs = max(runs, len(check.baseline))
     if check.kind == "rate":
-        return _needed(_rates_of(check), check.now.of, runs, check.margin, ALPHA / tests, 1 + AGAIN)
+        return _cached_operations_needed(_rates_of(check), check.now.of, runs, check.margin, ALPHA / tests, 1 + AGAIN)
     level, now = _level_of(check), check.now
     if level is None or not now.error or not now.ops:
         return None
-    imagined = Noise(tuple(range(runs)))  # for its degrees of freedom
-    wanted = log1p(check.margin) / (t_quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
-    fixed = max(0.0, level.noise.spread**2 - now.error**2)
-    room = wanted**2 - fixed
-    return ceil(now.ops * now.error**2 / room) if room > 0 and wanted > LEAST_SPREAD else None
+    imagined = Noise(tuple(range(runs)))  # only for its degrees of freedom
+    max_spread = log1p(check.margin) / (t_quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
+    fixed_variance = max(0.0, level.noise.spread**2 - now.error**2)
+    sampling_variance = max_spread**2 - fixed_variance
+    return (
+        ceil(now.ops * now.error**2 / sampling_variance)
+        if sampling_variance > 0 and max_spread > LEAST_SPREAD
+        else None
+    )
 
 
 # --- rulings on one check ---
@@ -299,7 +303,7 @@ def _ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     again = _with_values(check.again)
     if needs_again(check):
         return Ruling(
-            replace(check, decides=True), "inconclusive", change=_change(check),
+            replace(check, decides=True), "inconclusive", change=_change_of(check),
             why=f"a suspect, measured again {len(again)} of {AGAIN} times",
         )  # fmt: skip
     if check.kind == "yes":
@@ -314,22 +318,22 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         return Ruling(check, "inconclusive", why="a run of the baseline had no number above zero")
     noise, again = level.noise, _with_values(check.again)
     # The best repetition counts: a disturbance may last for several of them, a regression is in each.
-    judged = min(again, key=level.cleaned) if again else check.now
-    value, raw = level.cleaned(judged), level.log(judged.value)
+    judged = min(again, key=level.log_without_waits) if again else check.now
+    value, raw = level.log_without_waits(judged), level.log(judged.value)
     half = noise.reach(_CONFIDENCE / 2)
     ruling = Ruling(
         check, "inconclusive", expm1(raw - noise.middle), expm1(raw - noise.middle - half),
         expm1(raw - noise.middle + half), level.detects(tests), left_out=level.left_out(),
     )  # fmt: skip
     if level.is_bad(check.now) and again and not level.is_bad(judged):
-        ruling = replace(ruling, first=_change(check), is_quarantined=True)
+        ruling = replace(ruling, first=_change_of(check), is_quarantined=True)
     course = _course_of(check, judged)
     if is_significant and value - noise.middle >= log1p(check.margin) / 2:
         return replace(ruling, answer="broken", course=course, is_significant=True)
     if course is not None:
         return _open_ruling(ruling, course)
     if raw - noise.middle + noise.reach(_CONFIDENCE) >= log1p(check.margin):
-        return replace(ruling, why=_not_seen(check, ruling.detects, tests))
+        return replace(ruling, why=_why_not_seen(check, ruling.detects, tests))
     if check.is_before:
         return replace(ruling, why=_too_few_since(check))
     return replace(ruling, answer="met")
@@ -341,7 +345,7 @@ def _open_ruling(ruling: Ruling, course: DriftState) -> Ruling:
 
 
 def _course_of(check: Check, reading: Reading) -> DriftState | None:
-    """Return how the runs since the last accepted state stand, if that is an open regression."""
+    """Return the state of the runs since the last accepted state, if it is an open regression."""
     value = followed_value(check.kind, reading.value, higher=check.higher)
     if check.drift is None or value is None:
         return None
@@ -365,7 +369,7 @@ def _is_adrift(check: Check) -> bool:
 
 
 def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
-    """What has failed counts together with what failed when it was measured again."""
+    """Judge a rate. Its events count together with those of the repetitions."""
     rates, now = _rates_of(check), _count_of(check.now)
     again = [_count_of(reading) for reading in _with_values(check.again)]
     counts = [now, *again]
@@ -378,14 +382,14 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         check, "inconclusive", change, low, high, _detected_rise(rates, check.now.of, tests), left_out=left_out
     )
     course = _course_of(check, check.now)
-    if rates.dispersion > _MOST_DISPERSED * check.clump:
+    if rates.dispersion > _MAX_DISPERSION * check.cluster_ops:
         why = f"runs differ {rates.dispersion:.0f} times as much as independent operations would"
         return replace(ruling, why=why) if course is None else _open_ruling(ruling, course)
     came_again = bool(again) and rates.p_value(again) < ALPHA
     if is_suspect(check) and again and not came_again:
         ruling = replace(ruling, first=rates.change([now]), is_quarantined=True)
-    least = min(check.margin / 2, LEAST_POINTS * check.clump) if came_again else check.margin
-    if is_significant and change >= least and (came_again or check.decides):
+    min_change = min(check.margin / 2, LEAST_POINTS * check.cluster_ops) if came_again else check.margin
+    if is_significant and change >= min_change and (came_again or check.decides):
         return replace(ruling, answer="broken", course=course, is_significant=True)
     if course is not None:
         return _open_ruling(ruling, course)
@@ -393,16 +397,16 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         why = f"a suspect, measured again {len(again)} of {AGAIN} times"
         return replace(ruling, check=replace(check, decides=True), why=why)
     if rates.upper(again if came_again else counts) >= check.margin:
-        return replace(ruling, why=_not_seen(check, ruling.detects, tests))
+        return replace(ruling, why=_why_not_seen(check, ruling.detects, tests))
     return replace(ruling, why=_too_few_since(check)) if check.is_before else replace(ruling, answer="met")
 
 
 def _fact_ruling(check: Check) -> Ruling:
-    """It must not happen, in the run or when that is measured again, and once is enough. No doubt undoes it."""
+    """Judge a fact, which must not happen even once."""
     again = _with_values(check.again)
-    count = sum(_happened(check, reading) for reading in again)
-    if _happened(check, check.now):
-        return Ruling(check, "broken", check.now.value, value=check.now.value, why=_repeated(count, len(again)))
+    count = sum(_has_happened(check, reading) for reading in again)
+    if _has_happened(check, check.now):
+        return Ruling(check, "broken", check.now.value, value=check.now.value, why=_describe_repeats(count, len(again)))
     if not count:
         why = check.why or (_NO_VALUE if check.now.value is None else "")
         return Ruling(check, "inconclusive" if why else "met", check.now.value, value=check.now.value, why=why)
@@ -412,7 +416,7 @@ def _fact_ruling(check: Check) -> Ruling:
 
 
 def _exact_ruling(check: Check) -> Ruling:
-    """A number that never varied and has risen. Together with its repetitions, if only few operations have more."""
+    """Judge a number that never varied and has risen: together with its repetitions, if few operations have more."""
     now, again = check.now, _with_values(check.again)
     values = [reading.value or 0.0 for reading in (now, *again)]
     former = check.baseline[-1].value or 0.0
@@ -428,7 +432,7 @@ def _exact_ruling(check: Check) -> Ruling:
         return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
     count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
     if _is_usual(check, now) or count or _exceeds(check, fmean(values)):
-        return replace(ruling, answer="broken", why=_repeated(count, len(again)))
+        return replace(ruling, answer="broken", why=_describe_repeats(count, len(again)))
     return replace(ruling, first=change, change=fmean(values) / former - 1 if former else None, is_quarantined=True)
 
 
@@ -444,8 +448,8 @@ def _capability_ruling(check: Check, value: float) -> Ruling:
     return Ruling(check, "met" if value == 1 or were == {False} else worse, value=value)
 
 
-def _repeated(count: int, repetitions: int) -> str:
-    """How often something came again, in words."""
+def _describe_repeats(count: int, repetitions: int) -> str:
+    """Return in words how often something came again."""
     if not repetitions:
         return "it was not measured again"
     noun = _repetitions(repetitions)
@@ -456,42 +460,42 @@ def _repetitions(count: int) -> str:
     return "repetition" if count == 1 else "repetitions"
 
 
-def _not_seen(check: Check, detects: float | None, tests: int) -> str:
+def _why_not_seen(check: Check, detects: float | None, tests: int) -> str:
     if detects is None:
         return "too little is known"
     text = f"only changes of {amount_text(check, detects)} or more would be found"
-    wanted, runs = amount_text(check, check.margin), max(15, len(check.baseline))
+    margin_text, runs = amount_text(check, check.margin), max(15, len(check.baseline))
     ops = operations_for(check, tests)
-    if ops is not None and ops <= _MOST_OPS:
-        return f"{text}; {_rounded(ops):,} operations and {runs} runs would find {wanted}"
+    if ops is not None and ops <= _MAX_OPS:
+        return f"{text}; {_round_up(ops):,} operations and {runs} runs would find {margin_text}"
     if check.now.error or check.kind == "rate":
-        return f"{text}; no number of operations would find {wanted}: the runs themselves differ too much"
+        return f"{text}; no number of operations would find {margin_text}: the runs themselves differ too much"
     return text
 
 
-_MOST_OPS = 10_000_000
-"""It is no use to advise more operations in a run than this."""
+_MAX_OPS = 10_000_000
+"""The most operations in a run that make useful advice."""
 
 
 def amount_text(check: Check, share: float) -> str:
-    """A change as people read it: ``43 %``, ``1 point``, ``1.5 points``."""
+    """Return a change as people read it: ``43 %``, ``1 point``, ``1.5 points``."""
     number = f"{share * 100:.2g}" if share < 1 else f"{share * 100:,.0f}"
     return f"{number} {'%' if check.kind != 'rate' else 'point' if number == '1' else 'points'}"
 
 
-def _rounded(count: int) -> int:
-    """Two leading digits, rounded up."""
+def _round_up(count: int) -> int:
+    """Round up to two leading digits."""
     unit: int = 10 ** max(0, len(str(count)) - 2)
     return ceil(count / unit) * unit
 
 
 def _too_few(check: Check) -> str:
-    least = _YES_RUNS if check.kind == "yes" else FEWEST_RUNS
-    return f"baseline {len(check.baseline)} of {least}" if len(check.baseline) < least else ""
+    min_runs = _YES_RUNS if check.kind == "yes" else FEWEST_RUNS
+    return f"baseline {len(check.baseline)} of {min_runs}" if len(check.baseline) < min_runs else ""
 
 
 def _too_few_since(check: Check) -> str:
-    """Why something that is not worse than before an improvement is not met."""
+    """Return why a metric that is not worse than before an improvement is not met."""
     improved = "" if check.improved is None else f" by {-check.improved * 100:.0f} %"
     return f"it improved{improved} at {check.since}: too few runs since then, and not worse than before"
 
@@ -505,12 +509,12 @@ def _exceeds(check: Check, value: float) -> bool:
     return value < former * (1 - LEAST_SPREAD) if check.higher else value > former * (1 + LEAST_SPREAD)
 
 
-def _happened(check: Check, reading: Reading) -> bool:
-    """Return whether a run had what must not happen: more of it than the user allows."""
+def _has_happened(check: Check, reading: Reading) -> bool:
+    """Return whether a run has more of a fact than the user, or the accepted state, allows."""
     return (reading.value or 0.0) > check.bound
 
 
-def _change(check: Check) -> float | None:
+def _change_of(check: Check) -> float | None:
     """Return how much worse this run is than its baseline."""
     if check.kind == "level" and (level := _level_of(check)) is not None:
         return expm1(level.log(check.now.value) - level.noise.middle)
@@ -518,18 +522,18 @@ def _change(check: Check) -> float | None:
 
 
 def _p_value(check: Check) -> float:
-    """Return the probability of what was measured, and measured again, if nothing has changed."""
+    """Return the probability of this run and its repetitions if nothing has changed."""
     again = _with_values(check.again)
     if check.kind == "rate":
         return _rates_of(check).p_value([_count_of(check.now), *map(_count_of, again)])
     level = _level_of(check)
     if level is None or len(again) < AGAIN:
         return 1.0
-    return level.noise.p_value(min(map(level.cleaned, again)))
+    return level.noise.p_value(min(map(level.log_without_waits, again)))
 
 
 def _rates_of(check: Check) -> BaselineRates:
-    return BaselineRates(tuple(_count_of(reading) for reading in check.baseline if reading.of), check.clump)
+    return BaselineRates(tuple(_count_of(reading) for reading in check.baseline if reading.of), check.cluster_ops)
 
 
 def _count_of(reading: Reading) -> tuple[int, int]:
@@ -541,7 +545,7 @@ def _count_of(reading: Reading) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Level:
-    """A metric on a logarithmic scale; larger is worse."""
+    """A metric on a logarithmic scale, on which larger is worse."""
 
     check: Check
     noise: Noise
@@ -551,7 +555,7 @@ class _Level:
     def log(self, value: float | None) -> float:
         return self.sign * log(value) if value and value > 0 else inf
 
-    def cleaned(self, reading: Reading) -> float:
+    def log_without_waits(self, reading: Reading) -> float:
         """Return the logarithm of a value, less what waiting for a CPU explains if there was more than before."""
         value = self.log(reading.value)
         if self.starved is None or reading.starved is None:
@@ -559,7 +563,7 @@ class _Level:
         return value - allowance(reading.starved, self.starved)
 
     def is_bad(self, reading: Reading) -> bool:
-        value = self.cleaned(reading)
+        value = self.log_without_waits(reading)
         return value > self.noise.middle and self.noise.p_value(value) < _SUSPECT
 
     def detects(self, tests: int) -> float:
@@ -567,16 +571,16 @@ class _Level:
         return expm1(max(reach, log1p(self.check.margin) / 2))
 
     def left_out(self) -> tuple[tuple[str, float], ...]:
-        """Return the runs that do not count, and how much worse each was."""
+        """Return the runs that are left out, and how much worse each was."""
         noise, baseline = self.noise, self.check.baseline
         return tuple(
             (baseline[index].run, expm1(noise.values[index] - noise.middle)) for index in sorted(noise.left_out)
         )
 
 
-@lru_cache(maxsize=4096)  # asked for several times by each ruling
+@lru_cache(maxsize=4096)  # each ruling needs it several times
 def _level_of(check: Check) -> _Level | None:
-    """Return None if logarithms cannot be taken."""
+    """Return the level of a check. None if logarithms cannot be taken."""
     sign = -1.0 if check.higher else 1.0
     values = [reading.value for reading in check.baseline if reading.value is not None]
     if len(values) < 3 or any(value <= 0 for value in values):

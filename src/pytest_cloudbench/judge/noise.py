@@ -1,9 +1,9 @@
-"""How runs differ with nothing changed: where they lie, how far apart, and how unlikely a further one is.
+"""The noise between the runs of a baseline: their mean, their spread, and how unlikely a further run is.
 
-What may live here: the estimate from a baseline, as pure functions of numbers. Two bad runs of twenty must not move it,
-and it must lose nothing where there is none. So runs that lie far from the others are left out, and the rest give mean
-and standard deviation. For normal runs this has 98 % of the efficiency of mean and standard deviation alone. Median and
-Qn, Huber's estimator and others that were compared by simulation find fewer changes at the same rate of false alarms.
+The estimate must not move with two bad runs of twenty, and must lose no precision without bad runs. So runs that lie
+far from the others are left out, and the others give mean and standard deviation. For normal runs this has 98 % of the
+efficiency of mean and standard deviation alone. Median and Qn, Huber's estimator and others that were compared by
+simulation find fewer changes at the same rate of false alarms.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from statistics import fmean, median
 from pytest_cloudbench.judge.significance import t_isf, t_sf
 
 LEAST_SPREAD = 0.005
-"""Runs whose logarithms seem to differ by less are taken to differ by half a percent."""
+"""The smallest assumed standard deviation of the logarithms of runs: half a percent."""
 
-_LEFT_OUT_SHARE = 5
+_RUNS_PER_OUTLIER = 5
 """At most one run of five is left out."""
-_FAR = 4.0
+_OUTLIER_QN = 4.0
 """A run is left out if it is further from the median than this many Qn. Of 20 normal runs, one is in 0.3 % of cases."""
 
-_LOST_FREEDOM = 1.5
-"""Degrees of freedom that choosing what to leave out costs, beside those of mean and standard deviation.
+_SELECTION_FREEDOM = 1.5
+"""Degrees of freedom that the selection of outliers costs, in addition to that of the mean.
 
 By simulation: with it, no tail from 5 % to 0.025 % of 10 to 100 normal runs is more than 2 % too large."""
 
-_MOST_EXPLAINED = 0.999
+_MAX_EXPLAINED = 0.999
 _QN = 2.21914
 """Makes Qn the standard deviation of normal values: 1 / (sqrt(2) * z), below which 5/8 of the normal distribution lies.
 Rousseeuw and Croux (1993) print 2.2219, which is a misprint."""
@@ -37,11 +37,11 @@ Rousseeuw and Croux (1993) print 2.2219, which is a misprint."""
 
 @dataclass(frozen=True)
 class Noise:
-    """Where the runs of a baseline lie, and how they differ.
+    """The noise between the runs of a baseline.
 
     Attributes:
-        values: of each run, in their order; larger is worse.
-        least_spread: the least standard deviation to assume.
+        values: the value of each run, in their order. Larger is worse.
+        least_spread: the smallest standard deviation to assume.
     """
 
     values: tuple[float, ...]
@@ -49,41 +49,41 @@ class Noise:
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Return the places of runs that do not count."""
+        """The indices of the runs that are left out."""
         return outliers_of(self.values)
 
     @cached_property
     def kept(self) -> tuple[float, ...]:
-        """Return the values of the runs that count."""
+        """The values of the runs that count."""
         return tuple(value for index, value in enumerate(self.values) if index not in self.left_out)
 
     @cached_property
     def middle(self) -> float:
-        """Return the mean of the runs that count."""
+        """The mean of the runs that count."""
         return fmean(self.kept)
 
     @cached_property
     def spread(self) -> float:
-        """Return the standard deviation between runs."""
+        """The standard deviation between runs."""
         squares = sum((value - self.middle) ** 2 for value in self.kept)
         return max(sqrt(squares / (len(self.kept) - 1)), self.least_spread)
 
     @cached_property
     def scale(self) -> float:
-        """Return the standard deviation of one further run around the mean."""
+        """The standard deviation of one further run around the mean."""
         return self.spread * sqrt(1 + 1 / len(self.kept))
 
     @property
     def freedom(self) -> float:
-        """Return the degrees of freedom of Student's t for one further run."""
-        return len(self.kept) - 1 - _LOST_FREEDOM
+        """The degrees of freedom of Student's t for one further run."""
+        return len(self.kept) - 1 - _SELECTION_FREEDOM
 
     def p_value(self, value: float) -> float:
         """Return the probability of a further run that is as bad or worse, if nothing has changed."""
         return t_sf((value - self.middle) / self.scale, self.freedom) if isfinite(value) else 0.0
 
     def reach(self, alpha: float) -> float:
-        """Return how far above the mean a further run lies with this probability, if nothing has changed."""
+        """Return the distance above the mean that an unchanged further run exceeds with this probability."""
         return t_quantile(alpha, self.freedom) * self.scale
 
 
@@ -91,13 +91,13 @@ t_quantile = lru_cache(maxsize=256)(t_isf)
 
 
 def outliers_of(values: Sequence[float]) -> frozenset[int]:
-    """Return the places of values that lie far from the others, at most a fifth of them."""
-    most = len(values) // _LEFT_OUT_SHARE
-    if not most:
+    """Return the indices of values that lie far from the others, at most a fifth of all."""
+    max_count = len(values) // _RUNS_PER_OUTLIER
+    if not max_count:
         return frozenset()
     middle, spread = median(values), qn(values)
-    far = [index for index, value in enumerate(values) if abs(value - middle) > _FAR * spread]
-    return frozenset(sorted(far, key=lambda index: -abs(values[index] - middle))[:most])
+    far = [index for index, value in enumerate(values) if abs(value - middle) > _OUTLIER_QN * spread]
+    return frozenset(sorted(far, key=lambda index: -abs(values[index] - middle))[:max_count])
 
 
 def qn(values: Sequence[float]) -> float:
@@ -116,12 +116,12 @@ def qn(values: Sequence[float]) -> float:
 def allowance(starved: float, usual: float) -> float:
     """Return how much larger a time's logarithm may be because threads waited more for a CPU than usual.
 
-    Of a small share of the operations' time, half: quiet operations have waited less than the others. Of a large share,
-    nearly all of it.
+    Half of a small share of the operations' time, because quiet operations have waited less than the others. Nearly
+    all of a large share.
 
     Args:
         starved: the share of the operations' time that threads waited for a CPU.
-        usual: what it was in former runs.
+        usual: the same share in former runs.
     """
-    more = min(max(0.0, starved - usual), _MOST_EXPLAINED)
-    return -log1p(-more) - more / 2
+    excess = min(max(0.0, starved - usual), _MAX_EXPLAINED)
+    return -log1p(-excess) - excess / 2

@@ -1,6 +1,6 @@
-"""Shares of operations in a baseline and in a run: how unlikely a rise is, and how large a rise would be noticed.
+"""Shares of operations in a baseline and in a run: how unlikely a rise is, and the smallest rise that would be noticed.
 
-What may live here: counts into probabilities and intervals, as pure functions.
+Counts become probabilities and intervals, as pure functions.
 """
 
 from __future__ import annotations
@@ -14,43 +14,48 @@ from pytest_cloudbench.judge.noise import outliers_of
 from pytest_cloudbench.judge.significance import Z90, Z95, binomial_sf, hypergeometric_sf, wilson
 
 LEAST_POINTS = 0.005
-"""A rise by less than half a point is never called broken."""
-_SURELY_FAR = 1e-6
-"""A run is left out of a baseline if chance alone hardly ever makes so many or so few of its operations count."""
-_MOST_OPS = 10_000_000
-"""It is no use to advise more operations in a run than this."""
+"""The smallest rise that can be called broken: half a point."""
+_OUTLIER_P_VALUE = 1e-6
+"""A run is left out of a baseline if the probability by chance of such a count in it is smaller."""
+_MAX_OPS = 10_000_000
+"""The most operations in a run that make useful advice."""
 
 Count = tuple[int, int]
-"""How many operations of how many."""
+"""The operations that count, and all operations."""
 
 
 @dataclass(frozen=True)
 class BaselineRates:
-    """Counts of the runs of a baseline.
+    """The counts of the runs of a baseline.
 
     Attributes:
-        counts: of each run.
-        clump: the most operations that one cause can affect at a time.
-        assumed_dispersion: see ``dispersion``; None to find it in the counts.
+        counts: the count of each run.
+        cluster_ops: the most operations that one cause can affect at a time.
+        assumed_dispersion: see ``dispersion``. None to estimate it from the counts.
     """
 
     counts: tuple[Count, ...]
-    clump: int = 1
+    cluster_ops: int = 1
     assumed_dispersion: float | None = None
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Return the places of runs that do not count: far from the others, by more than chance explains."""
+        """The indices of runs that are left out: far from the others, by more than chance explains."""
         far = outliers_of([count / of for count, of in self.counts])
-        kept = [pair for index, pair in enumerate(self.counts) if index not in far]
-        count, of = _pooled(kept)
-        return frozenset(index for index in far if self._tail(*self.counts[index], count, of) < _SURELY_FAR)
+        others = [pair for index, pair in enumerate(self.counts) if index not in far]
+        count, of = _add_counts(others)
+        return frozenset(
+            index for index in far if self._tail_p_value(*self.counts[index], count, of) < _OUTLIER_P_VALUE
+        )
 
-    def _tail(self, count: int, of: int, others: int, of_others: int) -> float:
-        if count * of_others < others * of:  # fewer than usual: look at those that do not count
+    def _tail_p_value(self, count: int, of: int, others: int, of_others: int) -> float:
+        # Fewer than usual: test the operations that do not count instead.
+        if count * of_others < others * of:
             count, others = of - count, of_others - others
-        return hypergeometric_sf(count // self.clump, max(1, of // self.clump), (count + others) // self.clump,
-                                 max(1, (of + of_others) // self.clump))  # fmt: skip
+        clusters, all_clusters = max(1, of // self.cluster_ops), max(1, (of + of_others) // self.cluster_ops)
+        return hypergeometric_sf(
+            count // self.cluster_ops, clusters, (count + others) // self.cluster_ops, all_clusters
+        )
 
     @cached_property
     def _kept(self) -> list[Count]:
@@ -58,39 +63,39 @@ class BaselineRates:
 
     @cached_property
     def pooled(self) -> Count:
-        """Return the counts of all runs that count, together."""
-        return _pooled(self._kept)
+        """The sum of the counts of all runs that are not left out."""
+        return _add_counts(self._kept)
 
     @cached_property
     def share(self) -> float:
-        """Return the share of operations in the baseline."""
+        """The share of operations in the baseline."""
         count, of = self.pooled
         return count / of if of else 0.0
 
     @cached_property
     def dispersion(self) -> float:
-        """Return how many times as much the runs differ as independent operations would, at least ``clump``."""
+        """The ratio of the variance between runs to that of independent operations, at least ``cluster_ops``."""
         share = self.share
         if self.assumed_dispersion is not None:
             return self.assumed_dispersion
         if not 0 < share < 1 or len(self._kept) < 2:
-            return float(self.clump)
+            return float(self.cluster_ops)
         chi2 = sum((count - of * share) ** 2 / (of * share * (1 - share)) for count, of in self._kept)
-        return max(float(self.clump), chi2 / (len(self._kept) - 1))
+        return max(float(self.cluster_ops), chi2 / (len(self._kept) - 1))
 
     def change(self, readings: Sequence[Count]) -> float:
-        """Return how far the share of some runs, together, is above the baseline's."""
-        count, of = _pooled(readings)
+        """Return how far the joint share of some runs is above the baseline's."""
+        count, of = _add_counts(readings)
         return (count / of if of else 0.0) - self.share
 
     def p_value(self, readings: Sequence[Count]) -> float:
-        """Return the probability of so large a share in some runs, together, by Fisher's exact test."""
-        count, of = _pooled(readings)
+        """Return the probability of so large a joint share in some runs, by Fisher's exact test."""
+        count, of = _add_counts(readings)
         return self._p_value(floor(count / self.dispersion), ceil(of / self.dispersion))
 
     def _p_value(self, count: int, of: int) -> float:
-        marked, whole = (ceil(number / self.dispersion) for number in self.pooled)
-        return hypergeometric_sf(count, of, count + marked, of + whole)
+        marked, total = (ceil(number / self.dispersion) for number in self.pooled)
+        return hypergeometric_sf(count, of, count + marked, of + total)
 
     def upper(self, readings: Sequence[Count]) -> float:
         """Return the one-sided 95 % bound of the change."""
@@ -101,8 +106,8 @@ class BaselineRates:
         return self._newcombe(readings, Z95)
 
     def _newcombe(self, readings: Sequence[Count], z: float) -> tuple[float, float]:
-        """Newcombe's interval of a difference of shares (1998, method 10), from Wilson's of both."""
-        count, of = _pooled(readings)
+        """Return Newcombe's interval of a difference of shares (1998, method 10), from Wilson's of both."""
+        count, of = _add_counts(readings)
         share = count / of if of else 0.0
         low, high = wilson(share, of / self.dispersion, z)
         their_low, their_high = wilson(self.share, self.pooled[1] / self.dispersion, z)
@@ -113,60 +118,63 @@ class BaselineRates:
         )
 
     def detects(self, ops: int, alpha: float) -> float | None:
-        """Return the smallest rise that so many operations would show in 9 of 10 cases; None if none would."""
+        """Return the smallest rise that so many operations would show in 9 of 10 cases. None if none would."""
         of = ceil(ops / self.dispersion)
         if not of:
             return None
         low, high = ceil(of * self.share), of + 1
-        while low < high:  # the first count that is significant
+        while low < high:  # bisection for the smallest significant count
             middle = (low + high) // 2
             low, high = (low, middle) if self._p_value(middle, of) < alpha else (middle + 1, high)
         if low > of:
             return None
-        below, above = self.share, 1.0
+        low_share, high_share = self.share, 1.0
         for _ in range(30):
-            share = (below + above) / 2
-            below, above = (below, share) if binomial_sf(low, of, share) >= 0.9 else (share, above)
-        return max(above - self.share, LEAST_POINTS)
+            share = (low_share + high_share) / 2
+            low_share, high_share = (low_share, share) if binomial_sf(low, of, share) >= 0.9 else (share, high_share)
+        return max(high_share - self.share, LEAST_POINTS)
 
 
 def operations_needed(
     rates: BaselineRates, ops: int, runs: int, margin: float, alpha: float, repeats: int
 ) -> int | None:
-    """Return how many operations in each run would tell a rise by the margin, to within a twentieth; None if none.
+    """Return how many operations in each run would show a rise by the margin, to within a twentieth.
 
     Args:
-        rates: of the baseline as it is.
-        ops: operations in a run as it is.
-        runs: how many a baseline will have.
+        rates: the current baseline.
+        ops: the operations in a current run.
+        runs: the number of runs in the future baseline.
         margin: the rise.
         alpha: the probability of a false alarm.
-        repeats: runs that are judged together.
+        repeats: the number of runs that are judged together.
+
+    Returns None if no useful number is enough.
     """
     if not ops:
         return None
-    differs = max(0.0, rates.dispersion / rates.clump - 1)  # operations of a run that are alike do not make up for it
+    # The part of the dispersion between runs, which more operations in a run do not reduce.
+    between_runs = max(0.0, rates.dispersion / rates.cluster_ops - 1)
 
-    def would_do(more: int) -> bool:
+    def is_enough(more: int) -> bool:
         run = round(rates.share * more), more
-        imagined = BaselineRates((run,) * runs, rates.clump, rates.clump * (1 + differs * more / ops))
+        imagined = BaselineRates((run,) * runs, rates.cluster_ops, rates.cluster_ops * (1 + between_runs * more / ops))
         change = imagined.detects(repeats * more, alpha)
         return change is not None and change <= margin and imagined.upper([run]) < margin
 
-    return _smallest(would_do, ops)
+    return _smallest_enough(is_enough, ops)
 
 
-def _smallest(would_do: Callable[[int], bool], start: int) -> int | None:
-    few, enough = 0, start
-    while not would_do(enough):
-        few, enough = enough, enough * 2
-        if enough > _MOST_OPS:
+def _smallest_enough(is_enough: Callable[[int], bool], start: int) -> int | None:
+    low, high = 0, start
+    while not is_enough(high):
+        low, high = high, high * 2
+        if high > _MAX_OPS:
             return None
-    while enough - few > enough // 20:
-        middle = (few + enough + 1) // 2
-        few, enough = (few, middle) if would_do(middle) else (middle, enough)
-    return enough
+    while high - low > high // 20:
+        middle = (low + high + 1) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
-def _pooled(counts: Sequence[Count]) -> Count:
+def _add_counts(counts: Sequence[Count]) -> Count:
     return sum(count for count, _ in counts), sum(of for _, of in counts)

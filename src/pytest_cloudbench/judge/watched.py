@@ -40,7 +40,7 @@ class _Watched:
         divisor_key: the key of the number by which it is divided before it is compared.
         speed_key: the key of a number that shows the machine's speed. If it is much larger than before, the machine is
             slower, and the metric cannot be judged.
-        cluster_ops: see ``clump`` of ``gate.Check``.
+        cluster_ops: see ``gate.Check``.
         has_handshakes: whether it includes handshakes of connections that operations open. A busy machine has more
             connections at a time.
         median_key: the key of the number that the median operation had.
@@ -269,7 +269,7 @@ def checks_of(
         check = Check(
             experiment, metric, watched.kind, margin, tuple(usable[-runs:]), _read_metric(metric, watched, info),
             tuple(_read_metric(metric, watched, numbers) for numbers in again), reason,
-            decides=watched.decides, clump=watched.cluster_ops, higher=higher,
+            decides=watched.decides, cluster_ops=watched.cluster_ops, higher=higher,
             since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
             bound=_allowed_share(metric, watched, margins, former),
             drift=former.drift(metric, watched, margin, higher=higher),

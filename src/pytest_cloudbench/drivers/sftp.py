@@ -186,6 +186,11 @@ class SftpDriver(SdkDriver):
         self._refused = (paramiko.AuthenticationException, Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
 
+    @staticmethod
+    def address_of(spec: ProviderSpec) -> str:
+        """Return the address of the server that a spec names."""
+        return f"sftp://{spec.target}"
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> SftpDriver:
         """Return the driver for ``sftp://HOST[:PORT]/PATH``. ``/~/PATH`` is below the home folder. Nothing is sent.

@@ -105,6 +105,11 @@ class TahoeDriver(WebDriver):
         self._cap, self.clock_url = cap, f"{url.rstrip('/')}/"
         self._top = f"{self.clock_url}uri/{quote(cap, safe='')}"
 
+    @staticmethod
+    def address_of(spec: ProviderSpec) -> str:
+        """Return the address of the server that a spec names."""
+        return spec.target
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> TahoeDriver:
         """Return the driver for ``tahoe:URL``, the address of a gateway. Nothing is sent before the first operation.

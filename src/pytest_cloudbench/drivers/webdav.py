@@ -34,6 +34,7 @@ from pytest_cloudbench.drivers.base import (
     LastResponse,
     check_params,
     choice_of,
+    is_loopback,
     kind_of_status,
     names_in,
     timeout_of,
@@ -184,6 +185,13 @@ class WebdavDriver(SdkDriver):
         self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
         self._refused = ClientError
 
+    @staticmethod
+    def address_of(spec: ProviderSpec) -> str:
+        """Return the address of the server that a spec names."""
+        return _server_url(spec)
+
+    may_be_anonymous: ClassVar[bool] = True
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WebdavDriver:
         """Return the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
@@ -195,7 +203,8 @@ class WebdavDriver(SdkDriver):
         capabilities = _capabilities_of(spec)
         url = endpoint.url if endpoint else _server_url(spec)
         fields = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        is_anonymous = not fields and is_loopback(url)  # the user's own server, which may want none
+        secrets = {} if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
         driver = cls(url, endpoint, secrets, timeout_of(spec))
         driver.capabilities = capabilities
         return driver

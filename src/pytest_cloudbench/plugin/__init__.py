@@ -158,6 +158,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             specs = option.cloudbench_client or DEFAULT_CLIENTS
         if option.cloudbench_versus and name == "provider" and "experiment" in used:
             ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in dict.fromkeys(specs)]
+        elif any("?" in spec for spec in specs):
+            ids = list(dict.fromkeys(specs))
+        if ids is not None and any("?" in spec for spec in ids):  # it may hold a secret, and everybody sees ids
+            from pytest_cloudbench.support import redact
+
+            ids = list(map(redact.mask_named, ids))
         metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 

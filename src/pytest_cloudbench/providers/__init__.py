@@ -25,9 +25,18 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
-from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
+from pytest_cloudbench.model import (
+    ConfigError,
+    CredentialsError,
+    Endpoint,
+    ProviderSpec,
+    ServiceError,
+    SpecError,
+    UsageError,
+    Verb,
+)
 from pytest_cloudbench.providers.for_agents import Provided
-from pytest_cloudbench.providers.leaves import is_on_this_machine
+from pytest_cloudbench.providers.leaves import is_on_this_machine, may_be_anonymous
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
@@ -71,7 +80,12 @@ def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
     from pytest_cloudbench.providers import renewal
     from pytest_cloudbench.providers.credentials import ProviderAccount
 
-    return renewal.load_usable(ProviderAccount.of(bound, account))
+    try:
+        return renewal.load_usable(ProviderAccount.of(bound, account))
+    except CredentialsError:
+        if "token_env" in bound.spec.params or not may_be_anonymous(bound):
+            raise
+        return {}
 
 
 class Provider:

@@ -5,13 +5,12 @@ What may live here: the value, and which addresses are this machine's.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers import BoundSpec
+from pytest_cloudbench.drivers.base import is_loopback
 from pytest_cloudbench.model import Capabilities, Verb
 
 _ADDRESSES = ("endpoint", "auth_url")
@@ -61,8 +60,9 @@ def is_on_this_machine(bound: BoundSpec) -> bool:
     address = next((spec.params[name] for name in _ADDRESSES if name in spec.params), "")
     if not address and hasattr(driver, "address_of"):
         address = driver.address_of(spec)
-    try:
-        host = urlsplit(address).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(address)
+
+
+def may_be_anonymous(bound: BoundSpec) -> bool:
+    """Return whether a driver may try a server on this machine without credentials, which may want none."""
+    return bool(getattr(bound.driver, "may_be_anonymous", False)) and is_on_this_machine(bound)

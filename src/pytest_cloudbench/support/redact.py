@@ -59,6 +59,10 @@ _DESCRIBING_WORDS = frozenset(
 """Last words of a name whose value is public: where a secret is, which one it is, or of which kind."""
 
 
+_PARAMETER = re.compile(r"([?&]([^?&=,()]+)=)[^?&,()]*")
+"""A parameter of a provider's spec, also of one that is a part of another."""
+
+
 def names_secret(name: str) -> bool:
     """Return whether the value of a setting or an environment variable is secret, judging by its name.
 
@@ -75,6 +79,11 @@ def names_secret(name: str) -> bool:
     if words[-1] in _DESCRIBING_WORDS:
         return False
     return bool(_SECRET_LAST_WORD.fullmatch(words[-1]) or any(map(_SECRET_WORD.fullmatch, words)))
+
+
+def mask_named(spec: str) -> str:
+    """Return a provider's spec with the values of parameters whose names say that they are secret taken out."""
+    return _PARAMETER.sub(lambda match: f"{match[1]}{MASK}" if names_secret(match[2]) else match[0], spec)
 
 
 @cache

@@ -30,7 +30,7 @@ from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, 
 from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
-from pytest_cloudbench.support import opening
+from pytest_cloudbench.support import opening, redact
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.cassette.cassette import Cassette
@@ -203,7 +203,8 @@ class Serving:
 
     def header(self) -> list[str]:
         """Return lines for pytest's header, if it is already known that the plugin is used."""
-        providers = ", ".join(self.config.option.cloudbench_provider or ["the default provider"])
+        specs = map(redact.mask_named, self.config.option.cloudbench_provider)
+        providers = ", ".join(specs) or "the default provider"
         return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
 
     def summarize(self, reporter: Any) -> None:

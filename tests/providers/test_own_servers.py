@@ -1,0 +1,100 @@
+"""The user's own servers on this machine are nobody's account, and specs show no secret in the ids of tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.drivers import bind
+from pytest_cloudbench.model import CredentialsError, ProviderSpec
+from pytest_cloudbench.providers import Providers, load_credentials
+from pytest_cloudbench.support.redact import mask_named
+from tests.fleet.harness import Lab
+from tests.limits import HANG_S
+
+from .test_sessions import SMALL
+
+
+@pytest.mark.parametrize(
+    ("spec", "accounts"),
+    [
+        ("s3://b?endpoint=http://127.0.0.1:9000", 0),
+        ("s3://b?endpoint=http://localhost:9000", 0),
+        ("s3://b?endpoint=http://[::1]:9000", 0),
+        ("s3://b?endpoint=https://s3.example.org", 1),
+        ("s3://b?endpoint=http://localhost.example.org", 1),
+        ("s3://b?endpoint=http://127.0.0.1@example.org", 1),
+        ("s3://localhost", 1),
+        ("webdav://localhost:8080/files", 0),
+        ("webdav:http://127.0.0.1/files", 0),
+        ("webdav://example.org/localhost", 1),
+        ("sftp://127.0.0.1:2222/home", 0),
+        ("sftp://example.org/home", 1),
+        ("tahoe:http://127.0.0.1:3456", 0),
+        ("tahoe:http://example.org:3456", 1),
+        ("mirror:webdav://localhost/a,webdav://example.org/b", 1),
+    ],
+)
+def test_a_server_on_this_machine_is_no_account(spec: str, accounts: int) -> None:
+    assert len(Providers("x").accounts(spec)) == accounts
+
+
+def test_only_a_server_on_this_machine_may_want_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("USER", "PASSWORD", "TOKEN"):
+        monkeypatch.delenv(f"CLOUDBENCH_WEBDAV_{name}", raising=False)
+    assert load_credentials(bind(ProviderSpec.parse("webdav://localhost/x?tls=0"))) == {}
+    for spec in ("webdav://example.org/x", "webdav://localhost/x?token_env=NOT_SET", "sftp://localhost/x"):
+        with pytest.raises(CredentialsError):
+            load_credentials(bind(ProviderSpec.parse(spec)))
+
+
+@pytest.fixture
+def open_server(tmp_path: Path) -> Iterator[str]:
+    """A WebDAV server that wants no login: its address."""
+    from cheroot.wsgi import Server
+    from wsgidav.wsgidav_app import WsgiDAVApp
+
+    folder = tmp_path / "files"
+    folder.mkdir()
+    app = WsgiDAVApp({
+        "provider_mapping": {"/": str(folder)}, "simple_dc": {"user_mapping": {"*": True}}, "verbose": 0,
+        "logging": {"enable": False}, "lock_storage": False, "property_manager": False,
+    })  # fmt: skip
+    server = Server(("127.0.0.1", 0), app)
+    server.prepare()
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    yield f"webdav://127.0.0.1:{server.bind_addr[1]}/?tls=0"
+    server.stop()
+    thread.join(HANG_S)
+
+
+def test_a_run_on_an_own_server_asks_nobody(lab: Lab, open_server: str) -> None:
+    """No --cloudbench-yes and no credentials, and the folder is removed as on an account."""
+    run = lab.write(SMALL).run("--provider", open_server)
+    assert run.status == 0, run.text
+    assert f"{open_server}: about 12 operations, 600 bytes up" in run.text
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("s3://b?region=x", "s3://b?region=x"),
+        ("opendal:s3?bucket=b&secret_access_key=hush&region=x", "opendal:s3?bucket=b&secret_access_key=***&region=x"),
+        ("raid:(opendal:s3?token=hush),(folder:x?fsync=1)", "raid:(opendal:s3?token=***),(folder:x?fsync=1)"),
+        ("s3://b?token_env=NAME", "s3://b?token_env=NAME"),
+    ],
+)
+def test_a_spec_is_shown_without_its_secrets(spec: str, shown: str) -> None:
+    assert mask_named(spec) == shown
+
+
+def test_a_secret_in_a_spec_is_in_no_id(lab: Lab) -> None:
+    spec = "opendal:s3?bucket=b&region=us-east-1&access_key_id=somebody&secret_access_key=hush-hush"
+    for words in (("--provider", spec), ("--provider", "emulated:ideal", "--cloudbench-versus", spec)):
+        run = lab.write(SMALL).run(*words, "--collect-only", "-q", store=False)
+        assert "hush-hush" not in run.text
+        assert "secret_access_key=***" in run.text

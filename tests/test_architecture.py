@@ -137,6 +137,9 @@ SLEEPERS = {
 PRIVATES = {
     ("commands.cli", "_SubParsersAction"): "argparse has no public name for it",
     ("commands.history", "_SubParsersAction"): "the same",
+    ("commands.catalogue", "_SubParsersAction"): "the same",
+    ("commands.catalogue", "_choices_actions"): "where argparse keeps what add_parser was given as help",
+    ("commands.catalogue", "_actions"): "argparse has no public list of a parser's subcommands",
     ("commands.load", "_SubParsersAction"): "the same",
     ("commands.estimate", "_SubParsersAction"): "the same",
     ("commands.export", "_SubParsersAction"): "the same",

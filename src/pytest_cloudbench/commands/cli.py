@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.commands import estimate, export, gate, history, load, raid, report, savingbox
+from pytest_cloudbench.commands import catalogue, estimate, export, gate, history, load, raid, report, savingbox
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
@@ -61,7 +61,7 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return 0
     try:
-        parser = _parser()
+        parser = make_parser()
         options, rest = parser.parse_known_args(argv)
         if rest and "passes_on" not in options:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -88,10 +88,14 @@ def _shown(text: str) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cloudbench", description="Measure and gate cloud storage.")
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="cloudbench", usage="cloudbench [-h] [--version] COMMAND ...",
+        description="Measure and gate cloud storage.", formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"pytest-cloudbench {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     load.add_commands(commands)
     estimate.add_command(commands)
     emulate = commands.add_parser(
@@ -176,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     gate.add_commands(commands)
     savingbox.add_command(commands)
     raid.add_commands(commands)
+    catalogue.add_examples(parser, next(iter(SKINS)))
     return parser
 
 

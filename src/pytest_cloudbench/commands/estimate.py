@@ -17,7 +17,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Say what each test would do to a provider: operations, bytes, requests, duration, cost where the "
         "provider's prices are known, and space. Nothing is connected, started or written, and no credentials are "
         "needed. A test whose next step depends on what is measured does at least what is shown.",
-        epilog="example: cloudbench estimate test_sensors.py --provider folder:/mnt/nas",
         usage="cloudbench estimate TEST [TEST ...] [--provider SPEC] [options of pytest, such as -k TEXT]",
         allow_abbrev=False,
     )

@@ -8,15 +8,9 @@ from pytest_cloudbench.commands.become import become_pytest
 
 _SUITE = "suites.load.test_load"
 _LOADS = {
-    "put": (
-        "upload files at a rate, or as fast as threads can",
-        "put emulated:ideal --size 1MiB --rate 50/s --for 30s",
-    ),
-    "get": ("upload some files, then download them in turn", "get folder:/mnt/nas --size 1MiB --threads 8 --for 30s"),
-    "mixed": (
-        "upload, download, stat and list files in given shares",
-        "mixed emulated:ideal --rate 40/s --mix put=20,get=70,list=10 --for 1min",
-    ),
+    "put": "upload files at a rate, or as fast as threads can",
+    "get": "upload some files, then download them in turn",
+    "mixed": "upload, download, stat and list files in given shares",
 }
 _OPTIONS = {
     "size": ("SIZE", "size of each file, such as 5KiB or 1MB (default: 64KiB)"),
@@ -38,13 +32,12 @@ _OPTIONS_OF = {
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    for name, (summary, example) in _LOADS.items():
+    for name, summary in _LOADS.items():
         parser = commands.add_parser(
             name,
             help=summary,
             description=f"{summary.capitalize()}. The run is an experiment like any other: it is stored, can be gated "
             "and compared, and shows the pytest test that would do the same.",
-            epilog=f"example: cloudbench {example}",
             usage=f"cloudbench {name} SPEC [SPEC ...] [options] [options of pytest, such as -n 4 --cloudbench-gate]",
             allow_abbrev=False,
         )

@@ -1,0 +1,45 @@
+"""Every command is in a group, and its help has an example that the command itself accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+
+import pytest
+
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.commands.catalogue import GROUPS, leaf_parsers
+from pytest_cloudbench.emulators.registry import SKINS
+
+EXAMPLES = {words: text for commands in GROUPS.values() for words, text in commands.items()}
+
+
+def help_of(*words: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        cli.main([*words, "--help"])
+    return out.getvalue()
+
+
+def test_every_command_is_in_a_group_and_no_other() -> None:
+    assert EXAMPLES.keys() == dict(leaf_parsers(cli.make_parser())).keys()
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_an_example_is_in_the_help_and_is_accepted(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    example = EXAMPLES[words].format(api=next(iter(SKINS)))
+    assert f"example: cloudbench {example}" in help_of(*words.split())
+    options = cli.make_parser().parse_args(shlex.split(example))
+    assert callable(options.run)
+
+
+def test_all_commands_are_listed_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = help_of()
+    assert max(map(len, shown.splitlines())) <= 80
+    for title, commands in GROUPS.items():
+        block = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        names = [line.split()[0] for line in block.splitlines() if line[:3].strip()]
+        assert names == list(dict.fromkeys(words.split()[0] for words in commands))

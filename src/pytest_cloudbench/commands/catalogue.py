@@ -22,7 +22,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "report": "report last -o report.html",
         "ops": "ops last --sql 'FROM ops LIMIT 5'",
         "export": "export last --format csv -o run.csv",
-        "published": "published bench-2014-4.2 --run results/*/0001_*.json",
+        "published": "published uds-2013-table-1 --run results/*/0001_*.json",
         "recover": "recover --dry-run",
     },
     "gate": {

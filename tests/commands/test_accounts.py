@@ -157,7 +157,7 @@ STRANGERS = {
 }
 
 
-def test_requests_of_others_end_no_login(
+def test_foreign_requests_do_not_end_a_login(
     app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers: dict[str, bytes] = {}
@@ -180,7 +180,7 @@ def test_requests_of_others_end_no_login(
     assert capsys.readouterr().err == ""
 
 
-def test_what_a_provider_says_is_one_line(app: Application) -> None:
+def test_an_error_of_the_provider_is_one_line(app: Application) -> None:
     def come_back(address: str) -> None:
         asked = dict(parse_qsl(urlsplit(address).query))
         back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": asked["state"]}
@@ -192,7 +192,7 @@ def test_what_a_provider_says_is_one_line(app: Application) -> None:
         login_by_browser(app, lambda _line: None, come_back)
 
 
-def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_without_an_answer_times_out(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.05)
     opened: list[socket.socket] = []
 
@@ -213,7 +213,7 @@ def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.Monk
         (lambda query: query.update(code="invalid-code"), "gave no tokens: code is .* or revoked"),
     ],
 )
-def test_a_browser_that_brings_something_else_is_refused(
+def test_a_wrong_answer_of_the_browser_is_refused(
     app: Application, change: Callable[[dict[str, str]], object], told: str
 ) -> None:
     def come_back(address: str) -> None:
@@ -415,7 +415,7 @@ def test_a_refresh_token_that_works_once_is_not_taken_from_the_environment(
         renewal.load_usable(credentials.ProviderAccount.named("box"))
 
 
-def test_a_device_code_is_agreed_to_elsewhere(
+def test_a_device_code_is_confirmed_on_another_device(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command shows a code and asks until somebody has typed it at the service; then its tokens work."""
@@ -459,7 +459,7 @@ def test_a_device_code_is_agreed_to_elsewhere(
     assert "refresh_token" in tokens[-1]
 
 
-def test_a_device_code_that_nobody_types_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_code_that_nobody_confirms_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.0)
     with start_emulator("onedrive-ideal") as running:
         oauth: Any = drivers.driver_class("onedrive")
@@ -562,7 +562,7 @@ def test_a_second_account_has_credentials_of_its_own(
         (["doctor", "dropbox"], "run 'cloudbench login dropbox'"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_an_impossible_account_command_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))

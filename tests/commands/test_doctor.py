@@ -42,7 +42,7 @@ def emulator() -> Iterator[EmulatorService]:
 
 
 def steps(provider: Provider) -> dict[str, tuple[bool | None, str]]:
-    return {each.step: (each.is_good, each.told) for each in examine(provider, "me")}
+    return {checkup.step: (checkup.is_good, checkup.message) for checkup in examine(provider, "me")}
 
 
 def test_a_healthy_provider_is_well_and_nothing_is_left(
@@ -64,7 +64,7 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 
-def test_what_names_may_not_hold_takes_no_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_characters_of_names_stay_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})
     driver.capabilities = replace(driver.capabilities, names=NameRules(refused="\r\n"), via="via another program")
@@ -164,7 +164,7 @@ def test_the_clock_is_compared_with_the_date_of_an_answer(
     assert (found[0], told in found[1]) == (is_good, True), found
 
 
-def test_where_nothing_listens_it_does_not_say_that_it_connected(
+def test_connect_fails_where_nothing_listens(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
@@ -197,7 +197,7 @@ def of(kind: type[FolderDriver], folder: Path) -> Provider:
     return Provider("folder:x", driver, profile="none")
 
 
-def test_what_is_wrong_is_found_and_said(tmp_path: Path) -> None:
+def test_each_fault_fails_its_step_with_advice(tmp_path: Path) -> None:
     found = steps(of(Damaging, tmp_path / "damaged"))
     assert found["write"][0] is True
     assert found["read back"] == (False, "5120 bytes came back, and they differ")
@@ -208,15 +208,15 @@ def test_what_is_wrong_is_found_and_said(tmp_path: Path) -> None:
     assert "cloudbench status" in found["write"][1]
 
 
-def test_a_full_account_and_a_lost_service_are_told_apart(emulator: EmulatorService) -> None:
+def test_a_full_account_and_a_lost_service_have_different_advice(emulator: EmulatorService) -> None:
     with start_emulator("ideal") as own:
         driver = drivers.connect(ProviderSpec.parse("dropbox"), own.endpoint)
         own.control(set={"quota.bytes": 1000})
-        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        is_good, message = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
         assert is_good is False
-        assert "the account is full" in told
+        assert "the account is full" in message
         own.stop()
-        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        is_good, message = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
         assert is_good is False
-        assert "check the network" in told
+        assert "check the network" in message
         driver.close()

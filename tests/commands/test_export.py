@@ -67,7 +67,7 @@ def test_without_a_number_nothing_is_written(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("form", ["github-action-benchmark", "bencher"])
-def test_what_a_chart_shows_is_the_users_choice(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chart_formats_need_a_metric(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", stored(tmp_path), "--format", form]) == 4
     assert "--metric is missing" in capsys.readouterr().err
     assert cli.main(["export", stored(tmp_path), "--format", form, "--metric", "response_p9"]) == 4

@@ -50,14 +50,14 @@ def store_runs(folder: Path, first: int, runs: int, spread: float = 0.01, p50: f
         store(folder, number, {TEST: info(**told)})
 
 
-def test_power_gives_no_figure_for_what_the_gate_refuses(folder: Path, run: Run) -> None:
+def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12, quiet_ops=50)
     (line,) = [line for line in run("power") if "quiet_p99" in line]
     assert line == "  quiet_p99: 300 quiet operations are needed, found 50"
     assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
 
 
-def test_power_writes_large_changes_as_people_do(folder: Path, run: Run) -> None:
+def test_power_writes_large_changes_without_an_exponent(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12, spread=0.6)
     (line,) = [line for line in run("power") if "quiet_p50" in line]
     assert "e+0" not in line
@@ -158,7 +158,7 @@ def judged_one_by_one(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_backtest_says_what_judging_each_run_by_itself_would(folder: Path, run: Run) -> None:
+def test_a_backtest_agrees_with_judging_each_run_alone(folder: Path, run: Run) -> None:
     """What is known of former runs is kept from one to the next, which must change no answer."""
     varied(folder, 120, 3)
     found, expected = run("backtest"), judged_one_by_one(folder)

@@ -65,7 +65,7 @@ def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: A
     assert sum("first run after a change" in line for line in out.splitlines()) == 1
 
 
-def test_a_change_among_runs_that_are_alike_is_said_to_be_doubtful(storage: Path, run: Any) -> None:
+def test_a_change_among_equal_runs_is_marked_doubtful(storage: Path, run: Any) -> None:
     """Their level varies slowly, and then it is 50 % higher."""
     store_series(storage, [0.1 * (1 + 0.05 * sin(number / 2)) * (1.5 if number >= 20 else 1) for number in range(40)])
     out, _ = run("history")
@@ -80,7 +80,7 @@ def test_a_change_among_runs_that_are_alike_is_said_to_be_doubtful(storage: Path
     ["gate", "power"],
 ])  # fmt: skip
 @pytest.mark.parametrize("folder", ["results", ".benchmarks"])
-def test_runs_are_found_where_pytest_has_stored_them(
+def test_runs_are_found_in_the_storage_that_pytest_uses(
     command: list[str], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Records are in results in any case, and runs in .benchmarks unless a suite is run."""
@@ -130,7 +130,7 @@ def test_interrupted_and_doubtful_runs_are_shown_and_not_counted(storage: Path, 
     assert "4 ended in an interruption; 4 had doubts" in out
 
 
-def test_what_is_missing_is_a_dash(storage: Path, run: Any) -> None:
+def test_a_missing_value_is_a_dash(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=None, ops=None)}, commit="unknown", branch="(unknown)")
     line = run("history", TEST, "--metric", "response_p99")[0].splitlines()[-2]
     assert line.split()[3:6] == ["-", "-", "200"]
@@ -139,7 +139,7 @@ def test_what_is_missing_is_a_dash(storage: Path, run: Any) -> None:
     assert "200 ms" in out
 
 
-def test_a_killed_run_is_told_of_and_becomes_an_interrupted_one(storage: Path, run: Any) -> None:
+def test_a_killed_run_is_reported_and_recovered_as_interrupted(storage: Path, run: Any) -> None:
     store_series(storage, [0.1])
     folder = storage / MACHINE / "20261122T071148Z-ec62" / "test_put_1"
     folder.mkdir(parents=True)
@@ -173,7 +173,7 @@ def test_compare_shows_differences_in_their_units(storage: Path, run: Any) -> No
     assert "response_p50" not in out
 
 
-def test_compare_says_what_speaks_against_a_run(storage: Path, run: Any) -> None:
+def test_compare_shows_the_doubts_of_a_run(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info()})
     store(storage, 2, {TEST: info(outcome="interrupted", doubts=["late"])})
     store(storage, 3, {TEST: info(outcome="failed", missing_agents={"gw1": "lost"})})
@@ -198,7 +198,7 @@ def test_compare_tells_an_unknown_value_from_a_missing_entry(storage: Path, run:
     assert "first_byte_p50" not in run("compare", "1", "2")[0]
 
 
-def test_show_has_a_dash_for_what_is_unknown_in_all_entries(storage: Path, run: Any) -> None:
+def test_show_has_a_dash_for_values_unknown_in_all_entries(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p99=None)})
     head, _, row = run("show", "1")[0].splitlines()[4:7]
     values = dict(zip(re.split(r"  +", head.strip()), re.split(r"  +", row.strip()), strict=True))
@@ -249,7 +249,7 @@ SIDES = {
 }  # fmt: skip
 
 
-def test_two_sides_are_shown_as_what_they_are_and_are_no_row_of_a_series(storage: Path, run: Any) -> None:
+def test_a_comparison_of_two_sides_is_no_row_of_a_series(storage: Path, run: Any) -> None:
     """Even under the name of a test that measured one side, and when what is derived is made again."""
     for number in range(1, 4):
         later = {"start_wall_ms": START_MS + number * DAY_MS}
@@ -307,7 +307,9 @@ def test_left_out_files_are_a_line_each(storage: Path, run: Any) -> None:
     assert "0001_run" in out
 
 
-def test_no_runs_is_a_line(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_a_storage_without_runs_is_one_line(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
     assert "there are no stored runs in" in run("history", status=4)[1]
     monkeypatch.chdir(tmp_path / "results")
     assert cli.main(["history"]) == 4
@@ -378,7 +380,7 @@ def recorded(storage: Path) -> Path:
     return path
 
 
-def test_ops_joins_operations_with_what_their_entries_say(recorded: Path, run: Any) -> None:
+def test_ops_joins_operations_with_columns_of_their_entries(recorded: Path, run: Any) -> None:
     columns = "test, provider, param_sensors, outcome"
     sql = f"SELECT {columns}, count(*) AS n FROM ops GROUP BY ALL ORDER BY param_sensors, outcome"
     out, _ = run("ops", "1", "--csv", "--sql", sql)
@@ -432,7 +434,7 @@ def test_operations_of_two_sides_know_their_side_and_block(storage: Path, run: A
 
 
 @pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
-def test_a_query_that_asks_nothing_is_one_line(recorded: Path, run: Any, sql: str) -> None:
+def test_an_empty_query_is_one_line(recorded: Path, run: Any, sql: str) -> None:
     err = run("ops", "1", "--sql", sql, status=4)[1]
     assert err == "cloudbench: --sql: expected a query, such as: FROM ops LIMIT 5\n"
 
@@ -477,7 +479,7 @@ def test_runs_travel_in_one_file_and_are_never_overwritten(storage: Path, tmp_pa
     assert len(index.series("mine", "failed")) == 1
 
 
-def test_an_archive_is_not_trusted(storage: Path, tmp_path: Path, run: Any) -> None:
+def test_import_rejects_hostile_archives(storage: Path, tmp_path: Path, run: Any) -> None:
     store_series(storage, [0.1])
     bundle = tmp_path / "evil.zip"
     with zipfile.ZipFile(bundle, "w") as archive:
@@ -522,7 +524,7 @@ def store_broken(storage: Path, first: int, runs: int, level: float, **given: An
         store(storage, number, {TEST: info(**{**told, "response_p50": value, **given})}, commit=f"c{number:03}")
 
 
-def test_what_only_the_gate_failed_is_in_the_history_with_its_change(storage: Path, run: Any) -> None:
+def test_runs_that_only_the_gate_failed_stay_in_the_history(storage: Path, run: Any) -> None:
     """Broken runs are not a baseline, but they are what the history must show."""
     store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(12)])
     store_broken(storage, 13, 6, 0.15)
@@ -622,7 +624,7 @@ def test_the_stock_compare_tells_labels_apart_and_ignores_our_files(storage: Pat
         assert f"{test} (0001_run)" in done.stdout, name
 
 
-def test_accepting_a_run_says_nothing_of_tests_that_it_did_not_measure(storage: Path, run: Any) -> None:
+def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 3)
     store_broken(storage, 4, 2, 0.2)
     told = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)

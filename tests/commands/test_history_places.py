@@ -54,7 +54,7 @@ def recorded(storage: Path, results: Path) -> None:
     store(storage, 3, {TEST: {**entry["extra_info"], "ops_file": f"{target.name}/worst-case.parquet"}})
 
 
-def test_a_killed_session_is_told_of_although_its_records_are_elsewhere(run: Run) -> None:
+def test_a_killed_session_with_records_elsewhere_is_reported(run: Run) -> None:
     out = run("baseline", "list")
     assert "0002_run" in out
     assert f"not in the list: {TEST} of {KILLED} was killed" in out
@@ -84,7 +84,7 @@ def test_operations_are_found_in_the_results_folder(folder: Path, run: Run, opti
 
 
 @pytest.mark.parametrize("options", [(), ("--records", "kept")])
-def test_a_page_has_the_figures_of_the_operations(folder: Path, run: Run, options: tuple[str, ...]) -> None:
+def test_a_page_has_figures_of_the_operations_records(folder: Path, run: Run, options: tuple[str, ...]) -> None:
     recorded(folder / ".benchmarks", folder / (options[-1] if options else "results"))
     assert "left out" not in run("report", "3", *options)
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -92,20 +92,20 @@ def test_a_page_has_the_figures_of_the_operations(folder: Path, run: Run, option
     assert "holds no records" not in page
 
 
-def test_the_folder_that_pytest_is_told_of_is_where_records_are(folder: Path, run: Run) -> None:
+def test_records_are_found_in_the_configured_folder(folder: Path, run: Run) -> None:
     pytest.importorskip("duckdb")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept\n")
     recorded(folder / ".benchmarks", folder / "kept")
     assert "200" in run("ops", "3", "--sql", "SELECT count(*) FROM ops")
 
 
-def test_imported_runs_join_those_that_are_there(folder: Path, run: Run) -> None:
+def test_imported_runs_join_the_stored_ones(folder: Path, run: Run) -> None:
     store(folder / "elsewhere", 9, {TEST: info()})
     run("baseline", "export", "runs.zip", "--storage", "elsewhere")
     assert run("baseline", "import", "runs.zip").startswith(".benchmarks: 1 files are new")
 
 
-def test_recover_looks_where_the_configuration_says(folder: Path, run: Run) -> None:
+def test_recover_looks_in_the_configured_folder(folder: Path, run: Run) -> None:
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept/records\n")
     (folder / "kept").mkdir()
     (folder / "results").rename(folder / "kept" / "records")
@@ -130,7 +130,7 @@ def test_recover_says_where_it_looked(
 
 
 @pytest.mark.parametrize("storage", ["none", "empty", "named"])
-def test_where_nothing_is_stored_an_interrupted_session_is_told_of(
+def test_an_empty_storage_hints_at_an_interrupted_session(
     folder: Path, capsys: pytest.CaptureFixture[str], storage: str
 ) -> None:
     shutil.rmtree(folder / ".benchmarks")
@@ -145,9 +145,7 @@ def test_where_nothing_is_stored_an_interrupted_session_is_told_of(
         assert cli.main(["history"]) == 0
 
 
-def test_where_nothing_is_stored_a_session_that_still_runs_is_told_of(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_storage_hints_at_a_running_session(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(folder / ".benchmarks")
     (note,) = (folder / "results").rglob("run.json")
     note.write_text(json.dumps({**json.loads(note.read_text()), "owner": owner_text()}))

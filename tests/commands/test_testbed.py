@@ -104,8 +104,8 @@ def test_what_node_and_go_bring_needs_no_root(monkeypatch: pytest.MonkeyPatch, t
         calls.append((argv, environment))
         there.update({"a", "b"})
 
-    monkeypatch.setattr(testbed, "_run", fake_run)
-    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_run_quietly", fake_run)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path / "brought")
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
     rows = [testbed.TestbedRow("a", ("a",), npm=("pack-a",)), testbed.TestbedRow("b", ("b",), go=("mod-b",))]
@@ -128,8 +128,8 @@ def test_a_module_with_a_sum_is_built_only_if_it_has_that_sum(monkeypatch: pytes
         calls.append((argv, environment))
         return json.dumps({"Sum": "h1:right", "Dir": "/cache/warp"})
 
-    monkeypatch.setattr(testbed, "_run", fake_run)
-    monkeypatch.setattr(testbed, "_find", lambda name: name if len(calls) > 1 else None)
+    monkeypatch.setattr(testbed, "_run_quietly", fake_run)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if len(calls) > 1 else None)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path)
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
     with pytest.raises(testbed.TestbedError, match="has the sum h1:right, expected h1:wrong: not built"):
@@ -159,7 +159,7 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
     (made / "usr" / "sbin").mkdir(parents=True)
     (made / "usr" / "sbin" / "serv").write_text("#!/bin/sh\n")
     (made / "usr" / "sbin" / "serv").chmod(0o755)
-    run = testbed._run
+    run = testbed._run_quietly
 
     def local_run(argv: list[str], *, cwd: str | None = None, **environment: str) -> str:
         if argv[-1] == "update":
@@ -172,10 +172,10 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
         return str(run(argv, cwd=cwd, **environment))
 
     program = tmp_path / "brought" / "bin" / "serv"
-    monkeypatch.setattr(testbed, "_run", local_run)
+    monkeypatch.setattr(testbed, "_run_quietly", local_run)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path / "brought")
-    monkeypatch.setattr(testbed, "_as_root", list)
-    monkeypatch.setattr(testbed, "_find", lambda name: str(program) if program.exists() else None)
+    monkeypatch.setattr(testbed, "_root_prefix", list)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: str(program) if program.exists() else None)
     testbed.install([testbed.TestbedRow("serv", ("serv",), unpacked=("serv",))])
     assert program.resolve() == tmp_path / "brought" / "unpacked" / "serv" / "usr" / "sbin" / "serv"
     assert not (tmp_path / "started").exists()
@@ -192,8 +192,8 @@ def test_what_brings_many_packages_gets_an_environment_of_its_own(
         calls.append(argv)
         there.add("a")
 
-    monkeypatch.setattr(testbed, "_run", fake_run)
-    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_run_quietly", fake_run)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path)
     row = testbed.TestbedRow("a-row", ("a",), apart=("pack-a==1",))
     for _ in range(2):  # the second time, an older link is in the way
@@ -211,13 +211,13 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert re.search(r"^azure +60 s  ", capsys.readouterr().out, re.M)
     assert cli.main(["testbed", "install", "azur"]) == 4
     assert "azur is not in the table" in capsys.readouterr().err
-    monkeypatch.setattr(testbed, "_find", lambda name: name)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name)
     assert cli.main(["testbed", "install", "azure", "s3"]) == 0
     assert capsys.readouterr().out == "nothing to install: everything is there\n"
 
 
 def test_installing_what_is_there_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed, "_run", lambda argv, **_: pytest.fail(f"ran {argv}"))
+    monkeypatch.setattr(testbed, "_run_quietly", lambda argv, **_: pytest.fail(f"ran {argv}"))
     row = testbed.TestbedRow("x", ("sh",), ("no-such-package",), seconds=1, wheels=("no-such-wheel",))
     assert testbed.install([row]) == []
 
@@ -230,9 +230,9 @@ def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.Monke
         calls.append(argv)
         there.update({"a", "b", "c"})
 
-    monkeypatch.setattr(testbed, "_run", fake_run)
-    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
-    monkeypatch.setattr(testbed, "_as_root", lambda: ["sudo"])
+    monkeypatch.setattr(testbed, "_run_quietly", fake_run)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_root_prefix", lambda: ["sudo"])
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: name)
     monkeypatch.setattr(testbed.sys, "base_prefix", "elsewhere")
     rows = [
@@ -253,8 +253,8 @@ def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.Monke
 
 
 def test_where_nobody_may_install_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(testbed, "_run", lambda argv, **_: None)
-    monkeypatch.setattr(testbed, "_find", lambda name: None)
+    monkeypatch.setattr(testbed, "_run_quietly", lambda argv, **_: None)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: None)
     monkeypatch.setattr(testbed.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: None if name == "sudo" else name)
     assert tool.main(["install", "unison"]) == 1

@@ -1,6 +1,6 @@
 """The commands about accounts: ``cloudbench login``, ``status``, ``logout`` and ``doctor``.
 
-What may live here: what they ask and print. How a login goes is in ``login``, where credentials are in ``credentials``.
+The steps of a login are in ``providers.login``, the stores of credentials in ``providers.credentials``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def login(options: argparse.Namespace) -> int:
-    """Log in, and store what was given. Returns the exit status. Raises UsageError."""
+    """Log in, and store the credentials. Returns the exit status. Raises UsageError."""
     if ":" in options.provider:
-        return _rehearse(options)
+        return _rehearse_login(options)
     from pytest_cloudbench.providers import credentials
 
     account = _find_account(options.provider)
@@ -31,10 +31,10 @@ def login(options: argparse.Namespace) -> int:
     else:
         values = _log_in(options, oauth, account, "")
         values = _select_fields(account.sets, values)
-    _say(f"stored in {credentials.store(account, values)}: {', '.join(values)}")
+    _print_line(f"stored in {credentials.store(account, values)}: {', '.join(values)}")
     if oauth is not None and values.keys() == {"access_token"}:
-        _say("access tokens expire soon, usually within an hour; log in again then")
-    _say(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
+        _print_line("access tokens expire soon, usually within an hour; log in again then")
+    _print_line(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
     return 0
 
 
@@ -54,9 +54,11 @@ def status(options: argparse.Namespace) -> int:
             is_own = account.name == name and account.sets
             for index, (source, fields) in enumerate(credentials.list_sources(account) if is_own else ()):
                 has_any = True
-                _say(f"{name}: {', '.join(fields)} ({source}){', not used: the one above comes first' * bool(index)}")
+                _print_line(
+                    f"{name}: {', '.join(fields)} ({source}){', not used: the one above comes first' * bool(index)}"
+                )
     if not has_any:
-        _say("no credentials: run cloudbench login PROVIDER")
+        _print_line("no credentials: run cloudbench login PROVIDER")
     return 0
 
 
@@ -66,9 +68,9 @@ def logout(options: argparse.Namespace) -> int:
 
     account = _find_account(options.provider)
     name, stores = account.name, credentials.forget(account)
-    _say(f"{name}: removed from {' and '.join(stores)}" if stores else f"{name}: nothing was stored")
+    _print_line(f"{name}: removed from {' and '.join(stores)}" if stores else f"{name}: nothing was stored")
     for source, fields in credentials.list_sources(account):
-        _say(f"{name}: {source} still has {', '.join(fields)}; remove it yourself")
+        _print_line(f"{name}: {source} still has {', '.join(fields)}; remove it yourself")
     return 0
 
 
@@ -78,17 +80,17 @@ def doctor(options: argparse.Namespace) -> int:
     from pytest_cloudbench.commands.doctor import examine
     from pytest_cloudbench.results.owner import owner_text
 
-    is_well = True
+    is_healthy = True
     with providers.provided(options.provider) as provider:
         for finding in examine(provider, owner_text()):
             mark = {True: "ok  ", False: "FAIL", None: "    "}[finding.is_good]
-            _say(f"{mark}  {finding.step:<10} {finding.told}")
-            is_well &= finding.is_good is not False
-    return 0 if is_well else 1
+            _print_line(f"{mark}  {finding.step:<10} {finding.message}")
+            is_healthy &= finding.is_good is not False
+    return 0 if is_healthy else 1
 
 
-def _rehearse(options: argparse.Namespace) -> int:
-    """Log in to an emulator: the same steps, but nothing is stored."""
+def _rehearse_login(options: argparse.Namespace) -> int:
+    """Log in to an emulator by the steps of a real login. Nothing is stored."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.providers.credentials import ProviderAccount
     from pytest_cloudbench.providers.for_agents import Provided
@@ -105,7 +107,7 @@ def _rehearse(options: argparse.Namespace) -> int:
             raise UsageError(f"login {options.provider}: {endpoint.api} has no OAuth; there is nothing to rehearse")
         options.client_id = options.client_id or "rehearsal"
         values = _log_in(options, redirect_to_service(oauth, endpoint), account, endpoint.ca_file)
-        _say(f"the login works; nothing is stored: {', '.join(values)}")
+        _print_line(f"the login works; nothing is stored: {', '.join(values)}")
         logged_in = Endpoint(endpoint.urls, dict(values), endpoint.ca_file, api=endpoint.api)
         providers.connect(Provided(endpoint.api, logged_in)).close()
     return 0
@@ -127,28 +129,28 @@ def _log_in(options: argparse.Namespace, oauth: OAuthLogin, account: ProviderAcc
     )
     app = Application(oauth, client_id, client_secret, ca_file)
     if options.device:
-        tokens = login_by_device_code(app, _say)
+        tokens = login_by_device_code(app, _print_line)
     elif options.no_browser:
-        tokens = login_by_pasted_code(app, _say, _ask)
+        tokens = login_by_pasted_code(app, _print_line, _ask_user)
     else:
-        tokens = login_by_browser(app, _say)
+        tokens = login_by_browser(app, _print_line)
     own = {oauth.client_id: client_id, **({oauth.client_secret: client_secret} if client_secret else {})}
     return {**tokens, **own}
 
 
 def _find_application(client_id: str | None, oauth: OAuthLogin, account: ProviderAccount) -> tuple[str, str]:
-    """Return id and secret of the user's application: the one of this id, the one used before, or one that is typed."""
+    """Return id and secret of the user's application: of ``client_id``, of the last login, or as typed."""
     from pytest_cloudbench.providers import credentials
 
     if not client_id:
         source, stored = credentials.find_fields(account, (oauth.client_id, oauth.client_secret))
         if source:
-            _say(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
+            _print_line(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
             return stored[oauth.client_id], stored.get(oauth.client_secret, "")
         back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
-        _say(f"register an application at {oauth.register}; allow it to read and write files{back}")
-        client_id = _ask(f"{oauth.client_id}: ")
-    return client_id, _ask(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
+        _print_line(f"register an application at {oauth.register}; allow it to read and write files{back}")
+        client_id = _ask_user(f"{oauth.client_id}: ")
+    return client_id, _ask_user(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
 
 
 def _select_fields(sets: Sequence[CredentialSet], values: Mapping[str, str]) -> dict[str, str]:
@@ -167,15 +169,15 @@ def _ask_for_fields(sets: Sequence[CredentialSet]) -> dict[str, str]:
     chosen = sets[0]
     if len(sets) > 1:
         for number, fields in enumerate(sets, 1):
-            _say(f"{number}: {', '.join(fields.required)}")
-        answer = _ask(f"which one (1 to {len(sets)})? ")
+            _print_line(f"{number}: {', '.join(fields.required)}")
+        answer = _ask_user(f"which one (1 to {len(sets)})? ")
         if answer not in map(str, range(1, len(sets) + 1)):
             raise UsageError(f"login: expected a number from 1 to {len(sets)}, got {answer!r}")
         chosen = sets[int(answer) - 1]
     values = {}
     for field in (*chosen.required, *chosen.optional):
         hint = " (may be empty)" if field in chosen.optional else ""
-        value = _ask(f"{field}{hint}: ", is_secret=field not in chosen.public)
+        value = _ask_user(f"{field}{hint}: ", is_secret=field not in chosen.public)
         if value:
             values[field] = value
         elif field in chosen.required:
@@ -193,16 +195,16 @@ def _find_account(name: str) -> ProviderAccount:
     return account
 
 
-def _ask(question: str, *, is_secret: bool = False) -> str:
+def _ask_user(question: str, *, is_secret: bool = False) -> str:
     """Return the user's input, without an echo if it is secret. Raises UsageError if there is no user to ask."""
-    read: Callable[[str], str] = getpass.getpass if is_secret and sys.stdin.isatty() else _line
+    read: Callable[[str], str] = getpass.getpass if is_secret and sys.stdin.isatty() else _read_line
     try:
         return read(question).strip()
     except EOFError:
         raise UsageError(f"login: no answer to {question.strip()!r}; run it in a terminal") from None
 
 
-def _line(question: str) -> str:
+def _read_line(question: str) -> str:
     sys.stdout.write(question)
     sys.stdout.flush()
     line = sys.stdin.readline()
@@ -211,6 +213,6 @@ def _line(question: str) -> str:
     return line
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

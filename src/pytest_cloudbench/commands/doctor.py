@@ -1,7 +1,7 @@
-"""What is wrong with a provider before anything is measured: one small file, written, read back, listed and removed.
+"""Examine a provider before anything is measured: write one small file, read it back, list it and remove it.
 
-What may live here: the steps, and what each says. It writes below one folder with a run's name, which is in the journal
-first, so ``cloudbench clean`` removes it if this process is killed.
+It writes below one folder with a run's name, which is in the journal first, so ``cloudbench clean`` removes it if this
+process is killed.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """One step.
+    """The result of one step.
 
     Attributes:
-        step: what was tried.
-        is_good: True, False, or None for what is not known or was not tried.
-        told: what was seen, and what to do if it is not good.
+        step: its name.
+        is_good: True, False, or None if it is unknown or was not tried.
+        message: the finding, with what to do about it if it is not good.
     """
 
     step: str
     is_good: bool | None
-    told: str
+    message: str
 
 
 def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
-    """Yields a finding per step; ends early where nothing more can be tried.
+    """Yield a checkup per step. Ends early after a failure that leaves nothing more to try.
 
     Args:
         provider: connected at the first step.
@@ -67,26 +67,28 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
     try:
         driver = provider.driver
     except CloudError as error:
-        yield _failed("connect", error)
+        yield _failed_step("connect", error)
         return
     yield Checkup("driver", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
-    is_real = provider.emulated == "none"
-    asked = str(getattr(driver, "clock_url", ""))
-    served = next(iter(provider.endpoint.urls.values()), "") if provider.endpoint is not None else ""
-    if served or asked:  # other drivers connect to nothing, or only their program knows where
-        yield _reach(served or asked, provider.endpoint)
-    yield _clock(asked, provider.endpoint) if is_real else Checkup("clock", None, "same as this machine (emulator)")
+    clock_url = str(getattr(driver, "clock_url", ""))
+    service_url = next(iter(provider.endpoint.urls.values()), "") if provider.endpoint is not None else ""
+    if service_url or clock_url:  # other drivers connect to nothing, or only their program knows where
+        yield _check_connection(service_url or clock_url, provider.endpoint)
+    if provider.emulated == "none":
+        yield _check_clock(clock_url, provider.endpoint)
+    else:
+        yield Checkup("clock", None, "same as this machine (emulator)")
     top = f"/cloudbench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
-    steps = _Steps(driver, f"{top}/doctor.bin")
+    steps = _FileSteps(driver, f"{top}/doctor.bin")
     try:
         if provider.is_kept:
             provider.claim(f"{top}/doctor.bin", owner)
         elif driver.capabilities.folders:
             driver.mkdir(top)
     except CloudError as error:
-        yield _failed("write", error)
+        yield _failed_step("write", error)
         return
-    yield from steps.all()
+    yield from steps.run_all()
     try:
         driver.delete(top)
         if provider.is_kept:
@@ -96,28 +98,28 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
         if error.kind is ErrorKind.NOT_FOUND:
             yield Checkup("delete", True, "nothing is left")
         else:
-            yield _failed("delete", error, "'cloudbench clean' removes what is left; ")
-    yield _space(driver)
-    yield Checkup("limits", None, _limits(driver.capabilities))
+            yield _failed_step("delete", error, "'cloudbench clean' removes what is left; ")
+    yield _check_quota(driver)
+    yield Checkup("limits", None, _describe_limits(driver.capabilities))
 
 
-class _Steps:
-    """What is done to one file."""
+class _FileSteps:
+    """The steps that are done to one file."""
 
     def __init__(self, driver: Driver, path: str) -> None:
         self._driver, self._path, self._data = driver, path, secrets.token_bytes(_SIZE_BYTES)
 
-    def all(self) -> Iterator[Checkup]:
-        """Yields a finding per step, and stops after one that failed."""
+    def run_all(self) -> Iterator[Checkup]:
+        """Yield a checkup per step, and stop after one that failed."""
         for name, step in (("write", self._write), ("read back", self._read), ("list", self._list)):
             begun_ns = now_ns()
             try:
-                problem, told = step()
+                problem, message = step()
             except CloudError as error:
-                yield _failed(name, error)
+                yield _failed_step(name, error)
                 return
-            took = f" {(now_ns() - begun_ns) / 1e6:.0f} ms"
-            yield Checkup(name, not problem, problem or told + took)
+            duration = f" {(now_ns() - begun_ns) / 1e6:.0f} ms"
+            yield Checkup(name, not problem, problem or message + duration)
             if problem:
                 return
 
@@ -135,18 +137,18 @@ class _Steps:
 
     def _list(self) -> tuple[str, str]:
         folder, name = self._path.rpartition("/")[0], self._driver.capabilities.digest
-        found = [entry for entry in self._driver.list(folder) if entry.path == self._path]
-        if not found:
+        entries = [entry for entry in self._driver.list(folder) if entry.path == self._path]
+        if not entries:
             return "the file is not listed yet: loss cannot be judged right after a run", ""
-        if name in DIGESTS and found[0].digest:
-            if digest(Literal(self._data), name).hex() != found[0].digest:
+        if name in DIGESTS and entries[0].digest:
+            if digest(Literal(self._data), name).hex() != entries[0].digest:
                 return f"the listed {name} is not the file's", ""
             return "", f"found, {name} correct,"
         return "", "found, size correct,"
 
 
-def _reach(url: str, endpoint: Endpoint | None) -> Checkup:
-    """Open a connection to where a driver will send its requests, which has sent nothing yet."""
+def _check_connection(url: str, endpoint: Endpoint | None) -> Checkup:
+    """Open a connection to the address of a driver's requests, before the driver sends one."""
     if egress_of(endpoint, url).proxy_for(url):
         return Checkup("connect", None, "unknown: a proxy leads there")
     parts = urlsplit(url)
@@ -160,28 +162,28 @@ def _reach(url: str, endpoint: Endpoint | None) -> Checkup:
     return Checkup("connect", True, f"{address[0]}:{address[1]} answered in {(now_ns() - begun_ns) / 1e6:.0f} ms")
 
 
-def _clock(url: str, endpoint: Endpoint | None) -> Checkup:
+def _check_clock(url: str, endpoint: Endpoint | None) -> Checkup:
     """Compare this machine's clock with the date in an answer of the provider."""
     if not url:
         return Checkup("clock", None, "unknown: the service does not tell the time")
     begun_s = time.time()
     try:
-        date = _date_of(url, endpoint)
+        date = _date_of_answer(url, endpoint)
         if not date:
             return Checkup("clock", None, "unknown: the service's answers have no date")
-        told_s = parsedate_to_datetime(date).timestamp() + 0.5
+        provider_s = parsedate_to_datetime(date).timestamp() + 0.5  # the middle of the second that it names
     except (OSError, HTTPException, ValueError, TypeError) as error:
         return Checkup("clock", None, f"unknown: {redact.clean(' '.join(str(error).split()))}")
     ended_s = time.time()
-    offset_s, bound_s = told_s - (begun_s + ended_s) / 2, 0.5 + (ended_s - begun_s) / 2
-    told = f"{offset_s:+.1f} s from the provider's, within {bound_s:.1f} s"
+    offset_s, bound_s = provider_s - (begun_s + ended_s) / 2, 0.5 + (ended_s - begun_s) / 2
+    message = f"{offset_s:+.1f} s from the provider's, within {bound_s:.1f} s"
     if abs(offset_s) - bound_s > _CLOCK_BOUND_S:
-        return Checkup("clock", False, f"{told}: set this machine's clock (NTP), or tokens and signatures fail")
-    return Checkup("clock", True, told)
+        return Checkup("clock", False, f"{message}: set this machine's clock (NTP), or tokens and signatures fail")
+    return Checkup("clock", True, message)
 
 
-def _date_of(url: str, endpoint: Endpoint | None) -> str:
-    """Returns the date of an answer, as the service writes it; empty if there is none. Raises OSError and ValueError.
+def _date_of_answer(url: str, endpoint: Endpoint | None) -> str:
+    """Return the date of an answer as the service writes it, or an empty text. Raises OSError and ValueError.
 
     A service that the run started is trusted by its own authority, and no proxy leads to it.
     """
@@ -196,29 +198,29 @@ def _date_of(url: str, endpoint: Endpoint | None) -> str:
             return str(error.headers.get("date", ""))
 
 
-def _space(driver: Driver) -> Checkup:
+def _check_quota(driver: Driver) -> Checkup:
     ask: Callable[[], tuple[int, int]] | None = getattr(driver, "space", None) if driver.capabilities.space else None
     if ask is None:
         return Checkup("quota", None, "unknown: the provider does not tell")
     try:
         used, allowed = ask()
     except CloudError as error:
-        return _failed("quota", error)
+        return _failed_step("quota", error)
     return Checkup("quota", used < allowed, f"{used / 1e9:.2f} of {allowed / 1e9:.2f} GB used")
 
 
-def _limits(known: Capabilities) -> str:
-    names = known.names
-    told = [
+def _describe_limits(capabilities: Capabilities) -> str:
+    names = capabilities.names
+    limits = [
         f"names to {names.max_chars} characters" if names.max_chars else "",
         f"without any of {names.refused!r}" if names.refused else "",
         "" if names.case_sensitive else "A and a are one name",
-        f"{known.max_request_bytes // (1024 * 1024)} MiB per request" if known.max_request_bytes else "",
-        "no overwriting" if not known.overwrites else "",
-        f"via {known.via.removeprefix('via ')}" if known.via else "",
+        f"{capabilities.max_request_bytes // (1024 * 1024)} MiB per request" if capabilities.max_request_bytes else "",
+        "no overwriting" if not capabilities.overwrites else "",
+        f"via {capabilities.via.removeprefix('via ')}" if capabilities.via else "",
     ]
-    return "; ".join(filter(None, told)) or "none is known"
+    return "; ".join(filter(None, limits)) or "none is known"
 
 
-def _failed(step: str, error: CloudError, what: str = "") -> Checkup:
-    return Checkup(step, False, f"{error}: {what}{_ADVICE[error.kind]}")
+def _failed_step(step: str, error: CloudError, hint: str = "") -> Checkup:
+    return Checkup(step, False, f"{error}: {hint}{_ADVICE[error.kind]}")

@@ -1,7 +1,6 @@
 """The commands for CI: ``cloudbench export`` (stored runs for other programs, or as Markdown) and ``machine``.
 
-What may live here: their options, reading the runs that they name, and writing the file. The forms are in
-``report.export`` and ``report.summary``.
+The formats are in ``report.export`` and ``report.summary``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("markdown", "openmetrics", "csv", "github-action-benchmark", "bencher")
 _NEED_METRIC = frozenset({"github-action-benchmark", "bencher"})
-"""Forms whose readers draw one line for each number, and compare it: the user says which."""
+"""Formats whose readers chart and compare each number that they get, so the user chooses the metrics."""
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,7 +30,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Print which machines' runs are compared with those of this one: system, processors, Python.",
     )
     machine.add_argument("--key", action="store_true", help="print it as a name for a file, or a cache in CI")
-    machine.set_defaults(run=_machine)
+    machine.set_defaults(run=_print_machine)
     parser = commands.add_parser(
         "export",
         help="write stored runs for other programs, or as Markdown",
@@ -50,14 +49,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="leave out numbers that may be wrong; without it, they say so",
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="default: the standard output")
-    parser.set_defaults(run=_export)
+    parser.set_defaults(run=_export_numbers)
 
 
-def _export(options: argparse.Namespace) -> int:
+def _export_numbers(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.export import FORMATS, check_metric, choose_numbers, is_comparison
     from pytest_cloudbench.report.summary import render_summary
 
-    runs = _read(options)  # entries may say what their suites conclude
+    runs = _read_named_runs(options)  # first: entries may declare their suites' metrics, which check_metric needs
     metrics = list(dict.fromkeys(map(check_metric, options.metrics)))
     if options.format in _NEED_METRIC and not metrics:
         raise UsageError(
@@ -65,51 +64,51 @@ def _export(options: argparse.Namespace) -> int:
         )
     chosen = choose_numbers(runs, metrics, doubted=not options.without_doubts)
     sys.stderr.write(f"cloudbench export: {chosen.describe()}\n")
-    if options.format == "markdown" and runs:  # which shows what is unknown, too
-        _write(options.output, render_summary(runs, metrics) + "\n")
+    if options.format == "markdown" and runs:  # its table also has rows without numbers
+        _write_output(options.output, render_summary(runs, metrics) + "\n")
         if any(is_comparison(info) for run in runs for _, info in run.entries):
             return 0
     elif chosen.numbers:
-        _write(options.output, FORMATS[options.format](chosen))
+        _write_output(options.output, FORMATS[options.format](chosen))
     return 0 if chosen.numbers else 1
 
 
-def _read(options: argparse.Namespace) -> list[StoredRun]:
-    """Returns the runs that are named: files, wherever they are, or runs of the storage. Says what was left out."""
+def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
+    """Return the runs that the user named, by their files or as runs of the storage. Prints what was left out."""
     from pytest_cloudbench.report.export import StoredRun
     from pytest_cloudbench.results import stored
 
-    index, found = None, []
+    index, runs = None, []
     for name in options.runs:
         try:
             if Path(name).exists() or name.endswith(".json"):
                 commit, time_ms, entries = stored.read_run(Path(name))
                 listed = [(entry.fullname, entry.info) for entry in entries]
-                found.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
+                runs.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
             else:
                 index = index or open_index(options)
                 run = index.find(name)
                 listed = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
-                found.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
+                runs.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
         except ResultsError as error:
-            sys.stderr.write(f"cloudbench export: left out: {_line(str(error))}\n")
-    return found
+            sys.stderr.write(f"cloudbench export: left out: {_escape_unprintable(str(error))}\n")
+    return runs
 
 
-def _machine(options: argparse.Namespace) -> int:
+def _print_machine(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.machine import describe_machine
 
     text = describe_machine()
-    shown = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") if options.key else text
-    sys.stdout.write(f"{shown}\n")
+    name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") if options.key else text
+    sys.stdout.write(f"{name}\n")
     return 0
 
 
-def _line(text: str) -> str:
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+def _escape_unprintable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _write(output: str, text: str) -> None:
+def _write_output(output: str, text: str) -> None:
     data = text.encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """The commands about the regression gate: ``cloudbench gate power`` and ``cloudbench gate backtest``.
 
-What may live here: what they read and print. The rule is in ``judge.gate``.
+The rule is in ``judge.gate``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add ``gate`` to the commands of ``cloudbench``."""
     gate = commands.add_parser("gate", help="what the regression gate could see in stored runs, or would have said")
-    which = gate.add_subparsers(metavar="WHAT", required=True)
+    inner = gate.add_subparsers(metavar="WHAT", required=True)
     about = {
-        "power": (_power, "for each experiment, the smallest change that --cloudbench-gate would see in 9 of 10 cases"),
-        "backtest": (_backtest, "judge each stored run against those before it: which would have been called broken"),
+        "power": (
+            _print_power,
+            "for each experiment, the smallest change that --cloudbench-gate would see in 9 of 10 cases",
+        ),
+        "backtest": (
+            _print_backtest,
+            "judge each stored run against those before it: which would have been called broken",
+        ),
     }
     for name, (run, text) in about.items():
-        command = which.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command = inner.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         add_storage(command)
         command.add_argument("-k", metavar="TEXT", default="", help="only experiments whose full name has this text")
         command.set_defaults(run=run)
@@ -38,91 +44,97 @@ def add_commands(commands: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One entry of a test in one run: its conditions, its numbers, and whether it may be a baseline."""
+    """An entry of a test in one run, with its conditions, its numbers, and whether it may be a baseline."""
 
     point: Point
     numbers: Mapping[str, Any]
 
 
-def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
-    """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
+def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
+    """Return the stored entries of each experiment, the oldest first. Raises UsageError."""
     from pytest_cloudbench.judge.watched import needed_numbers
     from pytest_cloudbench.results.points import without_copies
 
-    index, found = open_index(options), {}
+    index, histories = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
             every = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
-            found[test] = [
+            histories[test] = [
                 _Run(
                     point, point.numbers_for_gate({name: number for name, number in row.items() if number is not None})
                 )
                 for point, row in without_copies(every)
             ]
-    if not found:
+    if not histories:
         raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))
-    return found
+    return histories
 
 
-def _margins() -> tuple[Margins, int]:
-    """The margins that the project sets, and how many runs are the baseline."""
+def _read_margins() -> tuple[Margins, int]:
+    """Return the margins that the project sets, and how many runs make a baseline."""
     from pytest_cloudbench.load.gate.settings import read_settings
 
     settings = read_settings(Path.cwd(), strict=False)
     return settings.margins, settings.runs
 
 
-def _checks(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> list[Check]:
-    """The last of these runs against those before it that may be its baseline."""
+def _check_last_run(test: str, runs: Sequence[_Run], margins: Margins, max_runs: int) -> list[Check]:
+    """Check the last run against those before it that may be its baseline."""
     from pytest_cloudbench.judge.watched import checks_of
 
     *before, now = runs
     usable = [
         run.numbers for run in before if run.point.is_comparable and run.point.fingerprint == now.point.fingerprint
     ]
-    return checks_of(test, now.numbers, tuple(now.numbers), usable, margins, runs=most)
+    return checks_of(test, now.numbers, tuple(now.numbers), usable, margins, runs=max_runs)
 
 
-def _power(options: argparse.Namespace) -> int:
+def _print_power(options: argparse.Namespace) -> int:
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
 
-    margins, most = _margins()
-    histories = _histories(options)
+    margins, max_runs = _read_margins()
+    histories = _read_histories(options)
     checks: dict[str, list[Check]] = {}
     for test, runs in histories.items():
-        fit = [each for each in runs if not each.point.fit]
+        usable = [run for run in runs if not run.point.fit]
         # The last run stands for the next one: it is in the baseline and is what is judged.
-        checks[test] = _checks(test, [*fit, fit[-1]], margins, most) if fit else []
-    tests = sum(check.kind in ("level", "rate") and not check.why for found in checks.values() for check in found)
-    for test, found in checks.items():
-        seen = max((len(check.baseline) for check in found), default=0)
-        few = f", and {FEWEST_RUNS} are needed{_others(histories[test])}" if seen < FEWEST_RUNS else ""
-        _say(f"{test}: {_runs(seen)}{few}")
-        for check in found:
-            if line := _sight(check, tests):
-                _say(f"  {check.metric}: {line}")
+        checks[test] = _check_last_run(test, [*usable, usable[-1]], margins, max_runs) if usable else []
+    tests = sum(
+        check.kind in ("level", "rate") and not check.why for test_checks in checks.values() for check in test_checks
+    )
+    for test, test_checks in checks.items():
+        count = max((len(check.baseline) for check in test_checks), default=0)
+        shortage = (
+            f", and {FEWEST_RUNS} are needed{_explain_other_runs(histories[test])}" if count < FEWEST_RUNS else ""
+        )
+        _print_line(f"{test}: {_runs_text(count)}{shortage}")
+        for check in test_checks:
+            if line := _describe_detectable(check, tests):
+                _print_line(f"  {check.metric}: {line}")
     return 0
 
 
-def _runs(count: int) -> str:
+def _runs_text(count: int) -> str:
     return f"{count} run{'s' * (count != 1)}"
 
 
-def _others(runs: Sequence[_Run]) -> str:
-    """Why other runs are not in the baseline of the next one."""
+def _explain_other_runs(runs: Sequence[_Run]) -> str:
+    """Return in parentheses why other runs are not in the baseline of the next one. Empty if all are."""
     from pytest_cloudbench.judge.baseline import describe_differences, explain_no_baseline
 
-    last = next((each for each in reversed(runs) if not each.point.fit), runs[-1])
-    whys = [
-        each.point.fit or describe_differences(each.point.fingerprint, last.point.fingerprint)
-        for each in reversed(runs)
+    last = next((run for run in reversed(runs) if not run.point.fit), runs[-1])
+    obstacles = [
+        run.point.fit or describe_differences(run.point.fingerprint, last.point.fingerprint) for run in reversed(runs)
     ]
-    reasons = [why for why in whys if why]
+    reasons = [obstacle for obstacle in obstacles if obstacle]
     return f" ({explain_no_baseline(reasons).removeprefix('no baseline: ')})" if reasons else ""
 
 
-def _sight(check: Check, tests: int) -> str:
-    """What the gate would see of a metric, or why it would not judge it; empty if there is nothing to say."""
+def _describe_detectable(check: Check, tests: int) -> str:
+    """Return the change of a metric that the gate would see, or why it would not judge it.
+
+    Empty if the metric is judged by yes and no, or has fewer than 3 runs.
+    """
     from pytest_cloudbench.judge.gate import amount_text, detectable, operations_for
 
     if check.why and check.decides:
@@ -144,65 +156,67 @@ def _sight(check: Check, tests: int) -> str:
     return text
 
 
-def _backtest(options: argparse.Namespace) -> int:
+def _print_backtest(options: argparse.Namespace) -> int:
     from pytest_cloudbench.judge.gate import FEWEST_RUNS, backtest
 
-    margins, most = _margins()
+    margins, max_runs = _read_margins()
     sessions: dict[str, list[Check]] = {}
-    for test, runs in _histories(options).items():
-        for run, checks in _in_turn(test, runs, margins, most):
+    for test, runs in _read_histories(options).items():
+        for run, checks in _check_in_turn(test, runs, margins, max_runs):
             sessions.setdefault(run, []).extend(checks)
     judged = suspects = alarms = 0
     lines: list[str] = []
     for run, checks in sorted(sessions.items()):
-        # What measuring again would have said is not known: assume the worst, that it would have said the same.
+        # The gate measures suspects again. A stored run has no second measurement, so assume it would have agreed.
         count, broken = backtest(checks)
         judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
         suspects += count
         alarms += bool(broken)
-        lines += _told(run, broken)
+        lines += _ruling_lines(run, broken)
     for line in lines:
-        _say(line)
-    _say(
+        _print_line(line)
+    _print_line(
         f"{judged} of {len(sessions)} sessions had {FEWEST_RUNS} runs before them; {suspects} metrics would have been "
         f"measured again; at most {alarms} sessions would have been red"
     )
     return 0
 
 
-def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> Iterator[tuple[str, list[Check]]]:
-    """Yields each run that can be judged against those before it, with its checks."""
+def _check_in_turn(
+    test: str, runs: Sequence[_Run], margins: Margins, max_runs: int
+) -> Iterator[tuple[str, list[Check]]]:
+    """Yield the name of each run that can be judged against those before it, with its checks."""
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
     from pytest_cloudbench.judge.watched import FormerNumbers, checks_of
 
-    numbers = _numbered([run.point.fingerprint for run in runs])
-    fit: list[list[Mapping[str, Any]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-    for run, number in zip(runs, numbers, strict=True):
-        fit[number] += [run.numbers] if run.point.is_comparable else []
-    former, before = [FormerNumbers(each) for each in fit], [0] * len(fit)
-    for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
-        if place >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit == "did not pass"):
-            earlier = former[number].before(before[number])
-            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=most)
-        before[number] += run.point.is_comparable
+    groups = _number_groups([run.point.fingerprint for run in runs])
+    usable: list[list[Mapping[str, Any]]] = [[] for _ in range(max(groups, default=-1) + 1)]
+    for run, group in zip(runs, groups, strict=True):
+        usable[group] += [run.numbers] if run.point.is_comparable else []
+    former, earlier_counts = [FormerNumbers(numbers) for numbers in usable], [0] * len(usable)
+    for position, (run, group) in enumerate(zip(runs, groups, strict=True)):
+        if position >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit == "did not pass"):
+            earlier = former[group].before(earlier_counts[group])
+            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=max_runs)
+        earlier_counts[group] += run.point.is_comparable
 
 
-def _numbered(found: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the same number for equal ones; most are not only equal but the same."""
-    known, number_of = list[Mapping[str, Any]](), dict[int, int]()
-    for each in found:
-        if id(each) not in number_of:
-            known += [] if each in known else [each]
-            number_of[id(each)] = known.index(each)
-    return [number_of[id(each)] for each in found]
+def _number_groups(fingerprints: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return a number for each fingerprint, from 0, which equal ones share."""
+    different, number_of = list[Mapping[str, Any]](), dict[int, int]()
+    for fingerprint in fingerprints:
+        if id(fingerprint) not in number_of:  # by identity first: most runs of a test share one object
+            different += [] if fingerprint in different else [fingerprint]
+            number_of[id(fingerprint)] = different.index(fingerprint)
+    return [number_of[id(fingerprint)] for fingerprint in fingerprints]
 
 
-def _told(run: str, broken: Sequence[Ruling]) -> Iterator[str]:
+def _ruling_lines(run: str, broken: Sequence[Ruling]) -> Iterator[str]:
     from pytest_cloudbench.load.gate.text import ruling_text
 
-    for each in broken:
-        yield f"{run}: {each.check.experiment}: {ruling_text(each)}"
+    for ruling in broken:
+        yield f"{run}: {ruling.check.experiment}: {ruling_text(ruling)}"
 
 
-def _say(line: str) -> None:
-    sys.stdout.write("".join(each if each.isprintable() else repr(each)[1:-1] for each in line) + "\n")
+def _print_line(line: str) -> None:
+    sys.stdout.write("".join(char if char.isprintable() else repr(char)[1:-1] for char in line) + "\n")

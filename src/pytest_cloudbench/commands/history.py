@@ -1,7 +1,6 @@
 """The commands about stored runs: ``cloudbench history``, ``compare``, ``show``, ``ops`` and ``baseline``.
 
-What may live here: their options and what they print. What is stored is read by ``results.index``, and shown by
-``report.history``.
+They read stored runs by ``results.index`` and render them by ``report.history``.
 """
 
 from __future__ import annotations
@@ -24,34 +23,38 @@ if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
 _PIPE_COLUMNS = 400
+"""The width of an output that is no terminal, in columns."""
 _MOST_ROWS = 1000
+"""The most rows of a query that are printed without ``--csv``."""
 _CLOCKS_DIFFER_MS = 3_600_000
-"""By no more than this may the clocks of machines that measure differ."""
+"""The largest difference to expect between the clocks of machines that measure."""
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands about stored runs."""
-    history = _command(
-        commands, "history", _history, "show how a metric developed over the stored runs",
+    history = _add_command(
+        commands, "history", _show_history, "show how a metric developed over the stored runs",
         "Show how each test's metric developed, with its lasting changes; of one test, run by run. Only runs under the "
         "same conditions are one series.",
     )  # fmt: skip
     history.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
     history.add_argument("--metric", metavar="M", help="such as response_p99 (default: response_p50, if there is one)")
     history.add_argument("--last", metavar="N", type=int, default=100, help="the last N runs (default: %(default)s)")
-    compare = _command(
-        commands, "compare", _compare, "show stored runs side by side",
+    compare = _add_command(
+        commands, "compare", _compare_runs, "show stored runs side by side",
         "Show metrics of runs side by side, with the difference from the first. Runs under other conditions, "
         "emulated and real ones among them, are kept apart.",
     )  # fmt: skip
     compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; all stands for all runs")
-    _add_metrics(compare)
-    show = _command(commands, "show", _show, "show one stored run", "Show the entries of a run, with their doubts and "
-                    "published values beside the measured.")  # fmt: skip
+    _add_metric_option(compare)
+    show = _add_command(
+        commands, "show", _show_run, "show one stored run",
+        "Show the entries of a run, with their doubts and published values beside the measured.",
+    )  # fmt: skip
     show.add_argument("name", metavar="RUN", help=RUN_HELP)
-    _add_metrics(show)
-    ops = _command(
-        commands, "ops", _ops, "query the operations of stored runs with SQL",
+    _add_metric_option(show)
+    ops = _add_command(
+        commands, "ops", _query_operations, "query the operations of stored runs with SQL",
         "Query the operations of runs with SQL (DuckDB; extra sql). Tables: ops, a row for each operation with its "
         "entry's provider, parameters and times of day; entries, a row for each entry with its metrics.",
     )  # fmt: skip
@@ -59,14 +62,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     ops.add_argument("--sql", required=True, metavar="QUERY", help="such as: FROM ops LIMIT 5")
     ops.add_argument("--csv", action="store_true", help=f"print CSV, and more than {_MOST_ROWS:,} rows")
     add_records(ops)
-    _add_baseline(commands)
+    _add_baseline_commands(commands)
 
 
 RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
-"""What a command takes for a run."""
+"""The help of each argument that names a stored run."""
 
 
-def _command(
+def _add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
     run: Callable[[argparse.Namespace], int], summary: str, description: str,
 ) -> argparse.ArgumentParser:  # fmt: skip
@@ -77,56 +80,68 @@ def _command(
 
 
 def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where the runs are stored; ``open_index`` reads it."""
+    """Add ``--storage``, the folder of stored runs, which ``open_index`` reads."""
     parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
                         "(default: all of: the folder that pytest's configuration names with "
                         "--benchmark-storage, the project's results, and its .benchmarks)")  # fmt: skip
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where the operations are; ``places.record_folders`` reads it."""
+    """Add ``--records``, the folder of the operations' records, for ``places.record_folders``."""
     parser.add_argument("--records", metavar="DIR", type=Path, help="where the records are, if not beside the runs: "
                         "the folder that --cloudbench-results named (default: the one that pytest's configuration "
                         f"names so, or the project's {places.RESULTS})")  # fmt: skip
 
 
-def _add_metrics(parser: argparse.ArgumentParser) -> None:
+def _add_metric_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", dest="metrics", metavar="M", action="append", default=[],
                         help="any metric or number of an entry; may be repeated")  # fmt: skip
 
 
-def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "baseline", help="list, carry and change what gates compare with",
         description="The stored runs that gates compare with: which they are, and how they get to another machine.",
     )  # fmt: skip
     inner = parser.add_subparsers(metavar="COMMAND", required=True)
-    _command(inner, "list", _list, "list the stored runs", "List all stored runs, interrupted ones included.")
-    show = _command(inner, "show", _baseline_show, "show which runs may be a baseline", "Show for each test how many "
-                    "runs may be a baseline, and why the others may not.")  # fmt: skip
+    _add_command(inner, "list", _list_runs, "list the stored runs", "List all stored runs, interrupted ones included.")
+    show = _add_command(
+        inner, "show", _show_baselines, "show which runs may be a baseline",
+        "Show for each test how many runs may be a baseline, and why the others may not.",
+    )  # fmt: skip
     show.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
     show.add_argument("--metric", metavar="M", help="such as response_p99")
-    drop = _command(inner, "drop", _drop, "delete stored runs", "Delete the entries of runs, for good. The records of "
-                    "their operations stay.")  # fmt: skip
+    drop = _add_command(
+        inner, "drop", _drop_runs, "delete stored runs",
+        "Delete the entries of runs, for good. The records of their operations stay.",
+    )  # fmt: skip
     drop.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     drop.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    export = _command(inner, "export", _export, "write stored runs into one file", "Write runs into a zip file of "
-                      "pytest-benchmark's own files, for CI to carry.")  # fmt: skip
+    export = _add_command(
+        inner, "export", _export_runs, "write stored runs into one file",
+        "Write runs into a zip file of pytest-benchmark's own files, for CI to carry.",
+    )  # fmt: skip
     export.add_argument("file", metavar="FILE", type=Path, help="is written, or replaced as a whole")
     export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP} (default: all)")
     export.add_argument("--last", metavar="N", type=int, help="only the last N of them")
     export.add_argument("--branch", metavar="B", help="only runs of this branch")
-    taken = _command(inner, "import", _import, "import runs from such a file", "Import the runs of a file that export"
-                     " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
-    taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
-    accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: earlier runs no "
-                      "longer serve as a baseline. They stay in the history. If only the regression gate failed this "
-                      "run, or stored ones after it, they count as passed.")  # fmt: skip
+    import_ = _add_command(
+        inner, "import", _import_runs, "import runs from such a file",
+        "Import the runs of a file that export wrote. Nothing is overwritten; what is there already is left.",
+    )  # fmt: skip
+    import_.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
+    accept = _add_command(
+        inner, "accept", _accept_run, "let baselines begin with a run",
+        "Accept a change: earlier runs no longer serve as a baseline. They stay in the history. If only the "
+        "regression gate failed this run, or stored ones after it, they count as passed.",
+    )  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
-    rename = _command(inner, "rename", _rename, "let a renamed test keep its runs", "Take over the runs of a test that "
-                      "has another name now: the gate compares with them. The name of a test function stands for all "
-                      "of its parameters.")  # fmt: skip
+    rename = _add_command(
+        inner, "rename", _rename_test, "let a renamed test keep its runs",
+        "Take over the runs of a test that has another name now: the gate compares with them. The name of a test "
+        "function stands for all of its parameters.",
+    )  # fmt: skip
     rename.add_argument("old", metavar="OLD", help="the full name that it had")
     rename.add_argument("new", metavar="NEW", help="the full name that it has")
     accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
@@ -134,10 +149,10 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     accept.add_argument("--yes", action="store_true", help="do not ask on a terminal whether all tests are meant")
 
 
-# --- what they share ---
+# --- shared by the commands ---
 
 
-def _say(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     encoding = sys.stdout.encoding or "ascii"
     text = "".join(f"{line}\n" for line in lines)
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -151,12 +166,12 @@ def _has_plain_output() -> bool:
     return False
 
 
-def _width() -> int:
+def _output_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
 
 
 def find_storage(options: argparse.Namespace) -> Path | None:
-    """Returns the folder that the user means, or None. Raises UsageError if what the user named is not a folder."""
+    """Return the folder of stored runs, or None without one. Raises UsageError if ``--storage`` is not a folder."""
     if options.storage is None:
         return places.find_storage()
     if not options.storage.is_dir():
@@ -165,7 +180,7 @@ def find_storage(options: argparse.Namespace) -> Path | None:
 
 
 def open_index(options: argparse.Namespace) -> Index:
-    """Returns the index of the stored runs, and says what was left out. Raises UsageError if there is no run."""
+    """Return the index of the stored runs, and print what was left out. Raises UsageError if there is no run."""
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.index import Index
     from pytest_cloudbench.results.installed import learn_installed
@@ -173,7 +188,9 @@ def open_index(options: argparse.Namespace) -> Index:
     storage = find_storage(options)
     if storage is None:
         where = " or ".join(map(str, places.storage_folders()))
-        raise UsageError(f"there are no stored runs in {where}; {_killed() or 'name their folder with --storage'}")
+        raise UsageError(
+            f"there are no stored runs in {where}; {_describe_killed_sessions() or 'name their folder with --storage'}"
+        )
     index = Index.open(storage)
     if options.storage is None:
         for other in places.storage_folders():
@@ -183,113 +200,115 @@ def open_index(options: argparse.Namespace) -> Index:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
     if runs := index.runs():
         learn_installed()
-        with contextlib.suppress(ResultsError):  # it is gone since it was indexed
+        with contextlib.suppress(ResultsError):  # its file may be gone since it was indexed
             index.entries(runs[-1].place)  # tells what the suites of the project itself conclude
     else:
-        hint = _killed(index.storage) or "pytest --benchmark-autosave stores them"
+        hint = _describe_killed_sessions(index.storage) or "pytest --benchmark-autosave stores them"
         raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
     return index
 
 
-def _killed(storage: Path | None = None) -> str:
-    """Returns what to say of sessions that have stored nothing yet, or never will by themselves; or nothing."""
+def _describe_killed_sessions(storage: Path | None = None) -> str:
+    """Return a hint about sessions that still run or were killed, and so are not stored. Empty if there are none."""
     from pytest_cloudbench.results.recovery import find_unmerged
 
-    lives = {left.folder.parent.name: left.is_alive for left in find_unmerged(*places.folders_of_killed_runs(storage))}
-    if not lives:
+    unmerged = find_unmerged(*places.folders_of_killed_runs(storage))
+    is_alive = {records.folder.parent.name: records.is_alive for records in unmerged}
+    if not is_alive:
         return ""
-    count = sum(not each for each in lives.values())
+    count = sum(not alive for alive in is_alive.values())
     if not count:
         return "a session still runs, and is stored at its end"
-    few = "an interrupted session is there: cloudbench recover makes it a run"
-    return few if count == 1 else f"{count} interrupted sessions are there: cloudbench recover makes them runs"
+    if count == 1:
+        return "an interrupted session is there: cloudbench recover makes it a run"
+    return f"{count} interrupted sessions are there: cloudbench recover makes them runs"
 
 
-def _tests(index: Index, part: str | None) -> list[str]:
-    """Returns the tests that the user means (``_named``). Raises UsageError if there is none."""
-    if tests := _named(index, part):
+def _find_tests(index: Index, part: str | None) -> list[str]:
+    """Return the tests with a name, or with this part in their names. Raises UsageError if there is none."""
+    if tests := _match_tests(index, part):
         return tests
     if part is None:
         raise UsageError(f"the stored runs in {index.storage} compared two sides only; cloudbench history shows them")
     raise UsageError(f"{part}: no stored run has a test with this in its name; cloudbench history lists all")
 
 
-def _named(index: Index, part: str | None) -> list[str]:
-    """Returns the tests with this name, or else with this in their names."""
-    every = index.tests()
-    return [part] if part in every else [test for test in every if part is None or part in test]
+def _match_tests(index: Index, part: str | None) -> list[str]:
+    """Return the test with this name, or else the tests with this part in their names. None stands for all."""
+    tests = index.tests()
+    return [part] if part in tests else [test for test in tests if part is None or part in test]
 
 
-def _check_metric(index: Index, names: Sequence[str]) -> None:
+def _check_metrics(index: Index, names: Sequence[str]) -> None:
     unknown = [name for name in names if not index.has_number(name)]
     if unknown:
         raise UsageError(f"--metric {unknown[0]}: no stored run has such a number; docs/method.md lists the metrics")
 
 
-def _chosen(index: Index, names: Sequence[str]) -> list[RunRow]:
+def _find_runs(index: Index, names: Sequence[str]) -> list[RunRow]:
     return list(dict.fromkeys(index.find(name) for name in names))
 
 
-def _wherever(options: argparse.Namespace, names: Sequence[str]) -> tuple[Index, list[RunRow]]:
-    """Returns an index with the runs that are named: files, wherever they are, or runs of the storage."""
+def _find_runs_and_files(options: argparse.Namespace, names: Sequence[str]) -> tuple[Index, list[RunRow]]:
+    """Return an index and the runs that a user named: by their files, or as runs of the storage."""
     from pytest_cloudbench.results.index import Index
 
     files = {name: Path(name) for name in names if Path(name).is_file()}
     index = Index(Path.cwd()) if files.keys() == set(names) else open_index(options)
-    found = [index.add_file(files[name]) if name in files else index.find(name) for name in names]
-    return index, list(dict.fromkeys(found))
+    runs = [index.add_file(files[name]) if name in files else index.find(name) for name in names]
+    return index, list(dict.fromkeys(runs))
 
 
 # --- the commands ---
 
 
-def _history(options: argparse.Namespace) -> int:
+def _show_history(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
     index, plain, blocks = open_index(options), _has_plain_output(), list[list[str]]()
-    compared = [each for each in index.comparisons() if options.test is None or options.test in each.fullname]
-    tests = _named(index, options.test) if compared else _tests(index, options.test)
+    compared = [row for row in index.comparisons() if options.test is None or options.test in row.fullname]
+    tests = _match_tests(index, options.test) if compared else _find_tests(index, options.test)
     if tests:
-        _check_metric(index, [options.metric] if options.metric else [])
+        _check_metrics(index, [options.metric] if options.metric else [])
     if len(tests) == 1 and options.test is not None:
         metric = options.metric or history.main_metric(index, tests[0])
-        blocks.append(history.render_test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+        blocks.append(history.render_test_history(index, tests[0], metric, options.last, _output_width(), plain=plain))
     elif tests:
-        blocks.append(history.render_overview(index, tests, options.metric, options.last, _width(), plain=plain))
+        blocks.append(history.render_overview(index, tests, options.metric, options.last, _output_width(), plain=plain))
     if compared:
-        blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, _width()))
+        blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, _output_width()))
     for number, lines in enumerate(blocks):
-        _say([*[""] * (number > 0), *lines])
+        _print_lines([*[""] * (number > 0), *lines])
     return 0
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
     if options.runs == ["all"]:
         index = open_index(options)
         runs = index.runs()
     else:
-        index, runs = _wherever(options, options.runs)
+        index, runs = _find_runs_and_files(options, options.runs)
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
-    _check_metric(index, options.metrics)
-    _say(history.render_side_by_side(index, runs, options.metrics, _width()))
+    _check_metrics(index, options.metrics)
+    _print_lines(history.render_side_by_side(index, runs, options.metrics, _output_width()))
     return 0
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show_run(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
-    index, (run,) = _wherever(options, [options.name])
-    _check_metric(index, options.metrics)
-    _say(history.render_run(run, index.entries(run.place), options.metrics, _width()))
+    index, (run,) = _find_runs_and_files(options, [options.name])
+    _check_metrics(index, options.metrics)
+    _print_lines(history.render_run(run, index.entries(run.place), options.metrics, _output_width()))
     return 0
 
 
-def _ops(options: argparse.Namespace) -> int:
+def _query_operations(options: argparse.Namespace) -> int:
     from pytest_cloudbench.support import extras
 
     extras.require_extra("sql", "ops")
@@ -298,12 +317,12 @@ def _ops(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import operations
 
     index = open_index(options)
-    found = []
-    for run in _chosen(index, options.runs):
+    recorded = []
+    for run in _find_runs(index, options.runs):
         folders = [(index.storage / run.place).parent, *places.record_folders(options.records)]
         for entry in index.entries(run.place):
-            found.append((run.name, entry, operations.find_records(entry, folders)))
-    answer = operations.run_query(options.sql, found, None if options.csv else _MOST_ROWS + 1)
+            recorded.append((run.name, entry, operations.find_records(entry, folders)))
+    answer = operations.run_query(options.sql, recorded, None if options.csv else _MOST_ROWS + 1)
     if options.csv:
         import csv
 
@@ -312,88 +331,90 @@ def _ops(options: argparse.Namespace) -> int:
         writer.writerows(answer.rows)
         return 0
     rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
-    _say(fit_to_width([[printable(name) for name in answer.columns], *rows], _width()) if answer.columns else [])
+    _print_lines(
+        fit_to_width([[printable(name) for name in answer.columns], *rows], _output_width()) if answer.columns else []
+    )
     if len(answer.rows) > _MOST_ROWS:
-        _say([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
+        _print_lines([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
     return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable, render_run_list
     from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
-    _say(render_run_list(index.runs(), _width()))
-    for left in find_unmerged(*places.folders_of_killed_runs(index.storage)):
-        state = "still runs" if left.is_alive else "was killed: cloudbench recover makes it an interrupted run"
-        which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
-        _say([f"not in the list: {which} {state}"])
-    for run in _recovered(results) if results.resolve() != index.storage.resolve() else ():
-        _say([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
+    _print_lines(render_run_list(index.runs(), _output_width()))
+    for records in find_unmerged(*places.folders_of_killed_runs(index.storage)):
+        state = "still runs" if records.is_alive else "was killed: cloudbench recover makes it an interrupted run"
+        test, session = str(records.note["fullname"]), records.folder.parent.name
+        _print_lines([f"not in the list: {printable(test)} of {printable(session)} {state}"])
+    for run in _recovered_runs(results) if results.resolve() != index.storage.resolve() else ():
+        _print_lines([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
               f"{printable(str(results))} has it"])  # fmt: skip
     return 0
 
 
-def _recovered(results: Path) -> list[str]:
-    """Returns the recovered runs of a results folder."""
+def _recovered_runs(results: Path) -> list[str]:
+    """Return the names of the recovered runs of a results folder."""
     from pytest_cloudbench.results.stored import find_run_files
 
     return sorted({Path(file.run).name for file in find_run_files(results) if file.is_recovered})
 
 
-def _baseline_show(options: argparse.Namespace) -> int:
+def _show_baselines(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import render_baselines
 
     index = open_index(options)
-    _check_metric(index, [options.metric] if options.metric else [])
-    _say(render_baselines(index, _tests(index, options.test), options.metric, _width()))
+    _check_metrics(index, [options.metric] if options.metric else [])
+    _print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, _output_width()))
     return 0
 
 
-def _drop(options: argparse.Namespace) -> int:
+def _drop_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.bundle import delete_run
     from pytest_cloudbench.results.index import Index
 
     index = open_index(options)
-    for run in _chosen(index, options.runs):
+    for run in _find_runs(index, options.runs):
         if not options.dry_run:
             delete_run(index, run.place)
-        _say([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
+        _print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
     Index.open(index.storage)
     return 0
 
 
-def _export(options: argparse.Namespace) -> int:
+def _export_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import export_runs
 
     if options.last is not None and options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
     index = open_index(options)
-    runs = _chosen(index, options.runs) if options.runs else index.runs()
+    runs = _find_runs(index, options.runs) if options.runs else index.runs()
     runs = [run for run in runs if options.branch in (None, run.branch)][-(options.last or 0) :]
     if not runs:
         raise UsageError(f"--branch {options.branch}: no stored run is of this branch")
     export_runs(index, [run.place for run in runs], options.file)
-    _say([f"{options.file}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}"])
+    _print_lines([f"{options.file}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}"])
     return 0
 
 
-def _import(options: argparse.Namespace) -> int:
+def _import_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
     storage = options.storage or places.configured_storage() or places.find_storage() or places.results_folder()
-    new, known, strange = import_runs(storage, options.file)
-    for name in strange:
+    new, present, rejected = import_runs(storage, options.file)
+    for name in rejected:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
     Index.open(storage)
-    _say([f"{storage}: {new} files are new, {known} were there already"])
-    return 1 if strange else 0
+    _print_lines([f"{storage}: {new} files are new, {present} were there already"])
+    return 1 if rejected else 0
 
 
-def _rename(options: argparse.Namespace) -> int:
+def _rename_test(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.acceptance import write_rename
 
@@ -408,38 +429,44 @@ def _rename(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
     write_rename(index.storage, options.old, options.new)
     tests = "1 test" if count == 1 else f"{count} tests"
-    _say([f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"])
+    _print_lines(
+        [f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"]
+    )
     return 0
 
 
 def _runs_with(index: Index, name: str) -> set[str]:
-    """Return the runs that measured a test; the name of a function stands for all its parameters."""
+    """Return the runs that measured a test. The name of a test function stands for all of its parameters."""
     tests = [test for test in index.tests() if test == name or test.startswith(f"{name}[")]
     return {point.run for test in tests for point in index.series(test, "ops")}
 
 
-def _accept(options: argparse.Namespace) -> int:
+def _accept_run(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.acceptance import Accepted, former_names, withdraw_acceptances, write_acceptance
 
     index = open_index(options)
     run = index.find(options.name)
-    tests = _tests(index, options.test) if options.test else []
-    words = ["cloudbench", "baseline", "accept", run.place, *(["--test", options.test] if options.test else [])]
-    again = shlex.join(words)
+    tests = _find_tests(index, options.test) if options.test else []
+    argv = ["cloudbench", "baseline", "accept", run.place, *(["--test", options.test] if options.test else [])]
+    command = shlex.join(argv)
     if options.undo:
         if not withdraw_acceptances(index.storage, run.place, tests):
             raise UsageError(f"{run.place}: was not accepted{f' for {options.test}' if options.test else ''}")
-        _say([f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {again}"])
+        _print_lines(
+            [f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {command}"]
+        )
         return 0
     measured = {entry.fullname for entry in index.brief_entries(run.place)}
     measured |= {former for name, names in former_names(index.storage).items() if name in measured for former in names}
     is_whole = not tests
-    if is_whole and not measured.issuperset(index.tests()):  # of the others, this run says nothing
+    if is_whole and not measured.issuperset(
+        index.tests()
+    ):  # it cannot begin baselines of tests that it did not measure
         tests = sorted(measured)
     count = len(tests or index.tests())
-    if is_whole and not options.yes and sys.stdin.isatty() and not _agrees(run.place, count):
-        _say(["nothing is changed; --test TEST accepts some of them"])
+    if is_whole and not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
+        _print_lines(["nothing is changed; --test TEST accepts some of them"])
         return 1
     for test, outcome in index.not_passed(run.place, tests):
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
@@ -450,15 +477,15 @@ def _accept(options: argparse.Namespace) -> int:
             f"{run.place}: began {when}, which is yet to come: later runs would be of before it, and no baseline"
         )
     # A run of a clock that was ahead must not pardon what the gate breaks from now on.
-    until_ms = max(each.time_ms for each in index.runs() if each.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
+    until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
-    what = f"{len(tests)} of its tests" if options.test else f"its {len(tests)} tests" if tests else "all tests"
-    _say([f"baselines of {what} begin with {printable(run.place)}; to undo it: {again} --undo"])
+    tests_text = f"{len(tests)} of its tests" if options.test else f"its {len(tests)} tests" if tests else "all tests"
+    _print_lines([f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"])
     return 0
 
 
-def _agrees(run: str, count: int) -> bool:
-    """Ask on the terminal whether the baselines of all tests are to begin with a run."""
+def _user_agrees(run: str, count: int) -> bool:
+    """Ask on the terminal whether the baselines of all tests shall begin with a run."""
     answer = input(f"let the baselines of {count} tests begin with {run}? [y/N] ")
     return answer.strip().lower() in ("y", "yes")

@@ -1,8 +1,7 @@
 """The commands for an array: ``cloudbench raid status|scrub|repair|recover|replace|rebalance|export FILE.toml``,
 and ``cloudbench raid choose OFFERS.toml`` to plan one.
 
-What may live here: their input and output, and the change of the array's file by ``replace``. The work is in
-``raid``.
+The work is done by the package ``raid``, but for the change of the array's file by ``replace``.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ _STATUSES = (
     "Exit status: 0 if all is well or done; 1 if objects cannot be read, or the command failed; "
     "3 if everything can be read, but something is missing, damaged or unreachable; 4 for bad input."
 )
-_EVERY_S = 0.2
+_PROGRESS_INTERVAL_S = 0.2
 
 
 def add_commands(commands: Any) -> None:
     """Add ``raid`` to the commands of ``cloudbench``."""
     raid = commands.add_parser("raid", help="look after an array of providers", epilog=_STATUSES)
-    which = raid.add_subparsers(metavar="WHAT", required=True)
+    inner = raid.add_subparsers(metavar="WHAT", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        command: argparse.ArgumentParser = which.add_parser(
+        command: argparse.ArgumentParser = inner.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_STATUSES
         )
         command.add_argument("file", metavar="FILE.toml", help="the array's file")
@@ -52,35 +51,39 @@ def add_commands(commands: Any) -> None:
         command.set_defaults(run=run)
         return command
 
-    add("status", _status, "compare the children's listings with what they should have; show objects at risk")
-    add("scrub", _scrub, "read every share, and note missing and damaged ones for the next repair")
-    repair = add("repair", _repair, "rebuild what children lack; continues an interrupted repair")
+    add("status", _show_status, "compare the children's listings with what they should have; show objects at risk")
+    add("scrub", _scrub_shares, "read every share, and note missing and damaged ones for the next repair")
+    repair = add("repair", _repair_array, "rebuild what children lack; continues an interrupted repair")
     repair.add_argument(
         "--discard-incomplete", action="store_true",
         help="also delete versions that belong to no object and cannot be read",
     )  # fmt: skip
-    add("recover", _recover, "rebuild lost, old or damaged metadata, with only the key and the children's packages")
-    replace = add("replace", _replace, "replace a child by another provider, and rebuild its content there")
+    add(
+        "recover",
+        _recover_metadata,
+        "rebuild lost, old or damaged metadata, with only the key and the children's packages",
+    )
+    replace = add("replace", _replace_child, "replace a child by another provider, and rebuild its content there")
     replace.add_argument("child", metavar="CHILD", help="its name, or its number from 1")
     replace.add_argument(
         "spec", metavar="SPEC", nargs="?",
         help="the new provider; if left out, the array's file already names it, and it is assumed to be empty",
     )  # fmt: skip
     replace.add_argument("--force", action="store_true", help="even if that makes objects unreadable")
-    rebalance = add("rebalance", _rebalance, "rewrite objects whose shares would now be placed differently")
+    rebalance = add("rebalance", _rebalance_array, "rewrite objects whose shares would now be placed differently")
     rebalance.add_argument("--dry-run", action="store_true", help="only count them")
-    export = add("export", _export, "write all objects as plain files into a folder, or into one .tar")
+    export = add("export", _export_objects, "write all objects as plain files into a folder, or into one .tar")
     export.add_argument("target", metavar="TARGET", type=Path, help="a folder, or a file that ends in .tar")
     export.add_argument(
         "--recover", action="store_true", help="use no metadata, only the key and the children's packages"
     )
 
-    _add_choose(which)
+    _add_choose_command(inner)
 
 
-def _add_choose(which: Any) -> None:
+def _add_choose_command(inner: Any) -> None:
     text = "choose an array's providers from a table, by price, throughput or availability"
-    choose = which.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    choose = inner.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
     choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/reference/raid.md")
     choose.add_argument(
         "--aim",
@@ -88,25 +91,31 @@ def _add_choose(which: Any) -> None:
         default="price",
         help="the quantity to optimize (default: %(default)s)",
     )
-    choose.add_argument("--losses", metavar="M", type=_count, default=1, help="any M may fail (default: %(default)s)")
-    choose.add_argument("--bytes", metavar="N", type=_count, default=10**8, help="object size (default: %(default)s)")
-    choose.add_argument("--usd-at-most", metavar="USD", type=_bound, default=inf, help="a month, per GiB of content")
-    choose.add_argument("--seconds-at-most", metavar="S", type=_bound, default=inf, help="to move the object")
     choose.add_argument(
-        "--unavailable-at-most", metavar="SHARE", type=_bound, default=1.0, help="how often it may be unreadable"
+        "--losses", metavar="M", type=_parse_count, default=1, help="any M may fail (default: %(default)s)"
+    )
+    choose.add_argument(
+        "--bytes", metavar="N", type=_parse_count, default=10**8, help="object size (default: %(default)s)"
+    )
+    choose.add_argument(
+        "--usd-at-most", metavar="USD", type=_parse_bound, default=inf, help="a month, per GiB of content"
+    )
+    choose.add_argument("--seconds-at-most", metavar="S", type=_parse_bound, default=inf, help="to move the object")
+    choose.add_argument(
+        "--unavailable-at-most", metavar="SHARE", type=_parse_bound, default=1.0, help="how often it may be unreadable"
     )
     choose.add_argument("--placement", choices=("equal", "throughput"), default="equal", help="(default: %(default)s)")
     choose.add_argument("--json", action="store_true", help="print one JSON object")
-    choose.set_defaults(run=_choose)
+    choose.set_defaults(run=_choose_providers)
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**18):
         raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, not {text!r}")
     return int(text)
 
 
-def _bound(text: str) -> float:
+def _parse_bound(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -119,82 +128,82 @@ def _bound(text: str) -> float:
 # --- the commands -------------------------------------------------------------------------------------
 
 
-def _status(options: argparse.Namespace) -> int:
-    return _survey(options, deep=False)
+def _show_status(options: argparse.Namespace) -> int:
+    return _survey_array(options, deep=False)
 
 
-def _scrub(options: argparse.Namespace) -> int:
-    return _survey(options, deep=True)
+def _scrub_shares(options: argparse.Namespace) -> int:
+    return _survey_array(options, deep=True)
 
 
-def _survey(options: argparse.Namespace, *, deep: bool) -> int:
+def _survey_array(options: argparse.Namespace, *, deep: bool) -> int:
     from pytest_cloudbench.raid.survey import survey_array
 
-    with _array(options.file) as array, _progress(options) as progress:
-        found = survey_array(array, deep=deep, progress=progress)
-        _say(options, {"file": options.file, "k": array.file.k, "m": array.file.m, **found.plain()},
-             _survey_text(options.file, array, found))  # fmt: skip
-    return _FAILED if found.unreadable else 0 if found.is_healthy else _DEGRADED
+    with _open_array(options.file) as array, _show_progress(options) as progress:
+        result = survey_array(array, deep=deep, progress=progress)
+        _print_result(options, {"file": options.file, "k": array.file.k, "m": array.file.m, **result.plain()},
+                      _survey_lines(options.file, array, result))  # fmt: skip
+    return _FAILED if result.unreadable else 0 if result.is_healthy else _DEGRADED
 
 
-def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
+def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
     from pytest_cloudbench.raid.coding.placement import least_overhead
     from pytest_cloudbench.report.columns import fit_to_width
 
-    held_bytes = sum(child.held_bytes for child in found.children)
+    held_bytes = sum(child.held_bytes for child in result.children)
     overhead, least = "", least_overhead(array.file.k + array.file.m, array.file.m)
-    if found.content_bytes:
-        overhead = f", {held_bytes / found.content_bytes:.2f} bytes stored per byte (equal shares: {least:.2f})"
+    if result.content_bytes:
+        overhead = f", {held_bytes / result.content_bytes:.2f} bytes stored per byte (equal shares: {least:.2f})"
     rows = [["child", "packages", "held", "missing", "damaged", "unread", "strange", "stored"]]
-    for child in found.children:
+    for child in result.children:
         listed = [str(child.held), str(child.missing)]
-        read = [str(child.damaged), str(child.unread)] if found.is_deep else ["-", "-"]
-        known = [*listed, *read, str(child.strange), format_bytes(child.held_bytes)]
-        rows.append([child.name, str(child.expected), *(["-"] * len(known) if child.unreachable else known)])
+        read = [str(child.damaged), str(child.unread)] if result.is_deep else ["-", "-"]
+        cells = [*listed, *read, str(child.strange), format_bytes(child.held_bytes)]
+        rows.append([child.name, str(child.expected), *(["-"] * len(cells) if child.unreachable else cells)])
     lines = [
-        f"{file}: {array.file.k}+{array.file.m}, {found.objects} objects, {format_bytes(found.content_bytes)}"
+        f"{file}: {array.file.k}+{array.file.m}, {result.objects} objects, {format_bytes(result.content_bytes)}"
         f"{overhead}",
         *fit_to_width(rows, shutil.get_terminal_size((120, 24)).columns),
-        f"objects: {found.whole} whole, {found.degraded} degraded, {found.at_risk} at risk (no further child may "
-        f"fail), {found.unreadable} unreadable",
+        f"objects: {result.whole} whole, {result.degraded} degraded, {result.at_risk} at risk (no further child may "
+        f"fail), {result.unreadable} unreadable",
     ]
-    if found.usd_per_month is not None:
-        equal = found.equal_usd_per_month
-        lines.append(f"storage: {found.usd_per_month:.4g} USD a month (equal shares: {equal:.4g})")
-    lines += [f"{child.name}: no answer: {child.unreachable}" for child in found.children if child.unreachable]
-    lines += [f"unreadable: {path}" for path in found.unreadable_paths]
-    lines += _unknown_text(found.unknown_paths)
-    if found.garbage:
-        lines.append(f"{found.garbage} unused packages are still to be deleted; a repair does that")
+    if result.usd_per_month is not None:
+        equal = result.equal_usd_per_month
+        lines.append(f"storage: {result.usd_per_month:.4g} USD a month (equal shares: {equal:.4g})")
+    lines += [f"{child.name}: no answer: {child.unreachable}" for child in result.children if child.unreachable]
+    lines += [f"unreadable: {path}" for path in result.unreadable_paths]
+    lines += _unknown_lines(result.unknown_paths)
+    if result.garbage:
+        lines.append(f"{result.garbage} unused packages are still to be deleted; a repair does that")
     return lines
 
 
-def _repair(options: argparse.Namespace) -> int:
+def _repair_array(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
     from pytest_cloudbench.raid.survey import survey_array
 
-    with _array(options.file) as array, _progress(options) as progress:
+    with _open_array(options.file) as array, _show_progress(options) as progress:
         if options.discard_incomplete:
             discard_incomplete_versions(array)
-        survey_array(array, progress=progress)  # notes packages that children do not list as missing
+        survey_array(array, progress=progress)  # marks packages as missing that children do not list
         done = repair_array(array, progress)
-        return _repaired(options, array, done)
+        return _print_repair(options, array, done)
 
 
-def _repaired(options: argparse.Namespace, array: Array, done: RepairResult) -> int:
+def _print_repair(options: argparse.Namespace, array: Array, done: RepairResult) -> int:
     lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     if done.garbage:
         lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
-    unknown_paths = [each.path for each in array.unknown]
-    lines += _unknown_text(unknown_paths)
-    _say(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete,
-                   "unknown_paths": unknown_paths}, lines)  # fmt: skip
+    unknown_paths = [version.path for version in array.unknown]
+    lines += _unknown_lines(unknown_paths)
+    _print_result(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete,
+                            "unknown_paths": unknown_paths}, lines)  # fmt: skip
     return _FAILED if done.lost_paths else 0 if done.is_complete and not unknown_paths else _DEGRADED
 
 
-def _unknown_text(paths: Sequence[str]) -> list[str]:
+def _unknown_lines(paths: Sequence[str]) -> list[str]:
     if not paths:
         return []
     return [
@@ -204,47 +213,48 @@ def _unknown_text(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def _replace(options: argparse.Namespace) -> int:
+def _replace_child(options: argparse.Namespace) -> int:
     from pytest_cloudbench import providers
     from pytest_cloudbench.raid.maintenance import note_all_missing, repair_array
     from pytest_cloudbench.raid.survey import survey_array
 
-    child = _child(options.file, options.child)
+    child = _find_child(options.file, options.child)
     if not options.file.endswith(".toml"):
         raise UsageError(f"{options.file}: ships with the package; write your own array file instead")
     if options.spec is not None:
         providers.resolve(options.spec)
-        changed = _changed_file(options.file, child, options.spec)
-    with _array(options.file) as array, _progress(options) as progress:
-        found = survey_array(array, progress=progress, without=child)
-        if found.unreadable and not options.force:
+        changed = _text_with_spec(options.file, child, options.spec)
+    with _open_array(options.file) as array, _show_progress(options) as progress:
+        result = survey_array(array, progress=progress, without=child)
+        if result.unreadable and not options.force:
             raise UsageError(
-                f"{options.file}: without {array.children.names[child]}, {found.unreadable} objects cannot be read, "
-                f"such as {found.unreadable_paths[0]}: repair the others first, or use --force to give them up"
+                f"{options.file}: without {array.children.names[child]}, {result.unreadable} objects cannot be read, "
+                f"such as {result.unreadable_paths[0]}: repair the others first, or use --force to give them up"
             )
-        # Noted before the file changes: even after a kill, it is known what the new child lacks.
+        # Before the file changes: even after a kill, the metadata tells what the new child lacks.
         note_all_missing(array, child)
         if options.spec is None:
-            return _repaired(options, array, repair_array(array, progress))
-    _write(Path(options.file), changed)
-    with _array(options.file) as array, _progress(options) as progress:
-        return _repaired(options, array, repair_array(array, progress))
+            return _print_repair(options, array, repair_array(array, progress))
+    _write_array_file(Path(options.file), changed)
+    with _open_array(options.file) as array, _show_progress(options) as progress:
+        return _print_repair(options, array, repair_array(array, progress))
 
 
-def _child(file: str, wanted: str) -> int:
+def _find_child(file: str, name: str) -> int:
+    """Return the index of a child of an array's file by its name, or its number from 1. Raises UsageError."""
     from pytest_cloudbench.raid import config
 
     names = [child.name for child in config.load(file).children]
-    if wanted in names:
-        return names.index(wanted)
-    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= len(names):
-        return int(wanted) - 1
-    known = ", ".join(f"{number} ({name})" for number, name in enumerate(names, 1))
-    raise UsageError(f"{file}: no child {wanted!r}; expected one of {known}{did_you_mean(wanted, names)}")
+    if name in names:
+        return names.index(name)
+    if name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
+        return int(name) - 1
+    children = ", ".join(f"{number} ({child})" for number, child in enumerate(names, 1))
+    raise UsageError(f"{file}: no child {name!r}; expected one of {children}{did_you_mean(name, names)}")
 
 
-def _changed_file(file: str, child: int, spec: str) -> str:
-    """Returns the text of the array's file with a new spec for a child; everything else stays as the user wrote it."""
+def _text_with_spec(file: str, child: int, spec: str) -> str:
+    """Return the text of an array's file with a new spec for a child, and all else as the user wrote it."""
     from pytest_cloudbench.raid import config
 
     text, old = Path(file).read_text("utf-8"), config.load(file).children[child].spec
@@ -258,37 +268,37 @@ def _changed_file(file: str, child: int, spec: str) -> str:
     return text.replace(written[0], json.dumps(spec, ensure_ascii=False))
 
 
-def _write(path: Path, text: str) -> None:
+def _write_array_file(path: Path, text: str) -> None:
     """Replace a file atomically. If the new text is not a valid array file, restore the old. Raises UsageError."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.support.opening import write_whole
 
-    def put(content: str) -> None:
+    def write(content: str) -> None:
         write_whole(path, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)
 
     old = path.read_text("utf-8")
-    put(text)
+    write(text)
     try:
         providers.resolve(f"raid:{path}")  # by its own name: it may be among its children
     except UsageError:
-        put(old)
+        write(old)
         raise
 
 
-def _rebalance(options: argparse.Namespace) -> int:
+def _rebalance_array(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid.maintenance import rebalance_array
 
-    with _array(options.file) as array, _progress(options) as progress:
+    with _open_array(options.file) as array, _show_progress(options) as progress:
         done = rebalance_array(array, dry_run=options.dry_run, progress=progress)
     would = "would be " if options.dry_run else ""
     lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {format_bytes(done.moved_bytes)}"]
     lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
     lines += [f"left as it was: {path}: {why}" for path, why in done.failed.items()]
-    _say(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
+    _print_result(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
     return _FAILED if done.failed else 0
 
 
-def _export(options: argparse.Namespace) -> int:
+def _export_objects(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid import config
     from pytest_cloudbench.raid.maintenance import export_objects
 
@@ -298,38 +308,39 @@ def _export(options: argparse.Namespace) -> int:
         metadata = None
         if options.recover:
             metadata = Path(stack.enter_context(TemporaryDirectory(prefix="cloudbench-recovered-"))) / "array.sqlite"
-        array, progress = stack.enter_context(_array(options.file, metadata)), stack.enter_context(_progress(options))
+        array = stack.enter_context(_open_array(options.file, metadata))
+        progress = stack.enter_context(_show_progress(options))
         done = export_objects(array, options.target, progress)
-        unknown_paths = [each.path for each in array.unknown]
+        unknown_paths = [version.path for version in array.unknown]
     lines = [f"{done.objects} objects, {format_bytes(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
-    lines += _unknown_text(unknown_paths)
-    _say(options, {"file": options.file, "target": str(options.target), **asdict(done),
-                   "unknown_paths": unknown_paths}, lines)  # fmt: skip
+    lines += _unknown_lines(unknown_paths)
+    _print_result(options, {"file": options.file, "target": str(options.target), **asdict(done),
+                            "unknown_paths": unknown_paths}, lines)  # fmt: skip
     return _FAILED if done.failed else _DEGRADED if unknown_paths else 0
 
 
-def _recover(options: argparse.Namespace) -> int:
+def _recover_metadata(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid import config
     from pytest_cloudbench.raid.database import replace_database
 
     old = config.load(options.file).metadata
     new = old.with_name(f"{old.name}.{os.getpid()}.new")
     try:
-        with _array(options.file, new) as array:
-            count, unknown_paths = array.metadata.count(), [each.path for each in array.unknown]
-        kept = replace_database(new, old)
+        with _open_array(options.file, new) as array:
+            count, unknown_paths = array.metadata.count(), [version.path for version in array.unknown]
+        old_copy = replace_database(new, old)
     finally:
         for path in new.parent.glob(f"{new.name}*"):
             path.unlink()
-    lines = [f"{count} objects were found on the children; {old} is new", *_unknown_text(unknown_paths)]
-    lines += [f"the old file was kept as {kept}"] if kept else []
-    _say(options, {"file": options.file, "objects": count, "unknown_paths": unknown_paths,
-                   "kept": str(kept) if kept else None}, lines)  # fmt: skip
+    lines = [f"{count} objects were found on the children; {old} is new", *_unknown_lines(unknown_paths)]
+    lines += [f"the old file was kept as {old_copy}"] if old_copy else []
+    _print_result(options, {"file": options.file, "objects": count, "unknown_paths": unknown_paths,
+                            "kept": str(old_copy) if old_copy else None}, lines)  # fmt: skip
     return _DEGRADED if unknown_paths else 0
 
 
-def _choose(options: argparse.Namespace) -> int:
+def _choose_providers(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid.coding.choice import Wish, choose
     from pytest_cloudbench.raid.offers import GIB_BYTES, load_offers
 
@@ -339,21 +350,21 @@ def _choose(options: argparse.Namespace) -> int:
         options.unavailable_at_most, options.placement,
     )  # fmt: skip
     try:
-        found = choose(offers, wish)
+        choice = choose(offers, wish)
     except ValueError as error:
         raise UsageError(f"{options.file}: {error}") from None
-    names = [offers[child].name for child in found.children]
-    usd = found.price * GIB_BYTES
-    told = {
-        "children": names, "k": len(names) - found.failures, "m": found.failures, "placement": options.placement,
-        "usd_per_gib_month": usd, "time_s": found.time_s, "unavailability": found.unavailability,
-        "overhead": found.overhead,
+    names = [offers[child].name for child in choice.children]
+    usd = choice.price * GIB_BYTES
+    values = {
+        "children": names, "k": len(names) - choice.failures, "m": choice.failures, "placement": options.placement,
+        "usd_per_gib_month": usd, "time_s": choice.time_s, "unavailability": choice.unavailability,
+        "overhead": choice.overhead,
     }  # fmt: skip
-    _say(options, told, [
-        f"# {usd:.4g} USD a month per GiB, {found.overhead:.3g} bytes stored per byte",
-        f"# {format_bytes(options.bytes)} in {found.time_s:.3g} s; unreadable with a probability of "
-        f"{found.unavailability:.2g}",
-        f"k = {told['k']}", f"m = {told['m']}", f'placement = "{options.placement}"',
+    _print_result(options, values, [
+        f"# {usd:.4g} USD a month per GiB, {choice.overhead:.3g} bytes stored per byte",
+        f"# {format_bytes(options.bytes)} in {choice.time_s:.3g} s; unreadable with a probability of "
+        f"{choice.unavailability:.2g}",
+        f"k = {values['k']}", f"m = {values['m']}", f'placement = "{options.placement}"',
         f"children = [{', '.join(json.dumps(name, ensure_ascii=False) for name in names)}]",
     ])  # fmt: skip
     return 0
@@ -363,8 +374,8 @@ def _choose(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _array(file: str, metadata: Path | None = None) -> Iterator[Array]:
-    """Yields the array of a file, connected and prepared; with other metadata if ``metadata`` names a file.
+def _open_array(file: str, metadata: Path | None = None) -> Iterator[Array]:
+    """Yield the array of a file, connected and prepared, with its metadata in ``metadata`` if that is given.
 
     Raises UsageError and CloudError.
     """
@@ -379,15 +390,15 @@ def _array(file: str, metadata: Path | None = None) -> Iterator[Array]:
 
 
 @contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, int], None]]:
-    """Yields a function that shows a command's progress, in one line of a terminal."""
-    shows, shown_ns = sys.stderr.isatty() and not options.json, 0
+def _show_progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that shows a command's progress in one line of a terminal."""
+    is_shown, shown_ns = sys.stderr.isatty() and not options.json, 0
 
-    def show(what: str, done: int, total: int) -> None:
+    def show(phase: str, done: int, total: int) -> None:
         nonlocal shown_ns
-        if shows and (clock.now_ns() - shown_ns > _EVERY_S * 1e9):
+        if is_shown and (clock.now_ns() - shown_ns > _PROGRESS_INTERVAL_S * 1e9):
             shown_ns = clock.now_ns()
-            sys.stderr.write(f"\r{done} of {total} {what}\x1b[K")
+            sys.stderr.write(f"\r{done} of {total} {phase}\x1b[K")
             sys.stderr.flush()
 
     try:
@@ -397,9 +408,9 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, int],
             sys.stderr.write("\r\x1b[K")
 
 
-def _say(options: argparse.Namespace, told: Mapping[str, Any], lines: Sequence[str]) -> None:
+def _print_result(options: argparse.Namespace, values: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Print the values as JSON with ``--json``, or else the lines."""
     from pytest_cloudbench.report.history import printable
 
-    text = [json.dumps(told)] if options.json else lines
-    for line in text:
+    for line in [json.dumps(values)] if options.json else lines:
         sys.stdout.write(printable(line) + "\n")

@@ -1,7 +1,4 @@
-"""The command ``cloudbench report``: one page about stored runs.
-
-What may live here: what it asks and prints. The page is in ``report``.
-"""
+"""The command ``cloudbench report``, which makes one page of stored runs by ``report``."""
 
 from __future__ import annotations
 
@@ -44,42 +41,42 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the page, and say what it leaves out. Returns 0. Raises UsageError if there is nothing to show."""
+    """Write the page, and print what it leaves out. Returns 0. Raises UsageError if there is nothing to show."""
     from pytest_cloudbench.report.gathering import gather_runs
     from pytest_cloudbench.report.writing import write_page
     from pytest_cloudbench.results.places import record_folders
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    files = list(dict.fromkeys(_files(options)))
+    files = list(dict.fromkeys(_find_named_files(options)))
     gathered = gather_runs(files, record_folders(options.records))
     if not gathered.measurements:
-        why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
-        raise UsageError(f"report: nothing to show: {why}")
+        reason = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
+        raise UsageError(f"report: nothing to show: {reason}")
     runs = len(files) - len(gathered.left_out)
-    if (earlier := _earlier(options)) is not None:
+    if (earlier := _open_earlier_runs(options)) is not None:
         gathered.add_earlier(earlier)
     size_bytes = write_page(options.output, gathered)
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
     sys.stdout.write(
-        f"{options.output}: {_counted(len(gathered.measurements), 'experiment')} of {_counted(runs, 'run')}, "
+        f"{options.output}: {_count_text(len(gathered.measurements), 'experiment')} of {_count_text(runs, 'run')}, "
         f"{size_bytes / 1e6:.2f} MB\n"
     )
     return 0
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _files(options: argparse.Namespace) -> Iterator[Path]:
-    """Yields the files of the runs that are named: folders and files, wherever they are, or runs of the storage."""
+def _find_named_files(options: argparse.Namespace) -> Iterator[Path]:
+    """Yield the files of the runs that the user named, as folders, as files or as runs of the storage."""
     index = None
     for name in options.runs:
         path = Path(name)
         if path.is_dir():
-            yield from _below(path)
+            yield from _run_files_in(path)
         elif path.exists() or name.endswith(".json"):
             yield path
         else:
@@ -87,22 +84,22 @@ def _files(options: argparse.Namespace) -> Iterator[Path]:
             yield from index.files(index.find(name).place)
 
 
-def _earlier(options: argparse.Namespace) -> EarlierRuns | None:
-    """Returns the runs that histories show: of the storage, or of the first folder that is named; None without any."""
+def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
+    """Return the runs for histories, from the storage or the first named folder. None if there are none."""
     from pytest_cloudbench.load.gate.settings import read_settings
     from pytest_cloudbench.report.gathering import EarlierRuns
     from pytest_cloudbench.results.index import Index
 
-    named = [Path(name) for name in options.runs if Path(name).is_dir()]
-    storage = named[0] if options.storage is None and named else find_storage(options)
+    folders = [Path(name) for name in options.runs if Path(name).is_dir()]
+    storage = folders[0] if options.storage is None and folders else find_storage(options)
     if storage is None:
         return None
     margins = read_settings(Path.cwd(), strict=False).margins
     return EarlierRuns(Index.open(storage), margins, options.last)
 
 
-def _below(folder: Path) -> list[Path]:
-    """Returns the files of all runs in a storage, oldest first."""
+def _run_files_in(folder: Path) -> list[Path]:
+    """Return the files of all runs in a storage, oldest first."""
     from pytest_cloudbench.results.stored import find_run_files
 
     return [file.path for file in sorted(find_run_files(folder), key=lambda file: file.place)]

@@ -1,7 +1,4 @@
-"""The command of the batching folder: ``cloudbench savingbox``.
-
-What may live here: its options, what it prints, and how it ends. What it does is ``savingbox``.
-"""
+"""The command ``cloudbench savingbox``, which batches changes of a folder by the package ``savingbox``."""
 
 from __future__ import annotations
 
@@ -22,9 +19,10 @@ if TYPE_CHECKING:
     from pytest_cloudbench.savingbox.batching.batcher import Batcher
     from pytest_cloudbench.savingbox.box import Event, SavingBox
 
-_MOST = float(1 << 63)
-"""The most bytes, and nanoseconds, that can be given: anything larger is a typing error."""
-_MOST_SHOWN = 60
+_MAX_AMOUNT = float(1 << 63)
+"""The bound of bytes and of nanoseconds in options. More is surely a typing error."""
+_MAX_QUOTED_CHARS = 60
+"""The most characters of a wrong value that a message repeats."""
 _UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
@@ -65,18 +63,18 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--state", metavar="FOLDER", type=Path, help="where to keep the state file (default: the user's state folder)"
     )
-    command.set_defaults(run=_savingbox)
+    command.set_defaults(run=_run_savingbox)
 
 
-def _savingbox(options: argparse.Namespace) -> int:
+def _run_savingbox(options: argparse.Namespace) -> int:
     if options.status:
-        return _status(options)
+        return _print_status(options)
     from pytest_cloudbench.savingbox.box import SavingBox
 
-    say = _until_nobody_reads(_say_json if options.json else _say_text)
+    say = _ignore_closed_output(_print_json if options.json else _print_text)
     from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
 
-    batcher = _batcher(options)
+    batcher = _create_batcher(options)
     writes: TracedWrites | NoWrites
     if options.once and options.ranges == "auto":
         writes = NoWrites("writes before --once were not seen")
@@ -85,76 +83,78 @@ def _savingbox(options: argparse.Namespace) -> int:
     try:
         box = SavingBox(
             options.savingbox, options.sync_folder, batcher=batcher, writes=writes, state=options.state,
-            report=lambda event: say(_plain(event)),
+            report=lambda event: say(_event_fields(event)),
         )  # fmt: skip
     except BaseException:
         writes.close()
         raise
     if options.once:
         is_done = box.once()
-        say({"event": "stopped", **_totals(box)})
+        say({"event": "stopped", **_status_fields(box)})
         return 0 if is_done else 1
-    return _run(box, say)
+    return _run_until_signal(box, say)
 
 
-def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
+def _run_until_signal(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
     import signal
 
-    def end(number: int, frame: object) -> None:
+    def stop_box(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)  # a second signal kills the process, which loses nothing
         box.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+        signal.signal(number, stop_box)
     box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
-    say({"event": "stopped", **_totals(box)})
+    say({"event": "stopped", **_status_fields(box)})
     return 0 if not box.engine.unpushed_files else 1
 
 
-def _batcher(options: argparse.Namespace) -> Batcher:
-    """Raises UsageError."""
+def _create_batcher(options: argparse.Namespace) -> Batcher:
+    """Create the batcher that the options describe. Raises UsageError."""
     from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
     from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
 
     rules = BatchRules(
-        _bytes("--bytes", options.limit), _time_ns("--quiet", options.quiet), _time_ns("--at-most", options.at_most)
-    )  # fmt: skip
+        _parse_bytes("--bytes", options.limit),
+        _parse_time_ns("--quiet", options.quiet),
+        _parse_time_ns("--at-most", options.at_most),
+    )
     if options.delay_at_most is None:
         return Batcher(rules)
-    bound_ns = _time_ns("--delay-at-most", options.delay_at_most)
+    bound_ns = _parse_time_ns("--delay-at-most", options.delay_at_most)
     if bound_ns < rules.quiet_ns:
-        bound, quiet = _shown(options.delay_at_most), _shown(options.quiet)
-        raise UsageError(f"--delay-at-most {bound}: expected at least --quiet, {quiet}")
+        delay, quiet = _quote_value(options.delay_at_most), _quote_value(options.quiet)
+        raise UsageError(f"--delay-at-most {delay}: expected at least --quiet, {quiet}")
     return AdaptiveBatcher(rules, bound_ns)
 
 
-def _bytes(option: str, text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
-    amount = float(found[1]) * _UNITS_BYTES[found[2]] if found else 0.0
-    if not 0.5 < amount < _MOST:
+def _parse_bytes(option: str, text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
+    amount = float(match[1]) * _UNITS_BYTES[match[2]] if match else 0.0
+    if not 0.5 < amount < _MAX_AMOUNT:
         expected = "a number with k, m or g, such as 250k, above 0 and below 8 EiB"
-        raise UsageError(f"{option} {_shown(text)}: expected {expected}")
+        raise UsageError(f"{option} {_quote_value(text)}: expected {expected}")
     return round(amount)
 
 
-def _time_ns(option: str, text: str) -> int:
+def _parse_time_ns(option: str, text: str) -> int:
     try:
         amount_ns = clock.parse_duration_s(text) * 1e9
     except ValueError as error:
-        raise UsageError(f"{option} {_shown(text)}: {error}") from error
-    if not 0.5 < amount_ns < _MOST:
-        raise UsageError(f"{option} {_shown(text)}: expected a time above 0 and below 292 years")
+        raise UsageError(f"{option} {_quote_value(text)}: {error}") from error
+    if not 0.5 < amount_ns < _MAX_AMOUNT:
+        raise UsageError(f"{option} {_quote_value(text)}: expected a time above 0 and below 292 years")
     return round(amount_ns)
 
 
-def _shown(text: str) -> str:
-    """What was given for an option, in one line."""
-    if len(text) > _MOST_SHOWN:
-        text = f"{text[:_MOST_SHOWN]}..."
+def _quote_value(text: str) -> str:
+    """Return an option's value for a message: in one line, and not too long."""
+    if len(text) > _MAX_QUOTED_CHARS:
+        text = f"{text[:_MAX_QUOTED_CHARS]}..."
     return text if text.isprintable() else repr(text)
 
 
-def _status(options: argparse.Namespace) -> int:
+def _print_status(options: argparse.Namespace) -> int:
     from pytest_cloudbench.savingbox.box import read_status, state_path
 
     status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
@@ -169,7 +169,8 @@ def _status(options: argparse.Namespace) -> int:
     due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
     sys.stdout.write(
         f"{status.savingbox!r} -> {status.sync_folder!r}: {state}\n"
-        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
+        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}"
+        f"{_in_parentheses(status.mechanism_why)}\n"
         f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
         f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
         f"written; taken in: {status.pulls}; conflicts: {status.conflicts}\n"
@@ -179,20 +180,21 @@ def _status(options: argparse.Namespace) -> int:
     return 0 if status.is_running else 1
 
 
-def _why(text: str) -> str:
+def _in_parentheses(text: str) -> str:
+    """Return a text in parentheses after a space, or an empty text as it is."""
     return f" ({text})" if text else ""
 
 
-def _plain(event: Event) -> dict[str, Any]:
+def _event_fields(event: Event) -> dict[str, Any]:
     return {"event": type(event).__name__.removeprefix("Mirror").lower(), **asdict(event)}
 
 
-def _totals(box: SavingBox) -> dict[str, Any]:
+def _status_fields(box: SavingBox) -> dict[str, Any]:
     return asdict(box.status())
 
 
-def _until_nobody_reads(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    """Ignore a closed output, so that the folders are kept equal even when its reader has gone."""
+def _ignore_closed_output(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Wrap ``say`` to ignore a closed output: the folders are kept equal even after its reader has gone."""
     is_read = True
 
     def say_if_read(line: dict[str, Any]) -> None:
@@ -206,12 +208,12 @@ def _until_nobody_reads(say: Callable[[dict[str, Any]], None]) -> Callable[[dict
     return say_if_read
 
 
-def _say_json(line: dict[str, Any]) -> None:
+def _print_json(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps({"at_s": round(time.time(), 3), **line}) + "\n")
     sys.stdout.flush()
 
 
-def _say_text(line: dict[str, Any]) -> None:
+def _print_text(line: dict[str, Any]) -> None:
     texts = {
         "push": "push {number} ({why}): {files} changed, {counted_bytes:,} bytes compressed, "
         "{written_bytes:,} written, waited {waited_s:.1f} s",
@@ -223,6 +225,6 @@ def _say_text(line: dict[str, Any]) -> None:
         "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
         "conflicts: {conflicts}; waiting: {unpushed_files}; changed bytes by {mechanism}{why_so}",
     }
-    more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _why(line.get("mechanism_why", ""))}
+    more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _in_parentheses(line.get("mechanism_why", ""))}
     sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")
     sys.stdout.flush()

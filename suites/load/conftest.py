@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,36 +25,9 @@ _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_suite_options(parser, "load", (
-        Option("--load-size", {
-            "type": _checked(parse_size), "metavar": "SIZE", "default": 65536,
-            "help": "size of each file, such as 5KiB or 1MB (default: 64KiB)",
-        }),
-        Option("--load-rate", {
-            "type": _checked(parse_rate), "metavar": "RATE",
-            "help": "operations that are due in a time, such as 50/s or 600/min, whether earlier ones have ended or "
-                    "not (default: as many as --load-threads manage; of a mixed load: 20/s)",
-        }),
-        Option("--load-threads", {
-            "type": _checked(partial(_parse_whole, 512)), "metavar": "N", "default": 4,
-            "help": "without a rate: threads that each begin an operation as soon as the last one has ended "
-                    "(default: %(default)s)",
-        }),
-        Option("--load-for", {
-            "type": _checked(_parse_time), "metavar": "TIME", "default": 10.0,
-            "help": "how long it lasts, such as 30s or 2h (default: 10s)",
-        }),
-        Option("--load-files", {
-            "type": _checked(partial(_parse_whole, 1_000_000)), "metavar": "N", "default": 16,
-            "help": "files that are uploaded first, and then downloaded in turn (default: %(default)s, at least one "
-                    "for each thread or sensor)",
-        }),
-        Option("--load-mix", {
-            "type": _checked(parse_mix), "metavar": "SHARES",
-            "default": {Verb.PUT: 0.25, Verb.GET: 0.6, Verb.STAT: 0.15},
-            "help": "shares of put, get, stat and list in a mixed load (default: put=25,get=60,stat=15)",
-        }),
-    ))  # fmt: skip
+    rows = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+    options = (_make_option(name, row, _PARSERS[name]) for name, row in rows.items())
+    add_suite_options(parser, "load", options)
 
 
 @pytest.fixture
@@ -77,6 +52,13 @@ def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTes
         experiment.report(f"The same as a test of your own, run by: pytest test_own.py {options}\n\n{source}")
 
     return show
+
+
+def _make_option(name: str, row: Mapping[str, str], parse: Callable[[str], Any]) -> Option:
+    """Return the option of one row of ``options.toml``, whose default is written as a user would write it."""
+    default = parse(row["default"]) if "default" in row else None
+    settings = {"type": _checked(parse), "metavar": row["metavar"], "default": default}
+    return Option(f"--load-{name}", {**settings, "help": row["help"].format_map(row)})
 
 
 def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -137,3 +119,13 @@ def _parse_time(text: str) -> float:
     if not seconds > 0:
         raise ValueError("expected a time above 0, such as 30s")
     return seconds
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "size": parse_size,
+    "rate": parse_rate,
+    "threads": partial(_parse_whole, 512),
+    "for": _parse_time,
+    "files": partial(_parse_whole, 1_000_000),
+    "mix": parse_mix,
+}

@@ -134,6 +134,26 @@ def test_a_mistake_is_named(tmp_path: Path, words: tuple[str, ...], line: str) -
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
+def test_the_commands_and_the_suite_say_the_same_of_their_options(tmp_path: Path) -> None:
+    suite = option_helps(
+        run_program(tmp_path, [sys.executable, "-m", "pytest", "--pyargs", "pytest_cloudbench.suites.load", "--help"])
+    )
+    said = {name.removeprefix("cloudbench-load-"): text.partition("; short: ")[0] for name, text in suite.items()}
+    names = set[str]()
+    for command in ("put", "get", "mixed"):
+        helps = option_helps(run(tmp_path, command, "--help"))
+        names |= helps.keys()
+        assert helps == {name: said[name] for name in helps}
+    assert names == {"size", "rate", "threads", "for", "files", "mix"}
+
+
+def option_helps(ended: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The text of each option of the load in a help, in one line."""
+    assert ended.returncode == 0, ended.stderr
+    found = re.findall(r"^ +--([a-z-]+)[= ][A-Z]+((?: {2,}\S.*)?(?:\n {6,}\S.*)*)", ended.stdout, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
 @pytest.mark.parametrize(
     ("text", "size_bytes"), [("0", 0), ("5KiB", 5120), ("1MB", 1_000_000), ("1.5 mib", 1_572_864), ("7B", 7)]
 )

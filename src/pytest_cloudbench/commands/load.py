@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
+from pathlib import Path
 
 from pytest_cloudbench.commands.become import become_pytest
 
@@ -12,17 +14,7 @@ _LOADS = {
     "get": "upload some files, then download them in turn",
     "mixed": "upload, download, stat and list files in given shares",
 }
-_OPTIONS = {
-    "size": ("SIZE", "size of each file, such as 5KiB or 1MB (default: 64KiB)"),
-    "rate": (
-        "RATE",
-        "operations that are due in a time, such as 50/s or 600/min, whether earlier ones have ended or not",
-    ),
-    "threads": ("N", "without --rate: threads that each begin an operation when the last one has ended (default: 4)"),
-    "for": ("TIME", "how long it lasts, such as 30s or 2h (default: 10s)"),
-    "files": ("N", "files that are uploaded first and then downloaded in turn (default: 16)"),
-    "mix": ("SHARES", "shares of put, get, stat and list (default: put=25,get=60,stat=15)"),
-}
+_OPTIONS_FILE = Path(__file__).resolve().parents[1] / "suites" / "load" / "options.toml"
 _OPTIONS_OF = {
     "put": ("size", "rate", "threads", "for"),
     "get": ("size", "rate", "threads", "for", "files"),
@@ -31,7 +23,8 @@ _OPTIONS_OF = {
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the three commands."""
+    """Add the three commands, whose options say what the suite's own say."""
+    rows = tomllib.loads(_OPTIONS_FILE.read_text("utf-8"))
     for name, summary in _LOADS.items():
         parser = commands.add_parser(
             name,
@@ -43,8 +36,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         )
         parser.add_argument("specs", metavar="SPEC", nargs="+", help="provider, as for pytest's --provider")
         for option in _OPTIONS_OF[name]:
-            metavar, text = _OPTIONS[option]
-            parser.add_argument(f"--{option}", metavar=metavar, help=text)
+            row = rows[option]
+            parser.add_argument(f"--{option}", metavar=row["metavar"], help=row["help"].format_map(row))
         parser.set_defaults(run=run, load=name, passes_on=True)
 
 

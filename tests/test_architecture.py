@@ -135,7 +135,7 @@ SLEEPERS = {
 
 # Private names of others: (module, attribute) to the reason.
 PRIVATES = {
-    ("commands.cli", "_SubParsersAction"): "argparse has no public name for it",
+    ("commands.command", "_SubParsersAction"): "argparse has no public name for it",
     ("commands.history", "_SubParsersAction"): "the same",
     ("commands.catalogue", "_SubParsersAction"): "the same",
     ("commands.catalogue", "_choices_actions"): "where argparse keeps what add_parser was given as help",

@@ -131,7 +131,7 @@ def down(spec: str, folder: Path) -> None:
 def install(arguments: argparse.Namespace) -> None:
     """Bring what is missing, and say how long that took."""
     started_s = time.monotonic()
-    lacking = testbed.install(testbed.chosen(arguments, testbed.table()))
+    lacking = testbed.install(testbed.select_rows(arguments, testbed.read_table()))
     brought = ", ".join(row.name for row in lacking) or "nothing: everything is there"
     print(f"testbed: installed {brought} ({time.monotonic() - started_s:.0f} s)")
 
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "list" or (arguments.command == "install" and arguments.list):
-            print("\n".join(testbed.show(testbed.table())))
+            print("\n".join(testbed.render_rows(testbed.read_table())))
         elif arguments.command == "install":
             install(arguments)
         else:

@@ -35,7 +35,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_client_can_be_installed() -> None:
-    rows = testbed.table()
+    rows = testbed.read_table()
     for spec in [*clients.client_names(), "lsyncd?over=ssh", "unison?over=ssh"]:
         if spec == "external":  # somebody else has installed it
             continue
@@ -51,7 +51,7 @@ def test_every_client_can_be_installed() -> None:
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_server_can_be_installed_by_its_own_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, row = load_recipe(name), testbed.table()[name]
+    recipe, row = load_recipe(name), testbed.read_table()[name]
     program = recipe.command[0]
     assert set(recipe.programs) <= set(row.programs)
     assert set(recipe.modules) <= set(row.modules)
@@ -65,28 +65,28 @@ def test_every_server_can_be_installed_by_its_own_name(name: str, monkeypatch: p
 def test_the_documented_tools_can_be_installed(name: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(documented_toml(name), "utf-8")
     client = clients.make_client(str(tmp_path / "x.toml"))
-    row = testbed.table()[client.facts.testbed]
+    row = testbed.read_table()[client.facts.testbed]
     assert set(client.facts.binaries) - {"sh"} == set(row.programs)
 
 
 def test_quick_rows_take_under_a_minute_together() -> None:
-    rows = testbed.table()
-    quick = testbed.quick(rows)
+    rows = testbed.read_table()
+    quick = testbed.select_quick(rows)
     assert {"syncthing", "lsyncd", "unison", "restic", "rclone"} <= {row.name for row in quick}
     assert sum(row.seconds for row in quick) < 60
     slow = testbed.TestbedRow("slow", ("x",), ("x",), seconds=61)
-    assert slow not in testbed.quick({**rows, "slow": slow})
+    assert slow not in testbed.select_quick({**rows, "slow": slow})
 
 
 def test_rows_with_side_effects_are_installed_only_by_name() -> None:
-    rows = testbed.table()
-    assert "openssh" not in {row.name for row in testbed.chosen(options(everything=True), rows)}
-    assert "openssh" not in {row.name for row in testbed.quick(rows)}
-    assert testbed.chosen(options("openssh"), rows) == [rows["openssh"]]
+    rows = testbed.read_table()
+    assert "openssh" not in {row.name for row in testbed.select_rows(options(everything=True), rows)}
+    assert "openssh" not in {row.name for row in testbed.select_quick(rows)}
+    assert testbed.select_rows(options("openssh"), rows) == [rows["openssh"]]
 
 
 def test_every_recipe_names_the_row_of_its_programs() -> None:
-    rows = testbed.table()
+    rows = testbed.read_table()
     for name in recipe_names():
         recipe = load_recipe(name)
         programs = {recipe.command[0], *recipe.programs}
@@ -304,7 +304,7 @@ def test_up_rejects_an_unknown_client() -> None:
 
 def test_list_shows_all() -> None:
     shown = run("list").stdout
-    for name, row in testbed.table().items():
+    for name, row in testbed.read_table().items():
         line = next(line for line in shown.splitlines() if line.startswith(f"{name} "))
         assert ("missing" in line) == bool(row.missing())
     assert find_binary("sh")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_cloudbench.commands.command import Command, argument
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
 from pytest_cloudbench.model import CredentialsError, Endpoint, ProviderSpec, SpecError, UsageError
 
@@ -216,3 +217,47 @@ def _read_line(question: str) -> str:
 def _print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+COMMANDS = (
+    Command(
+        "login",
+        login,
+        "log in to a provider and store its credentials",
+        "Log in to a provider, by a browser where it has OAuth, or by typing its keys. Credentials go to the system's "
+        "keyring, or to a file that only you can read. emulated:NAME is a rehearsal that stores nothing.",
+        (
+            argument("provider", metavar="PROVIDER", help="its scheme; NAME-2 is a second account"),
+            argument(
+                "--client-id", metavar="ID",
+                help="the application's id (default: that of the login before, or asked for)",
+            ),
+            argument("--no-browser", action="store_true", help="paste what a browser elsewhere shows"),
+            argument(
+                "--device", action="store_true", help="type a code on any device, where the provider offers it"
+            ),
+            argument("--keys", action="store_true", help="type the credentials, though the provider has OAuth"),
+        ),
+    ),
+    Command(
+        "status",
+        status,
+        "show which providers have credentials, and from where",
+        "Show which providers have credentials, where they are, and which fields; never their values.",
+    ),
+    Command(
+        "logout",
+        logout,
+        "forget a provider's stored credentials",
+        "Remove a provider's credentials from the keyring and the file. Variables of the environment stay.",
+        (argument("provider", metavar="PROVIDER", help="its scheme, or NAME-2"),),
+    ),
+    Command(
+        "doctor",
+        doctor,
+        "try a provider with one small file, and say what to fix",
+        "Connect, write, read back, list and delete one small file; compare clocks; show quota and limits. Exit status "
+        "1 if something is wrong.",
+        (argument("provider", metavar="PROVIDER", help="as for --provider"),),
+    ),
+)  # fmt: skip

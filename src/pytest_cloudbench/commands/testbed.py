@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_cloudbench.commands.command import Command
 from pytest_cloudbench.lab.clients.processes import find_binary
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.services.command import is_module_installed, search_path, testbed_folder
 
 if TYPE_CHECKING:
     import argparse
+
+    from pytest_cloudbench.commands.command import Parsers
 
 _TABLE = Path(__file__).parents[1] / "data" / "testbed.toml"
 _QUICK_S = 60
@@ -63,7 +66,7 @@ def _find_program(program: str) -> str | None:
     return find_binary(program) or shutil.which(program, path=search_path())
 
 
-def table() -> dict[str, TestbedRow]:
+def read_table() -> dict[str, TestbedRow]:
     """Return all rows by name."""
     data = tomllib.loads(_TABLE.read_text("utf-8"))
     return {
@@ -77,7 +80,7 @@ def table() -> dict[str, TestbedRow]:
     }
 
 
-def quick(rows: dict[str, TestbedRow]) -> list[TestbedRow]:
+def select_quick(rows: dict[str, TestbedRow]) -> list[TestbedRow]:
     """Return the rows that take under a minute together, shortest first."""
     quick_rows: list[TestbedRow] = []
     for row in sorted(rows.values(), key=lambda row: row.seconds):
@@ -86,7 +89,7 @@ def quick(rows: dict[str, TestbedRow]) -> list[TestbedRow]:
     return quick_rows
 
 
-def chosen(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[TestbedRow]:
+def select_rows(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[TestbedRow]:
     """Return the rows that a command line asks for. Raises TestbedError."""
     unknown = [name for name in options.names if name not in rows]
     if unknown:
@@ -94,7 +97,7 @@ def chosen(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> list[Tes
     if options.all:
         return [row for row in rows.values() if not row.explicit]
     if options.quick:
-        return quick(rows)
+        return select_quick(rows)
     if not options.names:
         raise TestbedError("install what? a NAME of the table (--list shows it), --quick or --all")
     return [rows[name] for name in options.names]
@@ -108,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="show what there is, and whether it is installed")
 
 
-def show(rows: dict[str, TestbedRow]) -> list[str]:
+def render_rows(rows: dict[str, TestbedRow]) -> list[str]:
     """Return a line for each row, which says whether it is installed."""
     lines = []
     for row in rows.values():
@@ -256,3 +259,41 @@ def _run_apt(argv: Sequence[str], packages: Sequence[str], cwd: str | None = Non
     except TestbedError:
         _run_quietly([*_root_prefix(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", "update"])
         _run_quietly(argv, cwd=cwd)
+
+
+def add_commands(parsers: Parsers) -> None:
+    """Add ``testbed install``."""
+    testbed = parsers.add_parser(
+        "testbed",
+        help="install programs that local: providers and sync clients need",
+        description="Programs that runs need besides Python: servers for local: providers, and sync clients.",
+    )
+    add_options(INSTALL.add_to(testbed.add_subparsers(metavar="COMMAND", required=True)))
+
+
+def _print_line(text: str) -> None:
+    """Print a line at once, because the work that it announces takes long."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def run_install(options: argparse.Namespace) -> int:
+    """Install what is missing, or list it. Returns the exit status. Raises UsageError."""
+    rows = read_table()
+    if options.list:
+        lines = render_rows(rows)
+    else:
+        lacking = install(select_rows(options, rows), _print_line)
+        names = ", ".join(row.name for row in lacking)
+        lines = [f"installed: {names}" if names else "nothing to install: everything is there"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+INSTALL = Command(
+    "install",
+    run_install,
+    "install what is missing",
+    "Install what is missing: packages of the system as root or through sudo, wheels into this environment, Node.js "
+    "packages and Go modules into a folder of yours.",
+)

@@ -1,0 +1,64 @@
+"""The command ``cloudbench analyze``: the flows in a capture file, and whether its numbers can be trusted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_cloudbench.commands.command import Command, argument
+from pytest_cloudbench.model import UsageError
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """Print what is in a capture. Returns the exit status. Raises UsageError and CaptureError."""
+    from pytest_cloudbench import data
+    from pytest_cloudbench.net import dissect
+    from pytest_cloudbench.support import extras
+
+    extras.require_extra("capture", "analyze")
+    from pytest_cloudbench.net.traffic import analyze as analyze_packets
+    from pytest_cloudbench.net.traffic import parse_rules
+    from pytest_cloudbench.report import capture
+
+    rules = parse_rules(data.read_flow_rules(options.rules), str(options.rules or "flow-rules.toml"))
+    canary = None if options.canary is None else options.canary.encode("utf-8", "surrogateescape")
+    if options.changed_bytes is not None and options.changed_bytes < 1:
+        raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
+    if options.dissect and str(options.file) == "-":
+        raise UsageError("--dissect: expected a file's name, since tshark reads it again")
+    with dissect.open_capture(options.file) as (buffer, release):
+        analysis = analyze_packets(
+            buffer, source=str(options.file), client=options.client, rules=rules, canary=canary, release=release
+        )
+        notes = dissect.name_quic_flows(analysis, options.file, rules) if options.dissect else []
+        changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
+        summary = analysis.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
+        if options.json:
+            capture.write_json(summary, notes, analysis.flows(), sys.stdout)
+        else:
+            capture.print_analysis(summary, notes, list(analysis.flows(capture.MOST_FLOWS)))
+        del analysis, buffer
+    return 0
+
+
+COMMAND = Command(
+    "analyze",
+    analyze,
+    "report what is in a capture file",
+    "Flows, their names and roles, payload, unique and wire bytes, retransmissions, and whether the numbers can be "
+    "trusted, of a pcap or pcapng file.",
+    (
+        argument("file", metavar="FILE", type=Path, help="may be compressed with gzip; - is standard input"),
+        argument("--client", metavar="IP", help="the client's address (default: whoever opened a connection)"),
+        argument("--json", action="store_true", help="print JSON"),
+        argument("--canary", metavar="TEXT", help="look for this text in what was sent without encryption"),
+        argument("--rules", metavar="FILE", type=Path, help="rules that tell control from storage flows"),
+        argument("--changed-bytes", metavar="N", type=int, help="what the user changed: gives TUE and overhead"),
+        argument(
+            "--changed-at", metavar="S", type=float,
+            help="when it was changed, in seconds since 1970: gives the start-up time",
+        ),
+        argument("--dissect", action="store_true", help="ask tshark for the names in QUIC hellos too"),
+    ),
+)  # fmt: skip

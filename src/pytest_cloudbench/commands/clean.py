@@ -1,0 +1,112 @@
+"""The command ``cloudbench clean``: the removal of what killed runs left on real providers."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.commands.command import Command, argument, escape_control, why_left_alone
+from pytest_cloudbench.model import CloudbenchError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.results.journal import LeftFolder
+
+
+def clean(options: argparse.Namespace) -> int:
+    """Remove what killed runs left on providers. Returns 1 if a folder is still there. Raises UsageError."""
+    from pytest_cloudbench.results import journal
+
+    if options.forget is not None:
+        return _forget(*options.forget, may_live=options.force)
+    if options.dry_run:
+        return _clean_all(options)
+    with journal.wait_to_clean(_announce_wait):
+        return _clean_all(options)
+
+
+def _announce_wait() -> None:
+    sys.stdout.write("another `cloudbench clean` is at work: waiting for it\n")
+    sys.stdout.flush()
+
+
+def _clean_all(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results import journal
+    from pytest_cloudbench.results.owner import is_alive
+
+    folders, problems = journal.pending_folders()
+    removed = examined = 0
+    for left in folders:
+        what = escape_control(f"{left.provider} {left.folder}").replace("\n", "\\n")
+        is_running = is_alive(left.owner) if left.owner else False
+        if is_running or (is_running is None and not options.force):
+            sys.stdout.write(f"left alone: {what}: {why_left_alone(is_running)}\n")
+            continue
+        examined += 1
+        if options.dry_run:
+            sys.stdout.write(f"{what}\n")
+            continue
+        try:
+            problem = _remove(left)
+        except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
+            problem = escape_control(str(error)).replace("\n", "\\n")
+        if problem:
+            named = shlex.join(map(escape_control, (left.provider, left.folder))).replace("\n", "\\n")
+            problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {named})")
+        else:
+            sys.stdout.write(f"{what}: removed\n")
+            removed += 1
+    for problem in problems:
+        sys.stderr.write(f"cloudbench: {problem}\n")
+    count, verb = (examined, "would be looked at") if options.dry_run else (removed, "removed")
+    sys.stdout.write(f"{count} {'folder' if count == 1 else 'folders'} {verb}\n")
+    return 1 if problems else 0
+
+
+def _forget(provider: str, folder: str, *, may_live: bool) -> int:
+    """Cross out a folder in the journal, for a provider that can no longer be asked, or never could."""
+    from pytest_cloudbench.results import journal
+    from pytest_cloudbench.results.owner import is_alive
+
+    command = f"clean --forget {provider} {folder}"
+    pending = [left for left in journal.pending_folders()[0] if (left.provider, left.folder) == (provider, folder)]
+    if not pending:
+        raise UsageError(f"{command}: not in the journal, which 'cloudbench clean --dry-run' lists")
+    is_running = is_alive(pending[0].owner) if pending[0].owner else False
+    if is_running or (is_running is None and not may_live):
+        raise UsageError(f"{command}: {why_left_alone(is_running)}")
+    journal.forget_folder(provider, folder)
+    sys.stdout.write(
+        f"{escape_control(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n"
+    )
+    return 0
+
+
+def _remove(left: LeftFolder) -> str:
+    """Remove what one run left and check that it is gone. Returns why that failed, or an empty string."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.results import journal
+
+    with providers.opened(left.provider) as driver:
+        return journal.remove_folder(driver, left)
+
+
+COMMAND = Command(
+    "clean",
+    clean,
+    "remove what killed runs left on providers",
+    "Remove the folders that killed runs left on real providers, as the journal names them. A folder is removed when "
+    "it has a run's name and holds that run's marker, once the run has ended; nothing else.",
+    (
+        argument("--dry-run", action="store_true", help="only say what would be removed"),
+        argument(
+            "--force", action="store_true",
+            help="also those of other machines or containers, which may still be running",
+        ),
+        argument(
+            "--forget", nargs=2, metavar=("PROVIDER", "FOLDER"),
+            help="only cross this folder out in the journal, such as one of a mistyped provider; nothing is removed",
+        ),
+    ),
+)  # fmt: skip

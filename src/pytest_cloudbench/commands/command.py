@@ -1,0 +1,63 @@
+"""A command of ``cloudbench`` as data: its name, its help, its arguments and the function that runs it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the class is generic for mypy alone
+    Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a command, as ``ArgumentParser.add_argument`` takes it."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """Describe an argument. Names and settings are those of ``ArgumentParser.add_argument``."""
+    return Argument(names, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command without subcommands.
+
+    Attributes:
+        name: its word after ``cloudbench``.
+        run: does the work. Returns the exit status, and raises CloudbenchError.
+        summary: its line in the list of all commands.
+        description: the first paragraph of its own help.
+        arguments: its arguments, in the order of the help.
+    """
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    summary: str
+    description: str
+    arguments: tuple[Argument, ...] = ()
+
+    def add_to(self, parsers: Parsers) -> argparse.ArgumentParser:
+        """Add the command to a parser. Returns its own parser."""
+        parser = parsers.add_parser(self.name, help=self.summary, description=self.description)
+        for item in self.arguments:
+            parser.add_argument(*item.names, **item.settings)
+        parser.set_defaults(run=self.run)
+        return parser
+
+
+def escape_control(text: str) -> str:
+    """Return a text from another program so that a terminal can show it: control characters are escaped."""
+    return "\n".join(
+        "".join(char if char.isprintable() else repr(char)[1:-1] for char in line) for line in text.split("\n")
+    )
+
+
+def why_left_alone(is_alive: bool | None) -> str:
+    """Say why ``clean`` and ``recover`` leave a run alone. None means that its process cannot be seen from here."""
+    return "still running" if is_alive else "may run on another machine or in a container; see --force"

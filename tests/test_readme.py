@@ -205,7 +205,7 @@ Dropbox and folders need nothing else; any other needs the extra of its name, as
 
 What `local:webdav` and some others need besides, `cloudbench testbed install` installs.
     tests/commands/test_testbed.py::test_every_server_can_be_installed_by_its_own_name
-    tests/commands/test_testbed.py::test_every_recipe_says_what_brings_its_programs
+    tests/commands/test_testbed.py::test_every_recipe_names_the_row_of_its_programs
 
 Retries are switched off, so that nothing is hidden; the requests of an operation, where known, are in the results.
     tests/drivers/faults/test_faults.py::test_fault

@@ -35,7 +35,7 @@ def states_of(values: Sequence[float], margin: float = MARGIN) -> list[DriftStat
     """How a series stood after each of its runs."""
     drift, states = SeriesDrift(log1p(margin)), []
     for number, value in enumerate(values):
-        states.append(drift.after(value))
+        states.append(drift.preview(value))
         drift.add(value, name=f"{number:04d}")
     return states
 
@@ -44,7 +44,7 @@ def first_open(values: Sequence[float]) -> int | None:
     """The place of the run with which a regression opened; None if none did."""
     drift = SeriesDrift(log1p(MARGIN))
     for number, value in enumerate(values):
-        if drift.after(value).is_open:
+        if drift.preview(value).is_open:
             return number
         drift.add(value)
     return None
@@ -162,7 +162,7 @@ def test_heavy_tails_open_few_regressions() -> None:
 def test_fewer_runs_than_the_first_twenty_open_nothing() -> None:
     drift = SeriesDrift(log1p(MARGIN))
     for number in range(ANCHOR_RUNS):
-        assert drift.after(9.0) == DriftState(runs=number + 1)
+        assert drift.preview(9.0) == DriftState(runs=number + 1)
         drift.add(0.001 * (number % 3))
     assert len(drift) == ANCHOR_RUNS
 
@@ -179,7 +179,7 @@ def test_a_run_that_the_gate_called_broken_opens_a_regression(spread: float, ris
         for value in noise:
             drift.add(value)
         drift.add(fmean(noise) + rise, name="0020", was_broken=was_broken)
-        state = drift.after(fmean(noise) + rise)
+        state = drift.preview(fmean(noise) + rise)
         assert state.is_open is (is_open and was_broken)
         assert state.since == ("0020" if state.is_open else "")
 
@@ -189,10 +189,10 @@ def test_a_broken_run_is_closed_by_good_ones() -> None:
     for value in noise_of("normal", 0.01, "closed", ANCHOR_RUNS):
         drift.add(value)
     drift.add(0.15, was_broken=True)
-    assert drift.after(0.15).is_open
-    assert not drift.after(0.0).is_open
+    assert drift.preview(0.15).is_open
+    assert not drift.preview(0.0).is_open
     drift.add(0.0)
-    assert not drift.after(0.0).is_open
+    assert not drift.preview(0.0).is_open
 
 
 def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:
@@ -200,27 +200,27 @@ def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:
     noise = noise_of("normal", 0.01, "as it was", 40)
     for value in noise:
         drift.add(value)
-    before = drift.now()
-    told = [before.after(value) for value in (0.0, 0.2)]
+    before = drift.snapshot()
+    told = [before.preview(value) for value in (0.0, 0.2)]
     for number in range(30):
         drift.add(0.3 + noise[number], name="later")
-    assert drift.after(0.3).is_open
+    assert drift.preview(0.3).is_open
     assert len(before) == 40
-    assert [before.after(value) for value in (0.0, 0.2)] == told
+    assert [before.preview(value) for value in (0.0, 0.2)] == told
     fresh = SeriesDrift(log1p(MARGIN))
     for value in noise:
         fresh.add(value)
-    assert [fresh.after(value) for value in (0.0, 0.2)] == told
+    assert [fresh.preview(value) for value in (0.0, 0.2)] == told
 
 
 def test_asking_how_a_series_would_stand_takes_no_run() -> None:
     drift = SeriesDrift(log1p(MARGIN))
     for value in noise_of("normal", 0.01, "asked", 40):
         for _ in range(3):
-            drift.after(9.0)
+            drift.preview(9.0)
         drift.add(value)
     assert len(drift) == 40
-    assert not drift.after(0.0).is_open
+    assert not drift.preview(0.0).is_open
 
 
 @pytest.mark.parametrize("starved", [0.2, 0.5])
@@ -234,7 +234,7 @@ def test_runs_that_are_slower_because_threads_waited_for_a_cpu_open_nothing(star
             drift.add(value, 0.02)
         for value in noise_of("normal", 0.01, "waits more", 20):
             drift.add(value + slower, share)
-        assert drift.after(slower, share).is_open is is_open
+        assert drift.preview(slower, share).is_open is is_open
 
 
 def test_runs_that_are_all_the_same_are_no_error() -> None:

@@ -250,7 +250,7 @@ def test_broken_runs_before_the_first_twenty_are_complete_are_not_among_them() -
     (check,) = [check for check in checks_of("t", RUN, (), runs, {}) if check.metric == "quiet_p50"]
     assert check.drift is not None
     assert len(check.drift) == 20
-    assert not check.drift.after(log(0.10)).is_open
+    assert not check.drift.preview(log(0.10)).is_open
 
 
 def test_outliers_that_did_not_come_again_belong_to_the_course_and_are_no_baseline() -> None:
@@ -260,7 +260,7 @@ def test_outliers_that_did_not_come_again_belong_to_the_course_and_are_no_baseli
     (check,) = [check for check in checks_of("t", RUN, (), runs, {}) if check.metric == "quiet_p50"]
     assert check.drift is not None
     assert (len(check.drift), len(check.baseline)) == (32, 20)
-    assert not check.drift.after(log(0.10)).is_open, "they open nothing alone"
+    assert not check.drift.preview(log(0.10)).is_open, "they open nothing alone"
 
 
 def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:

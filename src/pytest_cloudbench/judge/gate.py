@@ -349,7 +349,7 @@ def _course_of(check: Check, reading: Reading) -> DriftState | None:
     value = followed_value(check.kind, reading.value, higher=check.higher)
     if check.drift is None or value is None:
         return None
-    course = check.drift.after(value, reading.starved)
+    course = check.drift.preview(value, reading.starved)
     return course if course.is_open else None
 
 

@@ -222,7 +222,7 @@ class FormerNumbers:
             drift = self._drifts[metric] = SeriesDrift(margin if is_rate else log1p(margin), is_rate=is_rate)
         for reading, value in followed[len(drift) :]:
             drift.add(value, reading.starved, reading.run, was_broken=reading.was_broken)
-        return drift.now()
+        return drift.snapshot()
 
     def _all_readings(self, metric: str, watched: _Watched) -> list[Reading]:
         column = self._columns.get((metric, watched))

@@ -166,7 +166,8 @@ A bound that cannot be judged fails its test, too, except a relative one that ha
     tests/fleet/test_properties.py::test_a_gate_that_cannot_be_judged_fails_and_is_red
     tests/judge/test_expect.py::test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_one
 
-A file lost silently, or changed, breaks `--cloudbench-gate` from the first run on.
+A file lost silently, or changed, breaks every gate, from the first run on, unless a bound of yours allows it.
+    tests/fleet/test_gate_facts.py::test_any_bound_on_the_command_line_is_broken_by_what_happened
     tests/fleet/test_gate_facts.py::test_the_first_session_of_all_is_red_for_what_happened
     tests/fleet/test_gate_facts.py::test_what_happened_is_red_without_any_repetition
 

@@ -135,6 +135,20 @@ def test_what_happens_again_is_counted(lab: Lab, test: str, fault: str, metric: 
     assert run.lines_with(f"gate broken: {metric}: 6 of 6: in 3 of 3 repetitions, too; ")
 
 
+@FACTS
+def test_any_bound_on_the_command_line_is_broken_by_what_happened(lab: Lab, test: str, fault: str, metric: str) -> None:
+    def run(bound: str) -> Ended:
+        (lab.folder / f"{fault}-0").touch()
+        return lab.run(*FOLDER, "-k", test, "--cloudbench-fail", bound)
+
+    faulty(lab)
+    broken = run("response_p50:50")
+    assert (broken.status, broken.counts()) == (1, {"failed": 1, "deselected": 2}), broken.text
+    assert broken.lines_with(f"gate {metric}: 0.166667, which no bound allows; ")
+    assert run(f"{metric}:0.5").status == 0, "the user's own bound"
+    assert run(f"{metric}:0.1").status == 1
+
+
 def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
     run = session(faulty(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text

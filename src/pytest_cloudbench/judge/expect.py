@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -204,6 +204,25 @@ class Gate:
     def text(self) -> str:
         """The gate as the user would write it."""
         return f"{self.metric}:{self.limit * 100:g}%" if self.relative else f"{self.metric}:{self.limit:g}"
+
+
+_FACTS = {"silent_loss_rate": ("silent_loss_rate", "loss_rate"), "corrupt_rate": ("corrupt_rate",)}
+"""Metrics that must be 0 with any gate, and the metrics by whose bounds a user allows more."""
+
+
+def judge_facts(metrics: Mapping[str, float | None], bounded: Collection[str]) -> list[Judgement]:
+    """Return a broken judgement for silent losses and corrupt content that no bound of the user's is about.
+
+    Doubts about a run do not matter here, because they undo no loss.
+    """
+    return [
+        Judgement(
+            "broken",
+            f"gate {metric}: {value:.6g}, which no bound allows; --cloudbench-fail {metric}:BOUND would allow some",
+        )
+        for metric, allowed_by in _FACTS.items()
+        if (value := metrics.get(metric)) and not set(allowed_by) & set(bounded)
+    ]
 
 
 def parse_gate(text: str) -> Gate:

@@ -139,6 +139,9 @@ class Entries:
         for gate in gates:
             compared = self._compare_with_stored(subject.fullname, gate.metric, info) if gate.relative else None
             judgements.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
+        if self._gates:
+            absolute = [gate.metric for gate in gates if not gate.relative]
+            judgements += expect.judge_facts(metrics, [*absolute, *(claim.metric for claim in claims)])
         return judgements
 
     def add(

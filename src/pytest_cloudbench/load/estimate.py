@@ -47,7 +47,8 @@ class AgentWithoutFleet(Agent):
     """The only agent of an estimate, without a controller."""
 
     def __init__(self) -> None:
-        super().__init__("main", lambda message: None)
+        # Nothing is written where results would be, no capture either.
+        super().__init__("main", lambda message: None, same_clock=False)
 
     def ask(self, name: str, payload: Any = None) -> Any:
         """Raise NotForeseen."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +24,7 @@ from tests.plugin.configs.test_benchcloud import FILES, LAYOUTS, LISTINGS, Chang
 # As a user would: no entry of this project's own pytest settings, several layouts of the same values.
 NAMES = {name: name.replace(".", "") for name in FILES}
 SMALL: tuple[Change, ...] = (("test", "times", "6"), ("file_generator", "size", "1000"), ("concurrent", "threads", "3"))
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 NO_SLEEP: Change = ("test", "sleep", "False")
 
 # Before a run's folder is removed, what is in it: path below the folder, and size.
@@ -351,6 +356,85 @@ def test_an_impossible_capture_is_a_note_and_the_test_runs(lab: Lab) -> None:
     for name in ("own", "bare"):
         notes = run.info(f"{name}[folder:objects]")["notes"]
         assert any(note.startswith("[capture]: nothing is captured: ") for note in notes)
+        assert "[capture]: the files are removed at once: a sync client may not have sent them by then" in notes
+
+
+LATE_CLIENT = """
+    import json, pathlib, sys, time
+
+    comment = json.loads(sys.argv[sys.argv.index("--capture-comment") + 1])
+    for label in ("start", "end"):
+        sys.stdout.write(f"cloudbench-sentinel {comment['sentinel']['token']} {label}")
+    sys.stdout.flush()
+    print("File: -", file=sys.stderr, flush=True)
+    seen_s = {}
+    while True:
+        for path in pathlib.Path("objects").rglob("*"):
+            if path.is_file() and "cloudbench-" not in path.name and path not in seen_s:
+                seen_s[path] = time.monotonic()
+        for path, first_s in seen_s.items():
+            if 1 < time.monotonic() - first_s < 1000 and path.exists():
+                seen_s[path] -= 1000
+                sys.stdout.buffer.write(b"SENT" + path.read_bytes())
+                sys.stdout.flush()
+        time.sleep(0.02)
+"""
+"""A client that needs a second to notice a file, and instead of dumpcap the capture of what it sends: no test may
+assume that packets can be captured."""
+
+
+def prepare_capture(lab: Lab, program: str) -> dict[str, str]:
+    """Make an upload of 6 files of 30,000 bytes. Return the environment with a program in dumpcap's place."""
+    (lab.folder / "bin").mkdir()
+    fake = lab.folder / "bin" / "dumpcap"
+    fake.write_text(f"#!{sys.executable}\n{textwrap.dedent(program)}")
+    fake.chmod(0o700)
+    put(lab, changed(*SMALL, ("file_generator", "size", "30000"), ("capture", "device", LOOPBACK), *CAPTURE[1:]))
+    return {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def capture_with(lab: Lab, program: str, *words: str, **limits: float) -> Ended:
+    """Run that upload into a folder."""
+    environment = prepare_capture(lab, program)
+    settings = "".join(f"\nquiet._{name.upper()} = {value}" for name, value in limits.items())
+    lab.write(f"import pytest_cloudbench.plugin.collect.benchcloud_capture as quiet{settings}\n", "conftest.py")
+    run = lab.run(*FOLDER, *words, env=environment)
+    assert run.counts() == {"passed": 1}, run.text
+    assert not [path for path in (lab.folder / "objects").rglob("*") if path.is_file()]
+    return run
+
+
+def test_files_stay_until_a_sync_client_has_sent_them(lab: Lab) -> None:
+    run = capture_with(lab, LATE_CLIENT, "-n", "2", quiet_s=0.5)
+    (capture,) = lab.folder.rglob("x.pcapng")
+    assert capture.read_bytes().count(b"SENT") == 6
+    assert run.lines_with("the files stayed until the capture was quiet")
+    notes = run.info("old[folder:objects]")["notes"]
+    assert (
+        "[capture]: the files stay until the capture is quiet, which is no proof that a sync client sent them" in notes
+    )
+
+
+def test_files_that_no_client_sends_do_not_stay_for_ever(lab: Lab) -> None:
+    run = capture_with(lab, LATE_CLIENT.replace("SENT", "").replace("path.read_bytes()", "b''"), unseen_most_s=1.5)
+    assert run.lines_with("no traffic stood out within 1.5 s, so a sync client may not have sent the files")
+
+
+def test_a_capture_that_stays_busy_is_not_waited_for_for_ever(lab: Lab) -> None:
+    chatter = LATE_CLIENT.replace("time.sleep(0.02)", "sys.stdout.write('x' * 10000); time.sleep(0.02)")
+    run = capture_with(lab, chatter, busy_most_s=1.5)
+    assert run.lines_with("the capture was still busy after 1.5 s, so a sync client may not have sent all files")
+
+
+def test_an_estimate_captures_nothing(lab: Lab) -> None:
+    environment = prepare_capture(lab, LATE_CLIENT)
+    before = {path for path in lab.folder.rglob("*") if path.is_file()}
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", "old.conf", *FOLDER]
+    ended = subprocess.run(
+        command, cwd=lab.folder, capture_output=True, text=True, env={**os.environ, **environment}, check=True
+    )
+    assert "7 (6 put, 1 list)" in ended.stdout
+    assert {path for path in lab.folder.rglob("*") if path.is_file()} == before
 
 
 def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:

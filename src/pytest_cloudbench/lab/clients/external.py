@@ -20,6 +20,7 @@ from pytest_cloudbench.lab.clients.base import ClientFacts, ClientUnavailable, O
 from pytest_cloudbench.lab.clients.processes import Runner, Side
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.net.quiet import QUIET_BYTES, QuietWatch
 from pytest_cloudbench.results.journal import marker_beside, run_in_name
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
 
@@ -73,7 +74,7 @@ class ExternalClient:
         self._process = options.get("process", "")
         self._verify = shlex.split(options.get("verify", ""))
         self._quiet_s = _read_number(options, "quiet_s", 0.0)
-        self._quiet_bytes = _read_number(options, "quiet_bytes", 20_000.0)
+        self._quiet_bytes = _read_number(options, "quiet_bytes", QUIET_BYTES)
         if self._verify and self._quiet_s:
             raise UsageError("client 'external': verify and quiet_s exclude each other")
         if self._quiet_s and self._interface not in _read_counters():
@@ -214,22 +215,13 @@ class ExternalClient:
             raise ClientError(f"external: not verified within {timeout_s:g} s: {complaint}")
 
     def _wait_quiet(self, timeout_s: float) -> None:
-        last_bytes, since_s, was_busy = self._changed_bytes, time.monotonic(), False
+        watch = QuietWatch(self._quiet_s, self._quiet_bytes, self._changed_bytes, time.monotonic())
 
         def is_quiet() -> bool:
-            nonlocal last_bytes, since_s, was_busy
-            now_bytes = self._carried_bytes()
-            if now_bytes - last_bytes > self._quiet_bytes:
-                last_bytes, since_s, was_busy = now_bytes, time.monotonic(), True
-            elif time.monotonic() - since_s >= self._quiet_s:
-                if was_busy:
-                    return True
-                # Nothing yet: a client that has not noticed the change is quiet as well.
-                last_bytes, since_s = now_bytes, time.monotonic()
-            return False
+            return watch.is_quiet(self._carried_bytes(), time.monotonic())
 
         if not wait_for(is_quiet, timeout_s, poll_s=min(_POLL_S, self._quiet_s / 4)):
-            reason = "it stayed busy" if was_busy else "the change caused no traffic that stands out"
+            reason = "it stayed busy" if watch.was_busy else "the change caused no traffic that stands out"
             raise ClientError(f"external: not known to be in sync within {timeout_s:g} s: {reason}")
 
     def _carried_bytes(self) -> int:

@@ -139,19 +139,22 @@ class _TestRun:
         settings = test.capture or self.default_capture
         capture = ExperimentCapture(settings, experiment, fills=test.kind == "download") if settings else None
         notes = [*test.notes, *self._collect_notes(), *(capture.start() if capture else ())]
-        arrival = self._make_arrival()
+        arrival, quiet_text = self._make_arrival(), ""
         try:
             result = experiment.run(
                 payload, arrival=arrival, files=files, operation=Verb.PUT if test.kind == "upload" else Verb.GET,
                 detail=True, names=names, notes=notes, extra={"source": test.source, "description": test.description},
+                keep=capture is not None and capture.keeps_files,
             )  # fmt: skip
+            if capture and result["ok"]:
+                quiet_text = capture.wait_quiet()
         finally:
             capture_summary = capture.stop() if capture else ""
         log = self._build_log(result, arrival, names)
         content = log_text(log, _local_zone()) if test.log_name else ""
         tables = _format_tables(test, experiment.provider.spec, log, has_log=bool(content))
         failures = f"failed: {_count_failure_kinds(result)}" if result["ok"] < result["ops"] else ""
-        text = "\n".join(filter(None, [tables, failures, capture_summary]))
+        text = "\n".join(filter(None, [tables, failures, capture_summary, quiet_text]))
         experiment.report(text, (content and test.log_name) or "", content)
         _check_result(test, result)
 

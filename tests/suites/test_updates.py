@@ -57,7 +57,7 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
     assert large["kb_per_file"] * large["files"] * 1e3 == pytest.approx(large["traffic_bytes"])
     assert tiny["tue"] == tiny["traffic_bytes"] > 300
     assert (large["published"]["tue"], tiny["published"]["tue"]) == (1.22, 38200)
-    assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"size": "1 MB"}
+    assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"provider": "reference", "size": "1 MB"}
     for each in (large, tiny):
         assert 0.1 < each["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"
 

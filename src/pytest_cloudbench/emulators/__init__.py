@@ -103,7 +103,10 @@ class EmulatorService(ChildService):
                     stream.write(json.dumps(line).encode() + b"\n")
                 stream.flush()
                 stream.readline()  # the answer to the token (a wrong token ends the connection)
-                answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+                reply = stream.readline()
+                if not reply:  # a process that ends closes its connections before its port
+                    raise ConnectionError("it closed the connection")
+                answer: dict[str, Any] = json.loads(reply)
         except (OSError, ValueError) as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_ENDING_S)  # a process that ends closes its port a moment earlier
@@ -113,7 +116,7 @@ class EmulatorService(ChildService):
                 f"{self.display_name} (process {child.pid}) runs, but does not answer at {endpoint.control}: {error}"
             ) from error  # fmt: skip
         if not answer.get("ok"):
-            raise ServiceError(f"the emulator refused: {answer.get('error', 'no answer')}")
+            raise ServiceError(f"the emulator refused: {answer.get('error', 'no reason given')}")
         return answer
 
     def reset(self) -> None:

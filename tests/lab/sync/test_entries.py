@@ -44,7 +44,7 @@ def test_one_agent_measures_and_all_conclude(lab: Lab) -> None:
             "test_once[reference?retry=2]#n1",
             "test_once[reference?retry=2]#n2",
         ]
-        assert [entry["params"] for entry in entries] == [{"each": 1}, {"each": 2}]
+        assert [entry["params"]["each"] for entry in entries] == [1, 2]
         assert [entry["extra_info"]["completion"] for entry in entries] == [2.5, 5.0]
         assert {entry["extra_info"]["provider"] for entry in entries} == {"reference?retry=2"}
         assert {entry["extra_info"]["versions"]["tool"] for entry in entries} == {"7"}

@@ -57,7 +57,7 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
         "test_second[a-reference-1]",
         "test_second[b-reference-1]",
     ]
-    assert run.document["benchmarks"][1]["params"] == {"size": 1}
+    assert run.document["benchmarks"][1]["params"] == {"provider": "reference", "size": 1}
     assert {entry["extra_info"]["agents"] for entry in run.document["benchmarks"]} == {1}
     told = [line.split() for line in (lab.folder / "told").read_text().splitlines()]
     assert len(told) == 6

@@ -160,7 +160,9 @@ def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
     assert run.counts() == {"passed": 4}, run.text
     found = entries(run)
     assert [info["params"] for info in found.values()] == [
-        {"sensors": sensors, "size_bytes": size} for sensors in (2, 3) for size in (10, 20)
+        {"provider": "folder:objects", "sensors": sensors, "size_bytes": size}
+        for sensors in (2, 3)
+        for size in (10, 20)
     ]
     assert [(info["sensors"], info["size_bytes"], info["ok"]) for info in found.values()] == [
         (sensors, size, 2 * sensors) for sensors in (2, 3) for size in (10, 20)

@@ -143,6 +143,7 @@ def tracked(folder: str, pattern: str = "*") -> set[str]:
     return {path.as_posix() for path in paths if "__pycache__" not in path.parts and path.suffix != ".pyc"}
 
 
+@pytest.mark.slow
 def test_wheel_carries_package_suites_data_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"pytest_cloudbench/{name}" for name in tracked("src/pytest_cloudbench")}
@@ -248,6 +249,7 @@ def test_the_command_works_without_any_extra(command: list[str], bare: dict[str,
     assert bare_run(bare, "-m", "pytest_cloudbench.commands.cli", *command, cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
     done = bare_run(
         bare, "-m", "pytest_cloudbench.commands.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
@@ -367,6 +369,7 @@ def test_a_checkout_checks_a_driver_by_the_same_command(tmp_path: Path) -> None:
         assert re.search(r"\b[1-9]\d* passed", printed), printed
 
 
+@pytest.mark.slow
 def test_published_tables_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     shown = run(installed.with_name("cloudbench"), "published", "thesis-2014-table-4.2", cwd=tmp_path)
     assert "55.33 %" in shown

@@ -62,6 +62,7 @@ def test_a_name_that_turns_out_to_be_a_conftest_s(project: Project) -> None:
     assert project.check_same("t", "--grid", "fine").outcomes() == ["t/test_theirs.py::test_theirs: passed"]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: Spread) -> None:
     project.write({
@@ -83,6 +84,7 @@ def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: 
     assert project.run("--provider", "folder:objects", *spread).outcomes() == [OURS]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project, spread: Spread) -> None:
     project.write({
@@ -167,6 +169,7 @@ def test_quiet_runs_print_less(project: Project) -> None:
     assert ["p99 ms" in text for text in shown] == [True, True, False]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_without_pytest_benchmark_nothing_is_stored_and_that_is_said(project: Project, spread: Spread) -> None:
     project.write({"test_ours.py": EXPERIMENT})

@@ -65,6 +65,7 @@ def conformance_runs() -> Iterator[Any]:
         yield pytest.param(scheme, "2", marks=() if scheme in ("dropbox", "folder") else pytest.mark.slow)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(("scheme", "workers"), [*conformance_runs()])
 def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
     spec = spec_of(scheme, lab)
@@ -90,6 +91,7 @@ def test_conformance_of_a_driver_for_many_services(spec: str, lab: Lab) -> None:
     assert_nothing_is_left(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WEBDAV_SERVERS)
 def test_conformance_on_other_webdav_servers(name: str, lab: Lab) -> None:
     if name == "sabre" and not Path("/usr/share/php/Sabre").is_dir():
@@ -129,6 +131,7 @@ def test_a_real_account_is_journaled(lab: Lab) -> None:
     assert (left["provider"], left["folder"][:12]) == (f"folder:{lab.folder}/objects", "/cloudbench-")
 
 
+@pytest.mark.slow
 def test_faults_and_throttling_of_an_emulator_are_no_fault_of_the_driver(lab: Lab) -> None:
     options = profile(lab, faults={"error_rate": 0.5}, throttle={"rate_per_s": 1, "burst": 2})
     run = conform(lab, *options, "-k", "round_trip", "--time-scale", "10")

@@ -48,6 +48,7 @@ def rows() -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in drivers.schemes()]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", rows())
 def test_odd_names_are_kept_or_refused(scheme: str, tmp_path: Path) -> None:
     spec = at_hand(TABLE[scheme].format(folder=tmp_path, here=Path(__file__).parent))

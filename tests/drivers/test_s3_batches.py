@@ -112,6 +112,7 @@ def test_a_service_that_wants_a_content_md5_gets_it(strict: tuple[Door, Any]) ->
     assert (door.asked["POST"], door.asked["DELETE"]) == (1, 0)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("status", "code"),
     [(400, "MissingContentMD5"), (400, "InvalidRequest"), (403, "SignatureDoesNotMatch"), (404, "NoSuchKey"),

@@ -91,6 +91,7 @@ def merged(run: Ended) -> tuple[OpTable, Counter[tuple[Outcome, ErrorKind | None
     return table, counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", servers("azure", "gcs", "s3", "sftp", "webdav"))
 def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     skip_without(name)
@@ -113,6 +114,7 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     assert set(after) == {ErrorKind.NETWORK}, counts
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.skipif(os.name != "posix" or not can_mount(), reason="needs the right to mount a small disk: run as root")
 @pytest.mark.parametrize("name", servers("azure", "sftp", "webdav"))  # the others hold everything in memory
 def test_a_server_whose_disk_is_full(name: str, lab: Lab) -> None:

@@ -129,6 +129,7 @@ def assert_same(expected: list[Recorded], found: list[Recorded], what: object) -
     assert found == expected, what
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_all_surroundings_at_once_change_no_request(scheme: str, tmp_path: Path) -> None:
     home = hostile_home(tmp_path / "home")
@@ -155,6 +156,7 @@ def test_no_single_surrounding_changes_a_request(scheme: str, tmp_path: Path) ->
                 assert_same(expected, requests_of(sender, account, environment), environment)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path) -> None:
     """Neither proxies nor certificates, good or bad."""
@@ -196,6 +198,7 @@ _REAL = {
 """Providers by real names, which nobody asks here."""
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("scheme", _REAL)
 def test_unusable_proxy_or_certificate_is_refused_in_one_line(scheme: str, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")

@@ -71,6 +71,7 @@ def test_a_distribution_brings_a_driver(site: Path, tmp_path: Path) -> None:
     assert "flat" not in drivers.schemes()  # those are the package's own
 
 
+@pytest.mark.slow
 def test_it_is_found_in_every_process_after_an_installation_by_pip(lab: Lab) -> None:
     project = lab.folder / "project"
     project.mkdir()
@@ -189,6 +190,7 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_driver_that_cannot_be_used_is_one_line(lab: Lab, case: str) -> None:
     brought, expected = BROKEN[case]

@@ -189,6 +189,7 @@ def gcs(bucket: Bucket) -> Any:
     return driver
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("play", [azure, gcs, s3, s3_fast], ids=lambda play: play.__name__)
 def test_interrupted_removal_can_be_noticed_and_repeated(play: Any) -> None:
     for steps in range(20):

@@ -101,6 +101,7 @@ def test_every_mistake_is_listed() -> None:
     assert FOUND.keys() == WRONGS.keys() | LIES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_a_wrong_driver_fails_for_what_is_wrong(run: Ended, name: str) -> None:
     assert failures(run)[name] == set(sure(name))
@@ -124,6 +125,7 @@ def test_a_right_driver_fails_for_nothing(run: Ended, name: str) -> None:
     assert {scheme for _, scheme in passed} == ({"wrong", "flat"} if name == "right" else {"flat"})
 
 
+@pytest.mark.slow
 def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
     """Flat keys, no streams, no conflicts: tests of these are skipped and say what is not declared."""
     reasons = " ".join(re.findall(r"^SKIPPED .*: not declared: (.*)$", run.text, re.M))
@@ -139,6 +141,7 @@ def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
     assert not {"conflicts", "get_gives_pieces_and_can_be_left", "move"} & passed
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ci", [None, "true"])  # where CI is set, pytest shows a difference to its end
 def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | None], ci: str | None) -> None:
     alone = conform(lab, "--provider=wrong:objects/again?how=CopiesAreLinks", "-k", "any_order",

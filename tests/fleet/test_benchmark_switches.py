@@ -57,6 +57,7 @@ def test_a_gate_judges_what_benchmark_only_leaves(lab: Lab) -> None:
     assert "no test in this run measures anything" not in run.text
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("group", ["param:provider", "param:size,param:provider", "param"])
 def test_experiments_are_grouped_by_their_provider(lab: Lab, group: str) -> None:
     (lab.folder / "other").mkdir()

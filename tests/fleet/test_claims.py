@@ -153,6 +153,7 @@ def test_time_scale(lab: Lab) -> None:
     assert "time scale 10: times are not comparable" in runs["10"].text
 
 
+@pytest.mark.slow
 def test_seed_makes_the_same_bytes(lab: Lab) -> None:
     lab.write(ONE)
     digests = []

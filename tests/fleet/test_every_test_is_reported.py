@@ -209,6 +209,7 @@ def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None
         assert run.lines_with(f"cloudbench: {agent} showed no sign of life for 2 s and was ended"), run.text
 
 
+@pytest.mark.slow
 def test_workers_that_stop_again_and_again_end_the_session(lab: Lab) -> None:
     lab.write(STOPS, "conftest.py").write(PLAIN)
     limit = ("--max-worker-restart", "1")

@@ -58,6 +58,7 @@ def written(lab: Lab) -> Lab:
     return lab.write(TESTS)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("test", ENDINGS)
 @SPREAD
 def test_no_ending_of_a_test_or_of_its_repetitions_hides_a_loss(lab: Lab, test: str, spread: Spread) -> None:
@@ -83,6 +84,7 @@ def test_without_stored_runs_a_loss_is_a_loss(lab: Lab) -> None:
     assert line.endswith("; -p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored")
 
 
+@pytest.mark.slow
 def test_what_was_broken_and_is_not_measured_is_named(lab: Lab) -> None:
     written(lab)
     (lab.folder / "lose-0").touch()
@@ -96,6 +98,7 @@ def test_what_was_broken_and_is_not_measured_is_named(lab: Lab) -> None:
     assert not run.lines_with("not measured here, and broken")
 
 
+@pytest.mark.slow
 def test_copies_of_a_run_are_one_run(lab: Lab) -> None:
     """Folders of artifacts that were unpacked twice are no baseline of ten."""
     written(lab).run(*GATE, "-k", "test_broken[")

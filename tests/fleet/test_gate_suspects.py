@@ -102,6 +102,7 @@ def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> Non
     assert run.lines_with("a suspect, measured again 0 of 3 times; the budget is 0 s (cloudbench_gate_budget)")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("budget", ["half", "-1", "-5%", "inf", "nan"])
 def test_a_budget_that_is_none_is_refused_in_one_line(lab: Lab, budget: str) -> None:
     run = lab.write(TESTS).run(*GATE, f"-ocloudbench_gate_budget={budget}", store=False)
@@ -148,6 +149,7 @@ def test_the_commands_say_why_a_run_that_was_an_outlier_is_no_baseline(
     assert run.lines_with("gate inconclusive: baseline 1 of 10"), "the user may say that it was none"
 
 
+@pytest.mark.slow
 def test_a_lasting_improvement_begins_a_new_baseline_and_says_so(lab: Lab) -> None:
     def improved(number: int, info: dict[str, Any]) -> None:
         around(8.0 if number < 14 else 2.0)(number, info)
@@ -160,6 +162,7 @@ def test_a_lasting_improvement_begins_a_new_baseline_and_says_so(lab: Lab) -> No
     assert run.lines_with("response_p50: improved by 75 % at 0015_before, where the baseline begins")
 
 
+@pytest.mark.slow
 def test_runs_left_out_of_a_baseline_are_named(lab: Lab) -> None:
     def once_bad(number: int, info: dict[str, Any]) -> None:
         around(40.0 if number == 6 else 8.0)(number, info)

@@ -150,6 +150,7 @@ def test_runs_in_fixtures_are_judged_as_well(lab: Lab, spread: Spread) -> None:
     assert run.lines_with("ERROR test_it.py::test_after")
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_expected_stays_one(lab: Lab) -> None:
     lab.write(
         PRELUDE
@@ -301,6 +302,7 @@ def test_another_profile_of_the_same_name_is_no_baseline(lab: Lab) -> None:
     assert notes[2].startswith("no baseline: the 2 stored runs differed in profile_digest (")
 
 
+@pytest.mark.slow
 def test_an_interrupted_session_leaves_no_baseline(lab: Lab) -> None:
     lab.write(
         LOAD.format(size=100)

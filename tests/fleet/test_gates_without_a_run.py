@@ -64,6 +64,7 @@ def test_selected_experiments_without_a_measurement_fail(lab: Lab, case: str, sp
     assert "failed" not in run.counts()
 
 
+@pytest.mark.slow
 @SPREAD
 def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> None:
     """Gates in ``addopts`` also apply when somebody runs one unit test."""
@@ -74,12 +75,14 @@ def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> 
     assert any("\x1b[33m" in line for line in coloured.lines_with(NOT_SELECTED)), coloured.text
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--setup-plan", "--setup-only", "--markers"])
 def test_where_nothing_is_to_be_run_nothing_is_said(lab: Lab, option: str) -> None:
     run = lab.write("    def test_it(experiment): pass\n").run(*FOLDER, *GATE, option)
     assert (run.status, run.lines_with("gate loss_rate")) == (0, []), run.text
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("name", ["x.bench.toml", "upload.conf"])
 def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:

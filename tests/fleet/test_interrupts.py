@@ -122,6 +122,7 @@ def test_ctrl_c_twice_while_it_is_set_up(lab: Lab, spread: list[str]) -> None:
     assert "INTERNALERROR" not in run.text
 
 
+@pytest.mark.slow
 @SPREAD
 def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, spread: list[str]) -> None:
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=IGNORED)
@@ -198,6 +199,7 @@ def test_nohup_is_respected(lab: Lab, spread: list[str]) -> None:
     check_interrupted(running.end(), "folder:objects")
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
     run = lab.write("def test_one(experiment):\n    pass\n").run(*FOLDER)
     assert run.status == 0, run.text

@@ -126,6 +126,7 @@ def test_a_load_is_a_value_of_which_keywords_replace_fields(lab: Lab) -> None:
     assert sorted(run.entries) == ["test_it#down[folder:objects]", "test_it#up[folder:objects]"]
 
 
+@pytest.mark.slow
 @SPREAD
 def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
@@ -187,6 +188,7 @@ def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
         assert run.counts() == {"passed": 1}, run.text
 
 
+@pytest.mark.slow
 def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> None:
     lab.write("""
         import datetime

@@ -45,6 +45,7 @@ where = { test = "test_fine" }
 """
 
 
+@pytest.mark.slow
 def test_bounds_and_a_summary_are_written_if_asked_for(lab: Lab) -> None:
     """One session in two agents: a summary added to a file, an observed bound renewed, and the failed test left out."""
     file, report = lab.folder / "e.toml", lab.folder / "summary.md"

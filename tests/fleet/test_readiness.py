@@ -164,6 +164,7 @@ def clocked(lab: Lab, clock: str, *args: str) -> tuple[Ended, Mapping[str, Any]]
     return run, run.info("test_it[folder:objects]")
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spread: tuple[str, ...]) -> None:
     run, info = clocked(lab, f"now_ns() + {HOUR_S * 10**9}", *spread)
@@ -175,6 +176,7 @@ def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spr
         assert -upload_s - info["clock_bound_ms"] / 1e3 <= raw_s < 20
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[str, ...]) -> None:
     """The clock jumps when the first file is there; then a gate cannot be judged, and does not pass."""

@@ -153,6 +153,7 @@ def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen:
     assert entry(seen.first, "test_met")["gate"]["answer"] == "inconclusive"
 
 
+@pytest.mark.slow
 def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
     assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 3, "skipped": 2}), seen.run.text
     (line,) = seen.run.lines_with("gate broken: response_p50: ")[:1]

@@ -70,6 +70,7 @@ def test_all_pass(run: Ended) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 4}, []), run.text
 
 
+@pytest.mark.slow
 def test_it_ends_early_on_all_agents_and_says_so(run: Ended) -> None:
     found, agents = infos(run), 2 if "2 workers" in run.text else 1
     for name in ("test_open#up", "test_closed"):

@@ -67,6 +67,7 @@ def test_all_pass(run: Ended) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 10}, []), run.text
 
 
+@pytest.mark.slow
 def test_an_open_loop_does_what_is_due_in_the_time(run: Ended) -> None:
     info = infos(run)["test_open#up"]
     assert (info["ops"], info["for_s"], info["planned_ops"], info["doubts"]) == (20, 0.95, None, [])

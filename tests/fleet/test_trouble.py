@@ -185,6 +185,7 @@ def test_entries_that_cannot_be_saved_are_one_line(lab: Lab) -> None:
     assert len(list(Path(lab.folder).rglob("*.parquet"))) == 1
 
 
+@pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("provider", [FOLDER, IDEAL], ids=["folder", "emulated"])
 def test_a_project_that_cannot_be_written_is_one_line_with_advice(

@@ -192,6 +192,7 @@ TROUBLE = """
 """
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) -> None:
     with lab_in(tmp_path) as lab:
         lab.write(TROUBLE)

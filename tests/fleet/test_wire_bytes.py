@@ -33,6 +33,7 @@ WIDER = """
 """
 
 
+@pytest.mark.slow
 @SPREAD
 def test_every_entry_of_an_own_service_has_them(lab: Lab, spread: Spread) -> None:
     run = lab.write(ONE_AFTER_ANOTHER).run(*IDEAL, *spread)

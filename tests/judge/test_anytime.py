@@ -81,6 +81,7 @@ def test_a_few_wild_pairs_do_not_hide_a_difference() -> None:
     assert min(spread) > 0.1  # of which an interval for normal noise would need 100 pairs and more
 
 
+@pytest.mark.slow
 def test_differences_are_found_in_quick_pairs_if_slow_ones_are_noisy() -> None:
     random = Random(4)
     sessions = [busy(random, 80) for _ in range(20)]

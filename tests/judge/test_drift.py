@@ -60,6 +60,7 @@ def test_a_steady_series_opens_no_regression(spread: float) -> None:
     assert opened == [None] * SERIES
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spread", [0.01, 0.03])
 @pytest.mark.parametrize("rise", [0.003, 0.005])
 @pytest.mark.parametrize("steady", [0, ANCHOR_RUNS, 60])
@@ -75,6 +76,7 @@ def test_a_slow_rise_opens_a_regression_before_it_is_twice_the_margin(spread: fl
     assert all(place > steady for place in opened if place is not None)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spread", [0.01, 0.03])
 def test_a_step_opens_a_regression_that_never_closes_while_it_lasts(spread: float) -> None:
     step, steady = log1p(1.5 * MARGIN), 30
@@ -102,6 +104,7 @@ def test_a_regression_closes_after_the_step_is_gone(spread: float) -> None:
         )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spread", [0.001, 0.01, 0.03])
 def test_a_regression_that_comes_back_opens_again(spread: float) -> None:
     step = log1p(1.5 * MARGIN)

@@ -305,6 +305,7 @@ def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> Non
     assert all(("t0", "failed_rate") in broken for broken in judged(Change(failed=0.03), 6, ops=300))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["calm", "beside"])
 def test_changes_in_sessions_drawn_from_recorded_runs_are_found(load: str) -> None:
     """With the default settings; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
@@ -323,6 +324,7 @@ def test_changes_in_sessions_drawn_from_recorded_runs_are_found(load: str) -> No
     assert drawn(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["busy4", "busy16", "bursts"])
 def test_sessions_drawn_from_runs_of_a_busy_machine_alarm_for_what_has_changed_alone(load: str) -> None:
     """Where four or more other processes compute, too few operations may be quiet: then times are not judged."""

@@ -72,6 +72,7 @@ def test_each_public_function_has_its_comparison() -> None:
         assert any(isinstance(each, ast.ImportFrom) and "scipy" in str(each.module) for each in ast.walk(tree)), name
 
 
+@pytest.mark.slow
 def test_quantiles_of_the_normal_distribution_agree_with_scipy() -> None:
     from scipy import stats
 
@@ -128,6 +129,7 @@ def test_t_sf_agrees_with_scipy(t: float, freedom: int) -> None:
     is_near(t_sf(t, freedom), stats.t.sf(t, freedom), rel=1e-9 + 1e-13 * freedom)
 
 
+@pytest.mark.slow
 @MANY
 @given(p=st.floats(1e-12, 1 - 1e-12), freedom=st.integers(1, 100))
 @example(p=0.05, freedom=19)
@@ -142,6 +144,7 @@ def test_no_t_is_exceeded_with_probability_zero() -> None:
     assert t_isf(1.0, 9) == -inf
 
 
+@pytest.mark.slow
 @MANY
 @given(groups=GROUPS)
 def test_kruskal_wallis_agrees_with_scipy(groups: list[list[float]]) -> None:
@@ -156,6 +159,7 @@ def test_kruskal_wallis_agrees_with_scipy(groups: list[list[float]]) -> None:
     assert ours.p_value == pytest.approx(p_value, rel=1e-7)
 
 
+@pytest.mark.slow
 @MANY
 @given(groups=GROUPS)
 def test_jonckheere_agrees_with_scipy(groups: list[list[float]]) -> None:
@@ -182,6 +186,7 @@ POINTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @MANY
 @given(seasons=st.lists(POINTS, min_size=1, max_size=4))
 @example(seasons=[[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0), (1.0, 2.0)]])  # values at one time are not a trend
@@ -211,6 +216,7 @@ def test_theil_sen_agrees_with_scipy(seasons: list[list[tuple[float, float]]]) -
         assert (one.slope, one.low, one.high) == pytest.approx((slope, low, high))
 
 
+@pytest.mark.slow
 @MANY
 @given(
     points=st.lists(
@@ -242,6 +248,7 @@ def _bends(levels: Sequence[int]) -> list[float]:
     return [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     levels=st.lists(st.integers(1, 200), min_size=4, max_size=10, unique=True).map(sorted),
@@ -302,6 +309,7 @@ def test_trimmed_mean_agrees_with_scipy(values: list[float]) -> None:
     is_near(trimmed_mean(values), stats.trim_mean(values, (cut + 0.5) / len(values) if cut else 0))
 
 
+@pytest.mark.slow
 @MANY
 @given(groups=st.lists(st.lists(st.floats(0.5, 50), min_size=5, max_size=40), min_size=1, max_size=6))
 def test_relative_errors_agrees_with_scipy(groups: list[list[float]]) -> None:

@@ -272,6 +272,7 @@ CLASSES: list[tuple[str, str, Callable[[int, int], float], Sequence[int]]] = [
 ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("category", "truth_s", "levels"), [row[:1] + row[2:] for row in CLASSES],
                          ids=[row[1] for row in CLASSES])  # fmt: skip
 def test_the_category_is_found(category: str, truth_s: Callable[[int, int], float], levels: Sequence[int]) -> None:

@@ -370,6 +370,7 @@ written = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(
     records=st.lists(written, max_size=12),

@@ -92,6 +92,7 @@ def test_a_spec_is_shown_without_its_secrets(spec: str, shown: str) -> None:
     assert mask_named(spec) == shown
 
 
+@pytest.mark.slow
 def test_a_secret_in_a_spec_is_in_no_id(lab: Lab) -> None:
     spec = "opendal:s3?bucket=b&region=us-east-1&access_key_id=somebody&secret_access_key=hush-hush"
     for words in (("--provider", spec), ("--provider", "emulated:ideal", "--cloudbench-versus", spec)):

@@ -27,6 +27,7 @@ LONG = """
 """
 
 
+@pytest.mark.slow
 @SPREAD
 def test_two_equal_emulated_children_are_two_accounts(lab: Lab, spread: Spread) -> None:
     lab.write("""
@@ -104,6 +105,7 @@ def folder_of(lab: Lab) -> Path:
     return Path(found[1])
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_real_server_belongs_to_the_run(lab: Lab, spread: Spread) -> None:
     run = lab.write(SMALL).run("--provider", SERVED, *spread)

@@ -174,6 +174,7 @@ def sources() -> dict[str, str]:
     return {name.removesuffix(".__init__"): path.read_text("utf-8") for name, path in paths.items()}
 
 
+@pytest.mark.slow
 def test_each_is_loaded_in_one_place() -> None:
     assert loaders(sources()) == LOADERS
 

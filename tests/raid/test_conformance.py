@@ -18,6 +18,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.slow
 def test_an_array_of_three_folders_conforms(lab: Lab) -> None:
     children = ", ".join(f'"folder:{lab.folder}/objects/{number}"' for number in range(3))
     make_folders(lab.folder, [children])

@@ -92,6 +92,7 @@ def test_a_write_to_all_children_fails_when_the_driver_of_a_stopped_one_gives_up
         assert is_healthy_after_repair(driver)
 
 
+@pytest.mark.slow
 def test_a_scrub_ends_when_a_server_is_stopped_meanwhile(make_array: MakeArray, server: EmulatorService) -> None:
     array_folder = make_array(2, 1, patience_s=0.1)
     with opened(array_folder, server, 1) as driver:

@@ -298,6 +298,7 @@ def test_long_run_without_terminal_prints_progress(agents: list[str], tmp_path: 
     assert "printed by the test" not in done.stdout
 
 
+@pytest.mark.slow
 def test_quiet_run_prints_no_progress(tmp_path: Path) -> None:
     done = subprocess.run(pytest_in(tmp_path, "-q"), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -333,6 +334,7 @@ def on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **
 ON_TERMINAL = pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal, which this system has not")
 
 
+@pytest.mark.slow
 @ON_TERMINAL
 def test_terminal_lines_are_redrawn_and_cleared(tmp_path: Path) -> None:
     text = on_terminal(tmp_path, "-n", "2", "--color=yes")

@@ -74,6 +74,7 @@ def run_all(capfd: pytest.CaptureFixture[str]) -> None:
         assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = [each for original in entries(folder) for each in alter_entry(original, odd)]
@@ -84,6 +85,7 @@ def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd:
     assert "test_more" in Path("page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_odd_values_around_entries_raise_no_traceback(
     odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]

@@ -240,6 +240,7 @@ def test_digest_of_many_records_needs_little_memory(tmp_path: Path) -> None:
     assert peak < record_bytes / 2
 
 
+@pytest.mark.slow
 def test_page_of_half_a_million_operations_is_small(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "emulated:a", list(operations(25_000, 30, every_ms=1, throttled=50, frozen_at=9000)))
     (one,) = (tmp_path / "run").iterdir()
@@ -276,6 +277,7 @@ def test_only_frozen_run_has_a_silence(tmp_path: Path) -> None:
     assert silence.waiting >= 2
 
 
+@pytest.mark.slow
 def test_session_writes_its_page(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "from pytest_cloudbench.workload.arrival import FixedInterval\n"

@@ -101,6 +101,7 @@ def test_texts_have_no_markup(text: str) -> None:
     assert re.findall(r"\*\*.*?\*\*", remaining) == ["**1 experiment: 1 broken**", "**?**"]
 
 
+@pytest.mark.slow
 def test_summary_stays_below_githubs_limit() -> None:
     long = "x" * 5000
     entries = [(f"{at}{long}", info(doubts=[long], notes=[f"{at}{long}"], verdict="broken", expectations_unmet=[long]))

@@ -365,6 +365,7 @@ def pytest_runtest_logreport(report):
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("agents", [(), ("-n1",)], ids=["one process", "fleet"])
 def test_pytest_benchmark_saves_prints_and_compares_our_entries(
     pytester: pytest.Pytester, agents: tuple[str, ...]

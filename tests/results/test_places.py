@@ -78,6 +78,7 @@ def stored_files(folder: Path) -> list[str]:
     return sorted(path.name.partition("_")[0] for path in folder.rglob("0*.json"))
 
 
+@pytest.mark.slow
 def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -334,6 +334,7 @@ def examine(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int, machine:
     )
 
 
+@pytest.mark.slow
 def test_a_few_histories_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     examine(monkeypatch, 25, 15)
 

@@ -139,6 +139,7 @@ def test_a_killed_series_goes_on_where_it_was(lab: Lab) -> None:
     assert again.lines_with("has no unfinished series of test_series")
 
 
+@pytest.mark.slow
 def test_options_that_cannot_work_are_refused_in_one_line(lab: Lab) -> None:
     profile(lab, "")
     run = lab.run(SUITE, *PROVIDER, "--resume", "nothing.jsonl")

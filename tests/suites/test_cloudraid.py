@@ -67,6 +67,7 @@ def test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole(found
         assert 0 < sum(parts_s) < 2 * max(info["array_s"], 0.05), "means beside a median"
 
 
+@pytest.mark.slow
 def test_one_of_three_may_be_lost_and_two_may_not(found: Ended) -> None:
     info = conclusion(found, "", "losses")
     assert (info["lost_at_most"], info["reads_failed"], info["failed"]) == (1, 0, [0, 0, 4])
@@ -74,6 +75,7 @@ def test_one_of_three_may_be_lost_and_two_may_not(found: Ended) -> None:
     assert "1 of 3" in info["error"] or "2 of 3" in info["error"]
 
 
+@pytest.mark.slow
 def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_losses", *array(lab), *SMALL, "--cloudraid-slower", "0.001")
     assert run.counts() == {"failed": 1}, run.text
@@ -141,6 +143,7 @@ def test_it_is_not_as_predicted_for_children_that_fail_together(lab: Lab) -> Non
     assert info["availability"] == pytest.approx(0.7 * info["predicted_share"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_side_by_side_with_what_stores_everything_everywhere(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_side_by_side", *FOLDER, *SMALL)
     assert run.counts() == {"passed": 1}, run.text

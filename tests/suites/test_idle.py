@@ -36,6 +36,7 @@ def test_it_finds_a_polling_period_and_that_there_is_none(lab: Lab) -> None:
     assert run.lines_with("none up to 3.3")
 
 
+@pytest.mark.slow
 def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
     run = ran(lab, "idle::test_login", "--client", SILENT)
     login = run.info(f"test_login[{SILENT}]")

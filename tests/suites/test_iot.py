@@ -24,6 +24,7 @@ def collected(*options: str) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("options", "of_tables", "of_others"),
     [

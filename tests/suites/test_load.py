@@ -69,6 +69,7 @@ def test_a_load_is_what_it_says_and_shows_the_same_test(
     assert {name: again.get(name) for name in FACTS} == {name: measured.get(name) for name in FACTS}
 
 
+@pytest.mark.slow
 def test_threads_work_as_fast_as_they_can_until_the_time_is_up(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     ended = run(tmp_path, "put", "folder:store", "--threads", "2", "--size", "10", "--for", "1s", "-n", "2")
@@ -79,6 +80,7 @@ def test_threads_work_as_fast_as_they_can_until_the_time_is_up(tmp_path: Path) -
     assert re.search(r"^sensors +files +MB/s +ops/s ", ended.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_mix_has_figures_of_each_operation(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     ended = run(tmp_path, "mixed", "folder:store", "--rate", "60/s", "--for", "2s", "--mix", "put=1,get=1")

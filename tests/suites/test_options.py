@@ -27,6 +27,7 @@ WRONG = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("given", "expected"), WRONG.items(), ids=[" ".join(given) for given in WRONG])
 def test_numbers_that_mean_nothing(lab: Lab, given: tuple[str, str, str], expected: str) -> None:
     suite, name, value = given

@@ -144,6 +144,7 @@ def test_a_properly_ended_capture_is_valid(tmp_path: Path) -> None:
     assert found.sentinels >= capture.result.sentinels >= 2  # beside those of other captures of the same loopback
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--canary", "x"]])
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_command_reports_skipped_sentinels(tmp_path: Path, arguments: list[str], packed: bool) -> None:

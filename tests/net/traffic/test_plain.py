@@ -38,6 +38,7 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_fast_and_slow_path_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, whole = random.Random(seed), paths.capture(seed)

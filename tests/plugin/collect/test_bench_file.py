@@ -75,6 +75,7 @@ def files_in(folder: Path) -> list[Path]:
 # --- operations ---
 
 
+@pytest.mark.slow
 @SPREAD
 def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab, spread: Spread) -> None:
     words = ["upload", "download", "stat", "list", "delete"]
@@ -94,6 +95,7 @@ def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab,
     assert [keys(table) for table in tables] == [grid(5, 2)] * 5
 
 
+@pytest.mark.slow
 def test_files_are_uploaded_once_and_unmeasured_if_upload_is_no_operation(lab: Lab) -> None:
     write(lab, {**POOL, "operations": ["stat", "share", "delete"]}, {**SENSORS, "operations": ["download", "delete"]})
     run = lab.run(FILE, *IDEAL)
@@ -123,6 +125,7 @@ def test_each_round_has_new_files(lab: Lab) -> None:
     assert files_in(lab.folder / "objects") == []
 
 
+@pytest.mark.slow
 def test_each_operation_ends_when_it_is_steady_and_the_next_one_has_the_files_that_there_are(lab: Lab) -> None:
     few = "from pytest_cloudbench.judge import steady\nsteady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)\n"
     (lab.folder / "conftest.py").write_text(few)
@@ -151,6 +154,7 @@ def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
 # --- grids, names, providers ---
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
     payload = {"generator": "text"}
@@ -222,6 +226,7 @@ def test_other_tests_and_fixtures_of_the_folder_go_on_as_before(lab: Lab) -> Non
 LOAD = "time,sensor,operation,size\n0,hall,put,100\n.4,hall,get,0\n0,roof,upload,200\n.4,roof,stat,0\n.5,roof,put,9\n"
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: Spread) -> None:
     (lab.folder / "inner").mkdir()
@@ -268,6 +273,7 @@ def test_a_trace_that_ships_is_replayed(lab: Lab) -> None:
 # --- expectations ---
 
 
+@pytest.mark.slow
 @SPREAD
 def test_broken_expectations_are_one_report_after_all_is_measured(lab: Lab, spread: Spread) -> None:
     claims = [
@@ -292,6 +298,7 @@ def test_broken_expectations_are_one_report_after_all_is_measured(lab: Lab, spre
     assert "Traceback" not in run.text
 
 
+@pytest.mark.slow
 def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab) -> None:
     claims = [{"metric": "ok_rate", "at_least": 0.5}]
     write(lab, {**POOL, "expect": claims}, {**SENSORS, "operations": ["upload", "download"], "expect": claims})
@@ -317,6 +324,7 @@ def test_expectations_apply_only_where_they_are_limited_to(lab: Lab) -> None:
     assert failed == {"pool[folder:objects-threads:2]", "pool[emulated:ideal-threads:1]"}
 
 
+@pytest.mark.slow
 def test_every_metric_that_can_be_expected_is_judged(lab: Lab) -> None:
     claims = [{"metric": metric, "at_least": 0} for metric in METRICS]
     write(lab, {**POOL, "operations": [*OPERATIONS], "expect": claims})
@@ -329,6 +337,7 @@ def test_every_metric_that_can_be_expected_is_judged(lab: Lab) -> None:
 # --- what is stored ---
 
 
+@pytest.mark.slow
 def test_named_files_are_stored_and_compared_without_further_options(lab: Lab) -> None:
     write(lab, POOL)
     first = lab.run(FILE, *FOLDER, "--cloudbench-fail", "response_p99:100000%")
@@ -433,6 +442,7 @@ def test_unused_rows_of_a_trace_are_not_checked(lab: Lab) -> None:
     assert run.counts() == {"passed": 1}, run.text
 
 
+@pytest.mark.slow
 def test_missing_credentials_fail_only_the_tests_that_need_them(lab: Lab) -> None:
     write(lab, {**POOL, "provider": "dropbox"}, {**POOL, "name": "other", "provider": "folder:objects"})
     run = lab.run(FILE, env={"XDG_CONFIG_HOME": str(lab.folder), "HOME": str(lab.folder)})

@@ -139,6 +139,7 @@ def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_
     assert run.leftovers == []
 
 
+@pytest.mark.slow
 def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
     """In real time, so without the sleeps; names and sizes are looked at on the disk."""
     for at, (name, stem) in enumerate(NAMES.items()):
@@ -162,6 +163,7 @@ def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
         assert run.info(f"{stem}[folder:objects]")["lost"] in (0, None)
 
 
+@pytest.mark.slow
 def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_asked_for(lab: Lab) -> None:
     put(lab, changed(*SMALL), "up.conf")
     put(lab, changed(("file_generator", "size", "1000"), listing="A.7"), "local.ini")
@@ -173,6 +175,7 @@ def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_aske
     assert list(run.entries) == ["up[emulated:dropbox]"]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_document_runs(lab: Lab) -> None:
     document = (Path(__file__).parents[3] / "docs" / "reference" / "benchcloud.md").read_text("utf-8")
     put(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
@@ -258,6 +261,7 @@ def test_all_times_are_on_the_terminal_where_no_log_has_them(lab: Lab) -> None:
 # --- its bugs are not kept ---
 
 
+@pytest.mark.slow
 def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
     put(lab, changed(*SMALL))
     sick = {

@@ -68,6 +68,7 @@ def test_the_adaptive_wait_beats_a_longer_timer_of_the_same_bound(bound_s: int) 
     assert not [each for each in timed if each.pushes <= adaptive.pushes and each.mean_wait_s <= adaptive.mean_wait_s]
 
 
+@pytest.mark.slow
 def test_the_adaptive_wait_trades_delay_for_traffic_and_keeps_the_bound() -> None:
     found = curve(log(), RULES, (10, 30, 60, 120, 300))
     adaptive = found[1:]

@@ -95,7 +95,8 @@ def versus(ended: Ended, name: str) -> Mapping[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("kind", ["alone", pytest.param("together", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alone", "together"])
 def test_each_experiment_is_one_entry_of_both_sides(kind: str, request: pytest.FixtureRequest) -> None:
     ended: Ended = request.getfixturevalue(kind)
     assert ended.status == 0, ended.text

@@ -29,9 +29,8 @@ def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
     return {entry["extra_info"]["check"]: entry["extra_info"] for entry in run.document["benchmarks"]}
 
 
-@pytest.mark.parametrize(
-    "setting", ["delay_s", *(pytest.param(name, marks=pytest.mark.slow) for name in ("list_delay_s", "delete_delay_s"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["delay_s", "list_delay_s", "delete_delay_s"])
 def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
     delay_s = 1.0
     chosen = " or ".join((*DELAYED[setting], OTHERS[setting]))
@@ -100,7 +99,8 @@ def test_violations_keep_their_history(lab: Lab) -> None:
     assert all(line["reads"][-1][2] == "right" for line in kept)
 
 
-@pytest.mark.parametrize("provider", [FOLDER, pytest.param(IDEAL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", [FOLDER, IDEAL])
 def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]) -> None:
     run = run_suite(lab, "consistency", *provider, "--consistency-files", "4")
     assert run.counts() == {"passed": 8}, run.text

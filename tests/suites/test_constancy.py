@@ -10,11 +10,12 @@ from tests.truths import Truths
 from .harness import conclusion, profile, run_suite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slots", "latency_s", "category"),
     [
-        pytest.param(0, 0.25, "constant", id="none", marks=pytest.mark.slow),
-        pytest.param(1, 0.05, "degrading", id="one", marks=pytest.mark.slow),
+        pytest.param(0, 0.25, "constant", id="none"),
+        pytest.param(1, 0.05, "degrading", id="one"),
         pytest.param(6, 0.3, "degrading_above", id="six"),
     ],
 )

@@ -33,6 +33,7 @@ def test_a_client_without_another_try_never_recovers(lab: Lab) -> None:
     assert run.lines_with("note: reset: reference: ")
 
 
+@pytest.mark.slow
 def test_the_round_trip_is_in_the_completion_of_each_file(lab: Lab) -> None:
     run = ran(lab, "mobile::test_figure_5", "--client", "reference", "-k", "200ms")
     found = entries_of(run)

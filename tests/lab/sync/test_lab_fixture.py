@@ -66,6 +66,7 @@ def judged(run: Ended) -> None:
     assert not list(run.folder.rglob("results/**/*.pcapng")), "captures hold what was sent: on request only"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("workers", [ALONE, FLEET])
 def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None:
     judged(lab.run(*BOTH, *workers, "-ocloudbench_expectations=expected.toml"))

@@ -86,7 +86,8 @@ def test_directions_differ_in_delay_and_rate(mode: str) -> None:
     assert got.down.throughput_bit_per_s == pytest.approx(40e6, rel=0.1)
 
 
-@pytest.mark.parametrize(("rtt_ms", "rate_mbit_per_s"), [(73, 12), pytest.param(300, 50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("rtt_ms", "rate_mbit_per_s"), [(73, 12), (300, 50)])
 def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, rate_mbit_per_s: float) -> None:
     """And a link that has half of the requested rate has not: the link stays, and twice as much is requested."""
     way = Way(delay_ms=rtt_ms / 2, rate_bit_per_s=rate_mbit_per_s * 1e6)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument
+from pytest_cloudbench.commands.command import Command, argument, print_line
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
 from pytest_cloudbench.model import CredentialsError, Endpoint, ProviderSpec, SpecError, UsageError
 
@@ -32,10 +32,10 @@ def login(options: argparse.Namespace) -> int:
     else:
         values = _log_in(options, oauth, account, "")
         values = _select_fields(account.sets, values)
-    _print_line(f"stored in {credentials.store(account, values)}: {', '.join(values)}")
+    print_line(f"stored in {credentials.store(account, values)}: {', '.join(values)}")
     if oauth is not None and values.keys() == {"access_token"}:
-        _print_line("access tokens expire soon, usually within an hour; log in again then")
-    _print_line(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
+        print_line("access tokens expire soon, usually within an hour; log in again then")
+    print_line(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
     return 0
 
 
@@ -55,11 +55,11 @@ def status(options: argparse.Namespace) -> int:
             is_own = account.name == name and account.sets
             for index, (source, fields) in enumerate(credentials.list_sources(account) if is_own else ()):
                 has_any = True
-                _print_line(
+                print_line(
                     f"{name}: {', '.join(fields)} ({source}){', not used: the one above comes first' * bool(index)}"
                 )
     if not has_any:
-        _print_line("no credentials: run cloudbench login PROVIDER")
+        print_line("no credentials: run cloudbench login PROVIDER")
     return 0
 
 
@@ -69,9 +69,9 @@ def logout(options: argparse.Namespace) -> int:
 
     account = _find_account(options.provider)
     name, stores = account.name, credentials.forget(account)
-    _print_line(f"{name}: removed from {' and '.join(stores)}" if stores else f"{name}: nothing was stored")
+    print_line(f"{name}: removed from {' and '.join(stores)}" if stores else f"{name}: nothing was stored")
     for source, fields in credentials.list_sources(account):
-        _print_line(f"{name}: {source} still has {', '.join(fields)}; remove it yourself")
+        print_line(f"{name}: {source} still has {', '.join(fields)}; remove it yourself")
     return 0
 
 
@@ -85,7 +85,7 @@ def doctor(options: argparse.Namespace) -> int:
     with providers.provided(options.provider) as provider:
         for finding in examine(provider, owner_text()):
             mark = {True: "ok  ", False: "FAIL", None: "    "}[finding.is_good]
-            _print_line(f"{mark}  {finding.step:<10} {finding.message}")
+            print_line(f"{mark}  {finding.step:<10} {finding.message}")
             is_healthy &= finding.is_good is not False
     return 0 if is_healthy else 1
 
@@ -108,7 +108,7 @@ def _rehearse_login(options: argparse.Namespace) -> int:
             raise UsageError(f"login {options.provider}: {endpoint.api} has no OAuth; there is nothing to rehearse")
         options.client_id = options.client_id or "rehearsal"
         values = _log_in(options, redirect_to_service(oauth, endpoint), account, endpoint.ca_file)
-        _print_line(f"the login works; nothing is stored: {', '.join(values)}")
+        print_line(f"the login works; nothing is stored: {', '.join(values)}")
         logged_in = Endpoint(endpoint.urls, dict(values), endpoint.ca_file, api=endpoint.api)
         providers.connect(Provided(endpoint.api, logged_in)).close()
     return 0
@@ -130,11 +130,11 @@ def _log_in(options: argparse.Namespace, oauth: OAuthLogin, account: ProviderAcc
     )
     app = Application(oauth, client_id, client_secret, ca_file)
     if options.device:
-        tokens = login_by_device_code(app, _print_line)
+        tokens = login_by_device_code(app, print_line)
     elif options.no_browser:
-        tokens = login_by_pasted_code(app, _print_line, _ask_user)
+        tokens = login_by_pasted_code(app, print_line, _ask_user)
     else:
-        tokens = login_by_browser(app, _print_line)
+        tokens = login_by_browser(app, print_line)
     own = {oauth.client_id: client_id, **({oauth.client_secret: client_secret} if client_secret else {})}
     return {**tokens, **own}
 
@@ -146,10 +146,10 @@ def _find_application(client_id: str | None, oauth: OAuthLogin, account: Provide
     if not client_id:
         source, stored = credentials.find_fields(account, (oauth.client_id, oauth.client_secret))
         if source:
-            _print_line(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
+            print_line(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
             return stored[oauth.client_id], stored.get(oauth.client_secret, "")
         back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
-        _print_line(f"register an application at {oauth.register}; allow it to read and write files{back}")
+        print_line(f"register an application at {oauth.register}; allow it to read and write files{back}")
         client_id = _ask_user(f"{oauth.client_id}: ")
     return client_id, _ask_user(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
 
@@ -170,7 +170,7 @@ def _ask_for_fields(sets: Sequence[CredentialSet]) -> dict[str, str]:
     chosen = sets[0]
     if len(sets) > 1:
         for number, fields in enumerate(sets, 1):
-            _print_line(f"{number}: {', '.join(fields.required)}")
+            print_line(f"{number}: {', '.join(fields.required)}")
         answer = _ask_user(f"which one (1 to {len(sets)})? ")
         if answer not in map(str, range(1, len(sets) + 1)):
             raise UsageError(f"login: expected a number from 1 to {len(sets)}, got {answer!r}")
@@ -212,11 +212,6 @@ def _read_line(question: str) -> str:
     if not line:
         raise EOFError
     return line
-
-
-def _print_line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 COMMANDS = (

@@ -7,8 +7,9 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument, escape_control, why_left_alone
+from pytest_cloudbench.commands.command import Command, argument, escape_lines, print_line, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.journal import LeftFolder
@@ -22,13 +23,8 @@ def clean(options: argparse.Namespace) -> int:
         return _forget(*options.forget, may_live=options.force)
     if options.dry_run:
         return _clean_all(options)
-    with journal.wait_to_clean(_announce_wait):
+    with journal.wait_to_clean(lambda: print_line("another `cloudbench clean` is at work: waiting for it")):
         return _clean_all(options)
-
-
-def _announce_wait() -> None:
-    sys.stdout.write("another `cloudbench clean` is at work: waiting for it\n")
-    sys.stdout.flush()
 
 
 def _clean_all(options: argparse.Namespace) -> int:
@@ -38,7 +34,7 @@ def _clean_all(options: argparse.Namespace) -> int:
     folders, problems = journal.pending_folders()
     removed = examined = 0
     for left in folders:
-        what = escape_control(f"{left.provider} {left.folder}").replace("\n", "\\n")
+        what = printable(f"{left.provider} {left.folder}")
         is_running = is_alive(left.owner) if left.owner else False
         if is_running or (is_running is None and not options.force):
             sys.stdout.write(f"left alone: {what}: {why_left_alone(is_running)}\n")
@@ -50,9 +46,9 @@ def _clean_all(options: argparse.Namespace) -> int:
         try:
             problem = _remove(left)
         except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
-            problem = escape_control(str(error)).replace("\n", "\\n")
+            problem = printable(error)
         if problem:
-            named = shlex.join(map(escape_control, (left.provider, left.folder))).replace("\n", "\\n")
+            named = shlex.join(map(printable, (left.provider, left.folder)))
             problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {named})")
         else:
             sys.stdout.write(f"{what}: removed\n")
@@ -77,9 +73,7 @@ def _forget(provider: str, folder: str, *, may_live: bool) -> int:
     if is_running or (is_running is None and not may_live):
         raise UsageError(f"{command}: {why_left_alone(is_running)}")
     journal.forget_folder(provider, folder)
-    sys.stdout.write(
-        f"{escape_control(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n"
-    )
+    sys.stdout.write(f"{escape_lines(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n")
     return 0
 
 

@@ -28,7 +28,7 @@ from pytest_cloudbench.commands import (
     savingbox,
     testbed,
 )
-from pytest_cloudbench.commands.command import escape_control
+from pytest_cloudbench.commands.command import escape_lines
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
@@ -82,10 +82,10 @@ def _run(argv: Sequence[str] | None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except UsageError as error:
-        sys.stderr.write(f"cloudbench: {escape_control(str(error))}\n")
+        sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
         return 4
     except CloudbenchError as error:
-        sys.stderr.write(f"cloudbench: {escape_control(str(error))}\n")
+        sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
         return 1
     return status
 

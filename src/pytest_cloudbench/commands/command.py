@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:  # the class is generic for mypy alone
     Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -51,11 +54,15 @@ class Command:
         return parser
 
 
-def escape_control(text: str) -> str:
-    """Return a text from another program so that a terminal can show it: control characters are escaped."""
-    return "\n".join(
-        "".join(char if char.isprintable() else repr(char)[1:-1] for char in line) for line in text.split("\n")
-    )
+def escape_lines(text: str) -> str:
+    """Escape what a terminal would obey in a text from another program, but keep its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def print_line(text: str) -> None:
+    """Print a line at once, because the work that it announces may take long."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def why_left_alone(is_alive: bool | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.history import RUN_HELP, add_storage, open_index
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.report.export import StoredRun
@@ -91,7 +92,7 @@ def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
                 listed = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
                 runs.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
         except ResultsError as error:
-            sys.stderr.write(f"cloudbench export: left out: {_escape_unprintable(str(error))}\n")
+            sys.stderr.write(f"cloudbench export: left out: {printable(str(error))}\n")
     return runs
 
 
@@ -102,10 +103,6 @@ def _print_machine(options: argparse.Namespace) -> int:
     name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") if options.key else text
     sys.stdout.write(f"{name}\n")
     return 0
-
-
-def _escape_unprintable(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _write_output(output: str, text: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.commands.history import add_storage, open_index
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.gate import Check, Ruling
@@ -219,4 +220,4 @@ def _ruling_lines(run: str, broken: Sequence[Ruling]) -> Iterator[str]:
 
 
 def _print_line(line: str) -> None:
-    sys.stdout.write("".join(char if char.isprintable() else repr(char)[1:-1] for char in line) + "\n")
+    sys.stdout.write(printable(line) + "\n")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
@@ -181,7 +182,6 @@ def find_storage(options: argparse.Namespace) -> Path | None:
 
 def open_index(options: argparse.Namespace) -> Index:
     """Return the index of the stored runs, and print what was left out. Raises UsageError if there is no run."""
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.index import Index
     from pytest_cloudbench.results.installed import learn_installed
 
@@ -313,7 +313,6 @@ def _query_operations(options: argparse.Namespace) -> int:
 
     extras.require_extra("sql", "ops")
     from pytest_cloudbench.report.columns import fit_to_width
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results import operations
 
     index = open_index(options)
@@ -340,7 +339,7 @@ def _query_operations(options: argparse.Namespace) -> int:
 
 
 def _list_runs(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable, render_run_list
+    from pytest_cloudbench.report.history import render_run_list
     from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
@@ -372,7 +371,6 @@ def _show_baselines(options: argparse.Namespace) -> int:
 
 
 def _drop_runs(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.bundle import delete_run
     from pytest_cloudbench.results.index import Index
 
@@ -401,7 +399,6 @@ def _export_runs(options: argparse.Namespace) -> int:
 
 
 def _import_runs(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
@@ -415,7 +412,6 @@ def _import_runs(options: argparse.Namespace) -> int:
 
 
 def _rename_test(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.acceptance import write_rename
 
     index = open_index(options)
@@ -442,7 +438,6 @@ def _runs_with(index: Index, name: str) -> set[str]:
 
 
 def _accept_run(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.acceptance import Accepted, former_names, withdraw_acceptances, write_acceptance
 
     index = open_index(options)

@@ -23,6 +23,7 @@ from urllib.parse import urlencode
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.report.quantities import format_bytes
 from pytest_cloudbench.support import clock
+from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.raid.array import Array
@@ -381,7 +382,6 @@ def _open_array(file: str, metadata: Path | None = None) -> Iterator[Array]:
     """
     from pytest_cloudbench import providers
     from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
-    from pytest_cloudbench.report.history import printable
 
     query = f"?{urlencode({'metadata': str(metadata)})}" if metadata else ""
     with providers.opened(f"raid:{file}{query}") as driver:
@@ -410,7 +410,5 @@ def _show_progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, 
 
 def _print_result(options: argparse.Namespace, values: Mapping[str, Any], lines: Sequence[str]) -> None:
     """Print the values as JSON with ``--json``, or else the lines."""
-    from pytest_cloudbench.report.history import printable
-
     for line in [json.dumps(values)] if options.json else lines:
         sys.stdout.write(printable(line) + "\n")

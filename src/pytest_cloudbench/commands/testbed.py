@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command
+from pytest_cloudbench.commands.command import Command, print_line
 from pytest_cloudbench.lab.clients.processes import find_binary
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.services.command import is_module_installed, search_path, testbed_folder
@@ -271,19 +271,13 @@ def add_commands(parsers: Parsers) -> None:
     add_options(INSTALL.add_to(testbed.add_subparsers(metavar="COMMAND", required=True)))
 
 
-def _print_line(text: str) -> None:
-    """Print a line at once, because the work that it announces takes long."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def run_install(options: argparse.Namespace) -> int:
     """Install what is missing, or list it. Returns the exit status. Raises UsageError."""
     rows = read_table()
     if options.list:
         lines = render_rows(rows)
     else:
-        lacking = install(select_rows(options, rows), _print_line)
+        lacking = install(select_rows(options, rows), print_line)
         names = ", ".join(row.name for row in lacking)
         lines = [f"installed: {names}" if names else "nothing to install: everything is there"]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -20,6 +20,7 @@ from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.quantities import format_metric, format_points
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
+from pytest_cloudbench.support.printable import printable
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _MOST_BARS = 40
@@ -27,13 +28,6 @@ _USUAL_METRICS = (
     "response_p50", "response_p95", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate",
 )  # fmt: skip
 _SHORT_COMMIT = 10
-
-
-def printable(text: str) -> str:
-    """Escape control characters, since names in files can contain anything."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _format_difference(value: float | None, former: float | None, metric: str) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
 from pytest_cloudbench.report.quantities import format_value
-from pytest_cloudbench.report.svg import printable
+from pytest_cloudbench.support.printable import printable
 
 _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")

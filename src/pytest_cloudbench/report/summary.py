@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
 from pytest_cloudbench.report.table import OPERATION_TITLES, column_of, operation_rows
+from pytest_cloudbench.support.printable import printable
 
 _RUN_KEYS = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p95", "response_p99",
@@ -228,5 +229,5 @@ def _escape_text(text: str) -> str:
 
 def _printable_line(text: str) -> str:
     """Return a text in one line of at most ``_LONGEST`` characters."""
-    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    text = printable(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

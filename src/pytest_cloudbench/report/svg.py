@@ -14,6 +14,7 @@ from itertools import count
 from typing import Literal
 
 from pytest_cloudbench.report.scales import Scale
+from pytest_cloudbench.support.printable import printable
 
 SERIES = 8
 """The number of series with their own colour, dash and marker."""
@@ -23,13 +24,6 @@ _CHARACTER_WIDTH = 6.3
 
 _Point = tuple[float, float]
 _drawing_numbers = count(1)
-
-
-def printable(text: object) -> str:
-    """Escape control characters, and marks that change the direction of the following text."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in str(text)
-    )
 
 
 def text_width(text: str) -> float:

@@ -47,6 +47,7 @@ from pytest_cloudbench.judge.records import (
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.support import redact
+from pytest_cloudbench.support.printable import printable
 
 LOG_SCHEMA = 3
 PARQUET_SCHEMA = 4
@@ -276,10 +277,7 @@ class OpLog:
 
 def _format_detail(text: str) -> str:
     """Return a text for people: short, on one line, and without terminal control characters."""
-    line = "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in " ".join(text.split())
-    )
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _MAX_DETAIL_CHARACTERS else f"{line[: _MAX_DETAIL_CHARACTERS - 3]}..."
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any, Literal, Protocol
 from pytest_cloudbench.lab.clients import watchdog
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.support import redact
+from pytest_cloudbench.support.printable import printable
 
 End = Literal["client", "server"]
 """The end of a link at which a process runs."""
@@ -438,7 +439,7 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
 
 def _printable_line(line: str) -> str:
     """Return a log line without control characters, or only its end if it is long."""
-    text = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line.expandtabs(1))
+    text = printable(line.expandtabs(1))
     return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
 
 

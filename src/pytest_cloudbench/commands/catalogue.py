@@ -77,7 +77,10 @@ def leaf_parsers(parser: argparse.ArgumentParser, words: str = "") -> Iterator[t
 
 
 def add_examples(parser: argparse.ArgumentParser, api: str) -> None:
-    """Give each command's help its example, and the parser's own the commands in groups; ``api`` is an emulator's."""
+    """Add an example to each command's help, and the commands in groups to the parser's own.
+
+    ``api`` is the name of an emulator, for the examples that need one.
+    """
     examples = {words: text for commands in GROUPS.values() for words, text in commands.items()}
     for words, command in leaf_parsers(parser):
         example = f"example: cloudbench {examples[words].format(api=api)}"

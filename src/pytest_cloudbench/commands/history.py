@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_cloudbench.commands.command import Command
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
@@ -74,9 +75,8 @@ def _add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
     run: Callable[[argparse.Namespace], int], summary: str, description: str,
 ) -> argparse.ArgumentParser:  # fmt: skip
-    parser = commands.add_parser(name, help=summary, description=description)
+    parser = Command(name, run, summary, description).add_to(commands)
     add_storage(parser)
-    parser.set_defaults(run=run)
     return parser
 
 

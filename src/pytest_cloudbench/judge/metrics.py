@@ -255,6 +255,9 @@ CONCLUSIONS: dict[str, Metric] = {
 Suites declare their own metrics.
 """
 
+FACTS = ("silent_loss_rate", "corrupt_rate")
+"""Metrics of what has happened. One occurrence is one too many, and no doubt or repetition undoes it."""
+
 METRICS: dict[str, Metric] = {
     "loss_rate": Metric("fraction", of=_loss_rate, column="loss rate", about=(Verb.PUT,)),
     "silent_loss_rate": Metric("fraction", of=_silent_loss_rate, about=(Verb.PUT,)),

@@ -14,7 +14,7 @@ from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, followed_value
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import FACTS, METRICS
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
@@ -28,7 +28,7 @@ Numbers = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """How the gate judges a metric.
+    """The gate's rule for a metric.
 
     Attributes:
         kind: see ``gate.Kind``.
@@ -91,8 +91,6 @@ _MARGIN_FROM = {"service_p25": "service_p50"}
 
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op")
 """Metrics of a conclusion that must stay the same, besides those that are declared ``exact``."""
-_FACTS = ("silent_loss_rate", "corrupt_rate")
-"""Metrics of a conclusion that must be 0, besides those that are declared a ``fact``."""
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
 _SEARCHED_BASELINES = 3
 """A lasting improvement is searched in this many times the runs of a baseline."""
@@ -125,8 +123,8 @@ def needed_numbers() -> frozenset[str]:
 
 def facts_of(numbers: Numbers) -> dict[str, Any]:
     """Return the numbers of a run that say what has happened, which no doubt undoes."""
-    names = {name for name in METRICS if name in _FACTS or METRICS[name].gated == "fact"}
-    names |= {number for name in _FACTS for number in (_RUN_METRICS[name].count_key, _RUN_METRICS[name].total_key)}
+    names = {name for name in METRICS if name in FACTS or METRICS[name].gated == "fact"}
+    names |= {number for name in FACTS for number in (_RUN_METRICS[name].count_key, _RUN_METRICS[name].total_key)}
     return {name: numbers[name] for name in sorted(names) if numbers.get(name) is not None}
 
 
@@ -360,7 +358,7 @@ def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
         return _Watched("yes")
     if name in _EXACT or metric.gated == "exact":
         return _RUN_METRICS.get(name) or _Watched("exact")
-    if name in _FACTS or metric.gated == "fact":
+    if name in FACTS or metric.gated == "fact":
         return _Watched("fact")
     if not is_column or metric.unit not in _LEVEL_UNITS:
         return None

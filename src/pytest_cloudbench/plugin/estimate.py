@@ -1,7 +1,7 @@
-"""The plugin of ``cloudbench estimate``: runs tests against nothing, and says what they would do.
+"""The plugin of ``cloudbench estimate``, which runs tests against nothing to count their work.
 
-What may live here: its hooks, its session in place of a controller's, and the ``experiment`` fixture in place of ours.
-It is loaded with ``-p`` before anything else, and no run that measures loads it.
+It has a session in place of a controller's, and an ``experiment`` fixture in place of the usual one. It is loaded with
+``-p`` before anything else, and no run that measures loads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESTIMATE: pytest.StashKey[Estimate] = pytest.StashKey()
 
 
 class EstimateSession:
-    """What the plugin's hooks find in place of a session that measures: it serves nobody and writes nothing."""
+    """A session in place of one that measures. It serves nobody and writes nothing."""
 
     is_worker = serves = fleet_run = False
 
@@ -46,10 +46,9 @@ class EstimateSession:
         self._leaves: dict[str, list[Leaf]] = {}
 
     def leaves_of(self, spec: str) -> list[Leaf]:
-        """Return what is known of a provider's parts. Raises UsageError."""
+        """Return the parts of a provider. Raises UsageError."""
         if spec not in self._leaves:
-            parts = providers.resolve(spec).leaves() if spec else ()
-            self._leaves[spec] = [Leaf.of(each.bound, each.has_service, each.profile is not None) for each in parts]
+            self._leaves[spec] = providers.resolve(spec).describe_leaves() if spec else []
         return self._leaves[spec]
 
     def header(self) -> list[str]:
@@ -63,9 +62,9 @@ class EstimateSession:
         """Do nothing: no test is suspect."""
 
     def summarize(self, reporter: Any) -> None:
-        """Write what was estimated."""
+        """Write the estimates."""
         reporter.ensure_newline()
-        leaves = {each.provider: self.leaves_of(each.provider) for each in self.estimates}
+        leaves = {estimate.provider: self.leaves_of(estimate.provider) for estimate in self.estimates}
         lines = [*describe_all(self.estimates, leaves, self.results), *filter(None, [self.remark])]
         for line in lines if lines[-1:] != [""] else lines[:-1]:
             for part in textwrap.wrap(line, reporter._tw.fullwidth, subsequent_indent=" " * INDENT) or [""]:
@@ -137,12 +136,12 @@ def _reason_of(error: BaseException) -> str:
     if isinstance(error, NotForeseen):
         return str(error)
     message = str(getattr(error, "msg", None) or error).partition("\n")[0] or type(error).__name__
-    told = (
+    reason = (
         "without a connection it is skipped: "
         if isinstance(error, pytest.skip.Exception)
         else "it depends on what is measured: "
     )
-    return told + message
+    return reason + message
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -150,10 +149,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
     if session.testsfailed:  # a file could not be collected
         return None
-    ours = [item for item in session.items if "experiment" in getattr(item, "fixturenames", ())]
-    for item, nextitem in zip(ours, [*ours[1:], None], strict=True):
+    experiments = [item for item in session.items if "experiment" in getattr(item, "fixturenames", ())]
+    for item, nextitem in zip(experiments, [*experiments[1:], None], strict=True):
         runtestprotocol(item, log=False, nextitem=nextitem)
-    if others := len(session.items) - len(ours):
+    if others := len(session.items) - len(experiments):
         what = "1 test that runs" if others == 1 else f"{others} tests that run"
         session.config.stash[_SESSION].remark = f"{what} no experiment: not estimated"
     return True

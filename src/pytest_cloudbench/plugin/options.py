@@ -229,7 +229,7 @@ def _parse_setting(setting: Option, value: Any) -> Any:
 
 
 def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Option]) -> None:
-    """Register the options of one suite; for ``pytest_addoption`` in its ``conftest.py``.
+    """Register the options of one suite, in ``pytest_addoption`` of its ``conftest.py``.
 
     pytest loads that file before it reads its arguments only if the command line names the suite's folder.
     """

@@ -36,7 +36,7 @@ from pytest_cloudbench.model import (
     Verb,
 )
 from pytest_cloudbench.providers.for_agents import Provided
-from pytest_cloudbench.providers.leaves import is_on_this_machine, may_be_anonymous
+from pytest_cloudbench.providers.leaves import Leaf, may_be_anonymous
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
@@ -222,6 +222,14 @@ class ResolvedSpec:
             yield self
         for child in self.children:
             yield from child.leaves()
+
+    def describe_leaves(self) -> list[Leaf]:
+        """Return what is known about the parts that are not composite, before anything connects."""
+        return [Leaf.of(part.bound, part.has_service, part.profile is not None) for part in self.leaves()]
+
+    def accounts(self) -> list[tuple[str, Mapping[Verb, int]]]:
+        """Return the spec of each real account that the provider uses, with the requests that its verbs send."""
+        return [(leaf.spec, leaf.requests) for leaf in self.describe_leaves() if leaf.is_account]
 
     @property
     def has_service(self) -> bool:
@@ -418,7 +426,7 @@ class Providers:
         """
         if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _OF_SERVICES:
             return []
-        return _real_accounts(resolve(text))
+        return resolve(text).accounts()
 
     def digest(self, text: str) -> str | None:
         """Return a digest of what decides how a provider's services behave, or None if that is unknown."""
@@ -490,7 +498,7 @@ class Providers:
         for leaf in resolved.leaves():
             if not leaf.has_service:
                 load_credentials(leaf.bound, leaf.account)
-        if accounts := _real_accounts(resolved):
+        if accounts := resolved.accounts():
             self._allow([spec for spec, _ in accounts])
         try:
             self._provided[text] = self._open(resolved, text, started)
@@ -550,16 +558,6 @@ class Providers:
             return None
         make_results_folder(self._logs)
         return self._logs / name
-
-
-def _real_accounts(resolved: ResolvedSpec) -> list[tuple[str, Mapping[Verb, int]]]:
-    """Return the spec of each real account that a provider uses, with the requests that its driver's verbs send."""
-    accounts: list[tuple[str, Mapping[Verb, int]]] = []
-    for leaf in resolved.leaves():
-        if leaf.bound.credential_sets and not leaf.has_service and not is_on_this_machine(leaf.bound):
-            driver: Any = leaf.bound.driver
-            accounts.append((leaf.bound.spec.text, dict(getattr(driver.capabilities, "requests", {}))))
-    return accounts
 
 
 def _digest_of(part: ResolvedSpec) -> str:

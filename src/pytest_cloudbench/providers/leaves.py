@@ -1,7 +1,4 @@
-"""What a session may know about each part of a provider before it connects.
-
-What may live here: the value, and which addresses are this machine's.
-"""
+"""The parts of a provider as a session knows them before it connects, and the addresses of this machine."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ class Leaf:
     """One provider that is not made of others.
 
     Attributes:
-        spec: what its driver reads.
-        capabilities: what its driver declares; None if that depends on the connection.
-        is_account: whether it is somebody's account at a real service.
-        where: where its files are: ``memory`` and ``machine`` for services that the run starts, or ``provider``.
+        spec: the spec that its driver reads.
+        capabilities: the driver's declaration, or None if that depends on the connection.
+        is_account: True if it is somebody's account at a real service.
+        where: the place of its files: ``memory`` and ``machine`` for services that the run starts, or ``provider``.
     """
 
     spec: str
@@ -35,7 +32,7 @@ class Leaf:
 
     @classmethod
     def of(cls, bound: BoundSpec, has_service: bool, is_emulated: bool) -> Leaf:
-        """Return what is known of a part with this driver; ``has_service``: the run starts its server."""
+        """Describe a part with this driver. ``has_service`` is True if the run starts its server."""
         declared = getattr(bound.driver, "capabilities", None)
         is_own = has_service or is_on_this_machine(bound)
         return cls(
@@ -46,7 +43,7 @@ class Leaf:
 
     @property
     def requests(self) -> Mapping[Verb, int]:
-        """How many requests each verb sends, at least; empty if that is not known."""
+        """The fewest requests that each verb sends. Empty if that is unknown."""
         return {} if self.capabilities is None else self.capabilities.requests
 
 

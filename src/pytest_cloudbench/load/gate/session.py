@@ -453,7 +453,7 @@ class SessionGate:
         return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
 
     def metric_counts(self) -> str:
-        """Return how many metrics had which answer, and which are open, if any is; else an empty text.
+        """Return the number of metrics by answer, and the names of those that are open. Empty if none is.
 
         One metric that cannot be judged makes an experiment inconclusive. This says how much was judged all the same.
         """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from threading import local
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlsplit
@@ -235,15 +234,6 @@ def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: 
     if value not in choices and name in spec.params:
         raise SpecError(f"provider {spec.text!r}: {name} is {choices[0]} or {choices[1]}, not {value!r}")
     return value
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a URL leads to a server on this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def endpoint_of(spec: ProviderSpec) -> str:

@@ -246,6 +246,20 @@ def _why_untrusted(path: str) -> str:
     return ""
 
 
+def is_on_this_machine(url: str) -> bool:
+    """Return whether a URL leads to a server on this machine, without resolving names."""
+    try:
+        return _is_this_machine((urlsplit(url).hostname or "").rstrip("."))
+    except ValueError:
+        return False
+
+
+def _is_this_machine(host: str) -> bool:
+    address = _address_of(host)
+    is_local_address = address is not None and (address.is_loopback or address.is_unspecified)
+    return is_local_address or host == "localhost" or host.endswith(".localhost")
+
+
 @cache
 def _is_reached_directly(netloc: str, scheme: str, listed: str) -> bool:
     """Return whether no proxy leads to a host: loopback, and what ``NO_PROXY`` lists."""
@@ -254,13 +268,9 @@ def _is_reached_directly(netloc: str, scheme: str, listed: str) -> bool:
         host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme, 0)
     except ValueError:
         return False
-    address = _address_of(host)
-    if (
-        host == "localhost"
-        or host.endswith(".localhost")
-        or (address and (address.is_loopback or address.is_unspecified))
-    ):
+    if _is_this_machine(host):
         return True
+    address = _address_of(host)
     return any(_lists_host(entry.strip().lower(), host, port, address) for entry in listed.split(","))
 
 

@@ -34,14 +34,13 @@ from pytest_cloudbench.drivers.base import (
     LastResponse,
     check_params,
     choice_of,
-    is_loopback,
     kind_of_status,
     names_in,
     timeout_of,
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.egress import egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, network_failure
 from pytest_cloudbench.model import (
@@ -203,7 +202,7 @@ class WebdavDriver(SdkDriver):
         capabilities = _capabilities_of(spec)
         url = endpoint.url if endpoint else _server_url(spec)
         fields = endpoint.credentials if endpoint else credentials
-        is_anonymous = not fields and is_loopback(url)  # the user's own server, which may want none
+        is_anonymous = not fields and is_on_this_machine(url)  # the user's own server, which may want none
         secrets = {} if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
         driver = cls(url, endpoint, secrets, timeout_of(spec))
         driver.capabilities = capabilities

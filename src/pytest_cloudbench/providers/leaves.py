@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.drivers import BoundSpec
-from pytest_cloudbench.drivers.base import is_loopback
+from pytest_cloudbench.drivers import BoundSpec, egress
 from pytest_cloudbench.model import Capabilities, Verb
 
 _ADDRESSES = ("endpoint", "auth_url")
@@ -57,7 +56,7 @@ def is_on_this_machine(bound: BoundSpec) -> bool:
     address = next((spec.params[name] for name in _ADDRESSES if name in spec.params), "")
     if not address and hasattr(driver, "address_of"):
         address = driver.address_of(spec)
-    return is_loopback(address)
+    return egress.is_on_this_machine(address)
 
 
 def may_be_anonymous(bound: BoundSpec) -> bool:

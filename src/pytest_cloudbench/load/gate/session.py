@@ -39,6 +39,7 @@ from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 
+_ANSWERS: tuple[Answer, ...] = ("met", "broken", "inconclusive")
 _MOST_NAMES = 5
 INCONCLUSIVE = 6
 """The exit status of a strict session whose only failures are tests that could not be judged. pytest's own end at 5."""
@@ -450,7 +451,7 @@ class SessionGate:
         """Return the number of entries by answer, such as ``12 met, 1 broken``. Empty if none was judged."""
         entries: list[GatedEntry | GatedPairs] = [*self.entries, *self.comparisons]
         judged = Counter(entry.answer for entry in entries if entry.answer)
-        return ", ".join(f"{judged[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if judged[answer])
+        return _format_counts(judged)
 
     def metric_counts(self) -> str:
         """Return the number of metrics by answer, and the names of those that are open. Empty if none is.
@@ -465,10 +466,8 @@ class SessionGate:
         is_open = Counter(ruling.check.metric for ruling in rulings if ruling.answer == "inconclusive")
         if not is_open or len(count) == 1:
             return ""
-        names = ", ".join(f"{metric} in {tests}" for metric, tests in is_open.most_common(_MOST_NAMES))
-        more = f" and {len(is_open) - _MOST_NAMES} more" if len(is_open) > _MOST_NAMES else ""
-        counts = ", ".join(f"{count[answer]} {answer}" for answer in ("met", "broken", "inconclusive") if count[answer])
-        return f"{counts} ({names}{more}); cloudbench gate power tells what would be found"
+        names = _join_names([f"{metric} in {tests}" for metric, tests in is_open.most_common()])
+        return f"{_format_counts(count)} ({names}); cloudbench gate power tells what would be found"
 
     def summary(self) -> Iterator[str]:
         """Yield the lines for the end of the session: each entry with its answer, the worst last."""
@@ -500,6 +499,11 @@ class SessionGate:
             yield f"nothing was measured by tests that passed, and were measured before: {_join_names(empty)}"
         if broken:
             yield f"not measured here, and broken when they last were: {_join_names(broken)}"
+
+
+def _format_counts(counts: Counter[Answer]) -> str:
+    """Return the counts of answers that there are, such as ``12 met, 1 broken``."""
+    return ", ".join(f"{counts[answer]} {answer}" for answer in _ANSWERS if counts[answer])
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ endif
 iot: $(STAMP) ## measure an embedded provider with 50 agents: pytest suites/iot -n 50
 	$(PY) -m pytest suites/iot -n 50 $(ARGS)
 
-test: lint types testbed-quick ## lint, types and the tests that are not slow (about eight minutes on two cores)
+test: lint types testbed-quick ## lint, types and the tests that are not slow (about seven minutes on two cores)
 	$(TESTS) -m "not slow and not truth" $(ARGS)
 	$(TRUTHS) -m "truth and not slow" $(ARGS) || [ $$? -eq 5 ]
 

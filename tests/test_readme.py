@@ -91,7 +91,7 @@ embedded service, as in a 2014 thesis on sensors and Dropbox.
 No account and no configuration.
     tests/test_docs.py::test_command_of_the_documents_runs
 
-The second runs the project's own tests (about eight minutes on two cores).
+The second runs the project's own tests (about seven minutes on two cores).
     tests/test_readme.py::test_two_commands_set_up_and_run
 
 Elsewhere, `pip install .` puts the plugin and its suites into your environment: about 100 MB, Python 3.11 or later.

@@ -92,6 +92,12 @@ def test_a_service_of_the_run_has_its_own_authority_and_no_proxy(monkeypatch: py
     assert (egress.trusted, egress.proxy_for(REAL), egress.remarks) == ("/own.pem", "", {})
 
 
+def test_an_opener_refuses_a_proxy_that_it_would_ask_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "https://proxy.test:3128")
+    with pytest.raises(OSError, match=r"^this request asks a proxy only by http://: set HTTPS_PROXY to http://HOST"):
+        egress_of(None, REAL).opener(REAL)
+
+
 def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://us:pass%40word@proxy.test:3128")

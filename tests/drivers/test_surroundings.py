@@ -19,6 +19,7 @@ from pytest_cloudbench.services.child import ChildService
 from pytest_cloudbench.services.command import load_recipe
 from tests.drivers.real import served
 from tests.drivers.recorder import Recorded, Recorder, Sender, recording
+from tests.drivers.tls_front import tls_in_front_of
 
 _NETRC = "default login cloudbench-hostile password cloudbench-hostile\n"
 _AWS = (
@@ -154,6 +155,25 @@ def test_no_single_surrounding_changes_a_request(scheme: str, tmp_path: Path) ->
         for row in TABLE[scheme]:
             if environment := values(row, home, account):
                 assert_same(expected, requests_of(sender, account, environment), environment)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("scheme", _EMULATED)
+def test_a_proxy_that_is_asked_by_https_is_used_or_refused_in_one_line(scheme: str, tmp_path: Path) -> None:
+    with behind_a_proxy(scheme, tmp_path) as account, ExitStack() as stack:
+        stack.callback((sender := Sender(tmp_path)).close)
+        requests_of(sender, account, {})
+        expected = requests_of(sender, account, {})
+        context = account.recorder.context_for("127.0.0.1")
+        environment = {"HTTPS_PROXY": stack.enter_context(tls_in_front_of(account.recorder.url, context))}
+        if scheme != "gdrive":
+            assert_same(expected, requests_of(sender, account, environment), environment)
+            return
+        answer = sender.send(account.spec, account.credentials, {**account.environment, **environment})
+        assert answer == {
+            "error": "UsageError",
+            "told": "gdrive: its library for HTTP asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT",
+        }
 
 
 @pytest.mark.quick_cases(3)

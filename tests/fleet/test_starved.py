@@ -37,7 +37,11 @@ def test_threads_that_waited_for_a_cpu_for_most_of_the_time_make_times_doubtful(
     with ExitStack() as stack:
         for _ in range(6):
             command = [sys.executable, "-c", BUSY, str(cpu)]
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            # Each in a session of its own, as the client is: the kernel shares a CPU among sessions (autogroups), so
+            # six in ours would have one share together, and a part of one beside other tests.
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            )
             stack.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline() == "busy\n"

@@ -144,7 +144,9 @@ class Egress:
 
         @cache
         def transport_through(proxy: str) -> Any:
-            return httpx.HTTPTransport(verify=context, trust_env=False, proxy=proxy or None, **options)
+            own_context = context if proxy.startswith("https:") and not isinstance(context, bool) else None
+            through = httpx.Proxy(proxy, ssl_context=own_context) if proxy else None
+            return httpx.HTTPTransport(verify=context, trust_env=False, proxy=through, **options)
 
         if not self._proxies:
             return transport_through("")
@@ -170,6 +172,8 @@ class Egress:
         from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
         proxy, context = self.proxy_for(url), self.context()
+        if proxy.startswith("https:"):  # it would be asked without TLS, and hang up
+            raise OSError("this request asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT")
         proxies = ProxyHandler(dict.fromkeys(_SCHEMES, proxy) if proxy else {})
         return build_opener(proxies, HTTPSHandler(context=None if isinstance(context, bool) else context))
 

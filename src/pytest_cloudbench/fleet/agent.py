@@ -133,10 +133,12 @@ class Agent:
 
     def gather(self, name: str, payload: Any = None) -> Any:
         """Hand in ``payload``, wait for all agents, and get what the controller made of all payloads."""
+        self._check_entered()
         return self._call(Meet(self._next(), self._item, name, payload))
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
         """Let one agent do ``work``, and return its result as plain data. All agents get it, or the error."""
+        self._check_entered()
         name = f"once:{name}"
         reply = self._exchange(Meet(self._next(), self._item, name))
         if not reply.is_turn:
@@ -155,6 +157,16 @@ class Agent:
             return Left.from_plain(self.gather("leave", failure))
         except FleetError:
             return None
+        finally:
+            self._item = ""
+
+    def _check_entered(self) -> None:
+        """Raise FleetError outside of an item: nobody would come to the meeting."""
+        if not self._item:
+            raise FleetError(
+                "another plugin runs this test by itself (in pytest_runtest_protocol), so that no agent began it; "
+                "switch that plugin off with -p no:NAME"
+            )
 
     @contextlib.contextmanager
     def sign_of_life(self) -> Iterator[None]:

@@ -48,6 +48,8 @@ _RUN_MODE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
 """How agents run a fleet item: all at once, all in blocks of two sides, or only the leader while the others wait."""
 _LAB = pytest.StashKey["LabItem"]()
 _CASSETTE = pytest.StashKey[Any]()
+_COLLECTED = pytest.StashKey[int]()
+"""The number of tests that measure something, before any of them was deselected."""
 
 _PARAMETRIZED: Mapping[str, Literal["module", "session"]] = {
     "provider": "session", "sandbox": "session", "_client": "module",
@@ -167,9 +169,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
-@pytest.hookimpl(trylast=True)  # after pytest-benchmark has marked what it takes for other tests than benchmarks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # sees what others deselect, and what pytest-benchmark marks as no benchmark
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
+    if _is_gate_requested(config.option):
+        from pytest_cloudbench.fleet.items import used_fixtures
+
+        measuring = (item for item in items if not _MEASURING.isdisjoint(used_fixtures(item, __name__)))
+        config.stash[_COLLECTED] = sum(1 for _ in measuring)
+    yield
     experiments = []
     for item in items:
         if "fleet" in getattr(item, "fixturenames", ()):
@@ -224,7 +234,9 @@ def _prepare_loop(session: pytest.Session) -> None:
         from pytest_cloudbench.fleet.items import used_fixtures
 
         measuring_count = sum(not _MEASURING.isdisjoint(used_fixtures(item, __name__)) for item in session.items)
-        _fleet_session(config).agent.tell("selected", measuring_count)
+        agent = _fleet_session(config).agent
+        agent.tell("selected", measuring_count)
+        agent.tell("deselected", max(0, config.stash.get(_COLLECTED, 0) - measuring_count))
 
 
 @pytest.hookimpl(tryfirst=True)

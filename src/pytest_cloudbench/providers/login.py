@@ -290,11 +290,11 @@ def _read_tokens(answer: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """Send a form. Returns the status and the answer's JSON object, or {} if it has none. Raises CredentialsError."""
-    opener = egress_of(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url).opener(url)
+    egress = egress_of(Endpoint({}, ca_file=app.ca_file) if app.ca_file else None, url)
     request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
     try:
         try:
-            with opener.open(request, timeout=_ANSWER_S) as response:
+            with egress.opener(url).open(request, timeout=_ANSWER_S) as response:
                 status, body = response.status, response.read(_MOST_BYTES)
         except HTTPError as error:
             with error:

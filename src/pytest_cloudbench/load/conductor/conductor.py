@@ -117,6 +117,7 @@ class Conductor:
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: self._add_collected(payload, collected),
                 "selected": self._note_selected,
+                "deselected": self._note_deselected,
                 "entries": self._add_stock,
                 "alone": _handle_request(Conclusion, self._conclude_alone),
                 "provide": self._providers.provide,
@@ -155,6 +156,9 @@ class Conductor:
 
     def _note_selected(self, agent: str, count: int) -> None:
         self.entries.selected = max(count, self.entries.selected or 0)
+
+    def _note_deselected(self, agent: str, count: int) -> None:
+        self.entries.deselected = max(count, self.entries.deselected)
 
     def _add_stock(self, agent: str, payload: list[Any]) -> None:
         for plain in payload:

@@ -404,9 +404,13 @@ class Serving:
             self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
         gate = self.entries.gate
         if gate is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            if not gate.has_judged and self.entries.selected:
-                self._say("cloudbench: gate: no experiment was measured, so nothing was judged", yellow=True)
-            status = gate.exit_status(session.testsfailed, self.entries.selected or 0)
+            expected = self.entries.selected or 0
+            if not gate.has_judged and self.entries.selected is not None:
+                for line in gate.nothing_judged_lines(expected, self.entries.deselected):
+                    self._say(f"cloudbench: gate: {line}", yellow=True)
+            if not _has_selected(self.config.option):  # what a hook has taken away was expected, too
+                expected += self.entries.deselected
+            status = gate.exit_status(session.testsfailed, expected)
             session.exitstatus = session.exitstatus if status is None else status
         if session.exitstatus == pytest.ExitCode.OK:
             forgiven_lines = self.entries.list_forgiven_gates()
@@ -449,6 +453,12 @@ def _relative_path(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _has_selected(option: Any) -> bool:
+    """Return whether the user chose among the tests on the command line."""
+    names = ("keyword", "markexpr", "deselect", "lf", "stepwise", "splits")  # the last one is pytest-split's
+    return any(getattr(option, name, None) for name in names)
 
 
 def _open_gate(config: pytest.Config) -> SessionGate:

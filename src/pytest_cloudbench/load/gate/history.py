@@ -6,6 +6,7 @@ runs in the controller process, or in the only process without xdist.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -16,9 +17,11 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import FOLLOWED, describe_differences, explain_no_baseline
 from pytest_cloudbench.judge.watched import Numbers, needed_numbers
+from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results.acceptance import former_names
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.results.places import RESULTS
 from pytest_cloudbench.results.points import Point, without_copies
 
 
@@ -49,9 +52,10 @@ class GateHistory:
     """
 
     def __init__(self, storage: Path, root: Path, branch: str) -> None:
-        self._index = Index.open(storage)
+        self._storage, self._index = storage, Index.open(storage)
         self._names, self._root = former_names(storage), root
         self.commits = Commits(root, branch)
+        self._others: dict[Path, Index] = {}  # of projects around, as far as they were opened
 
     @property
     def problems(self) -> Sequence[str]:
@@ -129,11 +133,47 @@ class GateHistory:
         if not alike:
             return ""
         _, name, count = max(alike)
-        runs = "1 run" if count == 1 else f"{count} runs"
+        runs = _count_runs(count)
         (old, _, old_params), (new, _, new_params) = name.partition("["), fullname.partition("[")
         old, new = (old, new) if old_params == new_params else (name, fullname)
         command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
         return f"{runs} of {name} had the same conditions; if that was its name: {command}"
+
+    def find_runs_elsewhere(self, fullname: str, info: Mapping[str, Any], count: int) -> str:
+        """Return a line about runs of a test that a session with another root folder of pytest has stored.
+
+        There the test has a longer or shorter path, and projects around it or in it have storages of their own. Empty
+        unless there are more than the ``count`` runs that are found here.
+        """
+        nodeid = f"{self._root.as_posix()}/{fullname}"
+        most = (count, "", self._storage)
+        for storage, index in ((self._storage, self._index), *self._storages_around(fullname)):
+            for name in index.tests():
+                if (storage == self._storage and name == fullname) or not nodeid.endswith(f"/{name}"):
+                    continue
+                points = index.series(name, "ops")
+                alike = sum(not self._reason_against(point, info) for point in points)
+                most = max(most, (alike, name, storage), key=lambda runs: runs[0])
+        count, name, storage = most
+        if not name:
+            return ""
+        are = "is" if count == 1 else "are"
+        beside = "" if storage == self._storage else f", and those of this session in {_shown(self._storage)}"
+        return f"{_count_runs(count)} of {name} {are} in {_shown(storage)}{beside}"
+
+    def _storages_around(self, fullname: str) -> list[tuple[Path, Index]]:
+        """Return the other storages of the projects in which a test's file may be, with their indexes."""
+        storages: list[tuple[Path, Index]] = []
+        for folder in (self._root / fullname.partition("::")[0]).parents:
+            if (storage := folder / RESULTS) in self._others:
+                storages.append((storage, self._others[storage]))
+            elif storage != self._storage and storage.is_dir():
+                try:
+                    self._others[storage] = Index.open(storage)
+                except ResultsError:  # a folder of that name which cannot be listed is not ours
+                    continue
+                storages.append((storage, self._others[storage]))
+        return storages
 
     def _still_exists(self, name: str, collected: Collection[str]) -> bool:
         """Return whether a test still exists, in this session or in its file, which may not have been selected."""
@@ -151,3 +191,11 @@ class GateHistory:
 def is_same_test(nodeid: str, test: str) -> bool:
     """Return whether a node id and a stored test are the same. Their paths may differ in length (``stored_nodeid``)."""
     return f"/{nodeid}".endswith(f"/{test}") or f"/{test}".endswith(f"/{nodeid}")
+
+
+def _count_runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _shown(folder: Path) -> str:
+    return os.path.relpath(folder)

@@ -6,6 +6,7 @@ the controller process, or in the only process without xdist.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from pytest_cloudbench.fleet.protocol import change_outcome
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_about_times
 from pytest_cloudbench.judge.gate import (
     AGAIN,
+    FEWEST_RUNS,
     Answer,
     Check,
     Ruling,
@@ -32,7 +34,7 @@ from pytest_cloudbench.judge.gate import (
 )
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, facts_of, needed_numbers
 from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
-from pytest_cloudbench.load.gate.settings import GateSettings
+from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings
 from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.names import parse_label
@@ -56,7 +58,7 @@ class GatedEntry:
         baseline: numbers of former runs, the oldest first. ``commit`` is that of the last one, if known.
         remark: the reason why other stored runs cannot be a baseline, or an empty text.
         why, why_times: the reason if it, or its times, cannot be judged, or an empty text.
-        offer: a line that offers the runs of another test, if it has none.
+        offer: a line about runs of another test, or of this one elsewhere, if it has too few.
         again: numbers of the repetitions that count.
         left_out: the doubts of the repetitions that do not count, each a text.
         is_over: True if its test failed, so that there is nothing to judge.
@@ -176,7 +178,16 @@ class SessionGate:
             self._no_history_reason = str(error)
             return [self._no_history_reason]
         self._began_s = time.monotonic()
-        return self._history.problems
+        unused = find_unused_settings(self.config.rootpath, self._folders_of_tests())
+        return [
+            *self._history.problems,
+            *(f"the settings in {os.path.relpath(path)} are not used: {self._root_text()}" for path in unused),
+        ]
+
+    def _folders_of_tests(self) -> list[Path]:
+        """Return the folders that pytest was told to collect, and the one in which it was started."""
+        start = self.config.invocation_params.dir
+        return [start, *(start / arg.partition("::")[0] for arg in self.config.args)]
 
     # --- rounds ---
 
@@ -291,8 +302,17 @@ class SessionGate:
             return
         former = self._history.former_runs(entry.fullname, entry.info)
         entry.baseline, entry.commit, entry.remark = former.numbers, former.commit, former.remark
-        if not former.numbers and not former.remark:
+        if len(former.numbers) < FEWEST_RUNS and (
+            elsewhere := self._history.find_runs_elsewhere(entry.fullname, entry.info, len(former.numbers))
+        ):
+            entry.offer = f"{elsewhere}: {self._root_text()}"
+        elif not former.numbers and not former.remark:
             entry.offer = self._history.offer_renamed(entry.fullname, entry.info, self.collected)
+
+    def _root_text(self) -> str:
+        """Say which folder pytest takes for the project's, and why."""
+        root, reason = os.path.relpath(self.config.rootpath), self.config.inipath
+        return f"pytest's root folder is {root}" + (f", because of {os.path.relpath(reason)}" if reason else "")
 
     # --- answers ---
 
@@ -375,7 +395,7 @@ class SessionGate:
         too_short = [ruling for ruling in deciding if ruling.why.startswith("baseline ")]
         too_few = dict.fromkeys(ruling.why for ruling in too_short)
         others = [ruling for ruling in deciding if ruling not in too_short]
-        remark = f" ({entry.remark or entry.offer})" if entry.remark or entry.offer else ""
+        remark = f" ({'; '.join(filter(None, (entry.remark, entry.offer)))})" if entry.remark or entry.offer else ""
         lines = [f"{prefix} {entry.answer}: {why}{remark}" for why in too_few]
         since = self._suspect_commit_text(entry) if others and entry.answer == "broken" else ""
         since += f"; {entry.why}" if since and entry.why else ""
@@ -437,7 +457,7 @@ class SessionGate:
     def exit_status(self, failed: int, selected: int) -> int | None:
         """Return the exit status if the only ``failed`` tests are those that a strict gate could not judge, else None.
 
-        The same holds if tests were ``selected`` that measure something, and none did.
+        The same holds if tests were ``selected`` that measure something, or should have been, and none did.
         """
         is_unsure = failed == len(self.pardoned) and (self.pardoned or (selected and not self.has_judged))
         return INCONCLUSIVE if self.settings.strict and is_unsure else None
@@ -446,6 +466,21 @@ class SessionGate:
     def has_judged(self) -> bool:
         """True if anything was measured that the gate could judge."""
         return bool(self.entries or self.comparisons)
+
+    def nothing_judged_lines(self, selected: int, deselected: int) -> Iterator[str]:
+        """Yield the lines for the end of a session that judged nothing: why, and which tests it should have judged."""
+        if selected:
+            why = "no experiment was measured"
+        elif deselected:
+            why = (
+                "the only experiment was deselected"
+                if deselected == 1
+                else f"all {deselected} experiments were deselected"
+            )
+        else:
+            why = "no test in this run measures anything"
+        yield f"{why}, so nothing was judged"
+        yield from self._unmeasured_lines()
 
     def counts(self) -> str:
         """Return the number of entries by answer, such as ``12 met, 1 broken``. Empty if none was judged."""

@@ -5,7 +5,7 @@ What may live here: the parsing of both. Imported by fifty agents: keep it light
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
 
-_MARK = "cloudbench_gate"
+_MARK, _FILE = "cloudbench_gate", "pyproject.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,13 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
 
     Raises ConfigError and UsageError.
     """
-    import tomllib
-
     from pytest_cloudbench.judge.watched import parse_margins
 
-    path = root / "pyproject.toml"
+    path = root / _FILE
     try:
-        document = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        table = _read_table(root)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(str(path), "", f"cannot be read: {error}") from error
-    table: Any = document
-    for name in ("tool", "cloudbench", "gate"):
-        table = table.get(name, {}) if isinstance(table, dict) else {}
     if not isinstance(table, dict):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
     remaining = dict(table)
@@ -96,6 +91,37 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
     margins = parse_margins(remaining, f"{path}: tool.cloudbench.gate")
     return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, repeat_budget)
+
+
+def _read_table(folder: Path) -> Any:
+    """Return the gate's table of a folder's pyproject.toml, empty without it. Raises OSError, and what TOML raises."""
+    import tomllib
+
+    path = folder / _FILE
+    table: Any = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    for name in ("tool", "cloudbench", "gate"):
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    return table
+
+
+def find_unused_settings(root: Path, folders: Iterable[Path]) -> list[Path]:
+    """Return the files whose settings do not count because pytest's root folder is another one.
+
+    They are between the root folder and one of the ``folders``, or, if it has no settings itself, the nearest around
+    it.
+    """
+    paths = {folder: None for start in folders for folder in (start, *start.parents) if root in folder.parents}
+    unused = [folder / _FILE for folder in sorted(paths) if _has_table(folder)]
+    if not _has_table(root):
+        unused += [folder / _FILE for folder in root.parents if _has_table(folder)][:1]
+    return unused
+
+
+def _has_table(folder: Path) -> bool:
+    try:
+        return bool(_read_table(folder))
+    except (OSError, ValueError, RecursionError):  # nobody reads it
+        return False
 
 
 def marked_margins(item: pytest.Item) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class Entries:
         comparisons: comparisons of two sides, for a table of their own.
         add_block: takes the results of one block of a comparison, which become no entry of their own.
         selected: the number of tests that are expected to measure something. None if no test is to be run.
+        deselected: the number of such tests that were collected, and then deselected.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Entries:
         self.config, self.facts, self.gate = config, facts, gate
         self.findings: list[Finding] = []
         self.selected: int | None = None
+        self.deselected = 0
         self._expectations, self._gates = expectations, gates
         self._stored: benchmarks.Runs | None = None
         self._open_entries: dict[str, list[dict[str, Any]]] = {}

@@ -1,0 +1,53 @@
+"""TLS in front of a server on this machine: what a proxy whose URL is https:// looks like from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _relay(accepted: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> None:
+    """Carry bytes both ways. Two contexts of TLS, one in the other, need no copy of either."""
+    with (
+        contextlib.suppress(OSError),
+        accepted,
+        context.wrap_socket(accepted, server_side=True) as outside,
+        socket.create_connection(address) as inside,
+    ):
+        back = threading.Thread(target=_copy, args=(inside, outside), daemon=True)
+        back.start()
+        _copy(outside, inside)
+        back.join()
+
+
+@contextmanager
+def tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
+    """Listen for TLS, and pass on what is in it to the server at ``url``. Yields the URL to ask."""
+    parts = urlsplit(url)
+    address = (parts.hostname or "", parts.port or 0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # the listener was shut down
+                while True:
+                    accepted, _ = listener.accept()
+                    threading.Thread(target=_relay, args=(accepted, context, address), daemon=True).start()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()

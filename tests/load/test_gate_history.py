@@ -44,6 +44,22 @@ def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:
     )
 
 
+def test_runs_that_are_yet_to_come_are_named(tmp_path: Path) -> None:
+    """The clock was ahead when they were measured, or it has gone back since."""
+    runs_of(tmp_path, "t.py::test", 3)
+    past = history(tmp_path)
+    past.former_runs("t.py::test", info())
+    assert past.describe_clock() == ""
+    for number in (4, 5):
+        ahead = info(start_wall_ms=32_503_680_000_000 - number)  # the year 3000
+        store(tmp_path, number, {"t.py::test": ahead}, commit="unknown")
+    mixed = history(tmp_path)
+    assert len(mixed.former_runs("t.py::test", info()).numbers) == 5
+    assert mixed.describe_clock().startswith(
+        "2 runs in the storage began later than now (the last: 0004_run, 2999-12-31 23:59+00:00): a clock was ahead"
+    )
+
+
 def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
     runs_of(tmp_path, "t.py::test", 3, **LATE)
     runs_of(tmp_path, "t.py::test", 3, 4)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.places import RESULTS
 from pytest_cloudbench.results.points import Point, without_copies
+
+_CLOCKS_DIFFER_MS = 60_000
+"""The most by which clocks of machines that share runs usually differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class GateHistory:
         self._storage, self._index = storage, Index.open(storage)
         self._names, self._root = former_names(storage), root
         self.commits = Commits(root, branch)
+        self._yet_to_come: dict[str, int] = {}  # runs that began later than now, with their times
         self._others: dict[Path, Index] = {}  # of projects around, as far as they were opened
 
     @property
@@ -72,7 +78,10 @@ class GateHistory:
         usable: list[Numbers] = []
         reasons: list[str] = []
         commit = ""
+        now_ms = time.time_ns() // 1_000_000
         for point, numbers_of in without_copies(runs):
+            if point.time_ms > now_ms + _CLOCKS_DIFFER_MS:
+                self._yet_to_come[point.name] = point.time_ms
             if reason := self._reason_against(point, info):
                 reasons.append(reason)
                 continue
@@ -83,6 +92,18 @@ class GateHistory:
                 commit = point.commit or commit
         remark = explain_no_baseline(reasons).removeprefix("no baseline: ") if reasons else ""
         return FormerRuns(usable, commit, remark)
+
+    def describe_clock(self) -> str:
+        """Return a line if runs of the tests so far are dated later than now, so that their order is not known."""
+        if not self._yet_to_come:
+            return ""
+        name, time_ms = max(self._yet_to_come.items(), key=lambda run: run[1])
+        when = datetime.fromtimestamp(time_ms / 1e3, UTC).isoformat(" ", "minutes")
+        return (
+            f"{_count_runs(len(self._yet_to_come))} in the storage began later than now (the last: {name}, {when}): a "
+            "clock was ahead then, or is behind now, and until that time they count as the latest; to delete them: "
+            "cloudbench baseline drop"
+        )
 
     def _former_names(self, fullname: str) -> list[str]:
         """Return the former names of a test. A renamed test function is renamed with all its parameters."""

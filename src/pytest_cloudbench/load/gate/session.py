@@ -517,6 +517,8 @@ class SessionGate:
                         yield from (f"{'':12} {line}" for line in self.answer_lines(entry))
                     if isinstance(entry, GatedEntry):
                         yield from (f"{'':12} {line}" for ruling in entry.rulings for line in remarks_of(ruling))
+        if self._history is not None and (line := self._history.describe_clock()):
+            yield line
         yield from self._unmeasured_lines()
 
     def _unmeasured_lines(self) -> Iterator[str]:

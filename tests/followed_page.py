@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.provider_folders import make_folders
 from tests.runs import QUIET
 from tests.test_docs import NOT_COPIED
 
@@ -111,6 +112,7 @@ class FollowedPage:
 
     def run(self, *words: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run pytest in the copy, whose package comes before this one's."""
+        make_folders(self.folder, words)
         return run_in(self.folder, "-m", "pytest", "-p", "no:cacheprovider", *words, timeout_s=timeout_s)
 
 

@@ -117,6 +117,28 @@ def test_a_second_name_of_a_file_follows_its_first(pair: Pair) -> None:
     assert pair.both() == {"a": "2", "b": "2"}
 
 
+@pytest.mark.parametrize("side", ["box", "sync"])
+@pytest.mark.parametrize("change", ["mode", "time", "content"])
+def test_a_change_of_one_name_does_not_reach_another_name_of_the_file(pair: Pair, side: str, change: str) -> None:
+    """The names are of one file on the other side, where this one name changes alone."""
+    agreed(pair, a="1" * 20_000, b="1" * 20_000)
+    actor, linked = (pair.box, pair.sync) if side == "box" else (pair.sync, pair.box)
+    (linked / "b").unlink()
+    os.link(linked / "a", linked / "b")
+    pair.settle()
+    before = tree(actor)["b"]
+    if change == "mode":
+        (actor / "a").chmod(0o600)
+    elif change == "time":
+        stamp(actor / "a")
+    else:
+        write(actor / "a", "1" * 20_000 + "2")
+    changed = tree(actor)["a"]
+    pair.settle()
+    assert tree(actor) == tree(linked) == {"a": changed, "b": before}
+    assert not pair.troubles("conflict")
+
+
 @pytest.mark.parametrize("kinds", [("file", "folder"), ("folder", "link"), ("link", "file"), ("folder", "file")])
 def test_an_entry_that_becomes_another_kind(pair: Pair, kinds: tuple[str, str]) -> None:
     def make(path: Path, kind: str) -> None:

@@ -164,6 +164,12 @@ class BoundSpec:
         """Return the spec in a form that means the same from every folder."""
         return self.driver.absolute(self.spec) if issubclass(self.driver, Placed) else self.spec.text
 
+    def load_libraries(self) -> None:
+        """Import what ``connect`` will need, for processes that are forked from this one. Connects to nothing."""
+        with closed(rows_of(self.spec.scheme, self.driver)):  # some read the environment as they are imported
+            for name in getattr(self.driver, "imports", ()):
+                importlib.import_module(name)
+
     def connect(
         self, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None, *, is_part: bool = False
     ) -> Driver:

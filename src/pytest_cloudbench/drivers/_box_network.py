@@ -12,38 +12,8 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers.egress import egress_of
-from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import Endpoint
-
-# The SDK's package imports all of its 500 modules; these are the ones that the driver uses.
-_LAZY = ("box", "managers", "parameters", "schemas")
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "box.ccg_auth": ("BoxCCGAuth", "CCGConfig"),
-    "box.developer_token_auth": ("BoxDeveloperTokenAuth",),
-    "box.errors": ("BoxAPIError", "BoxSDKError"),
-    "internal.null_value": ("null",),
-    "managers.chunked_uploads": ("ChunkedUploadsManager",),
-    "managers.downloads": ("DownloadsManager",),
-    "managers.files": (
-        "CopyFileParent", "FilesManager", "UpdateFileByIdParent", "UpdateFileByIdSharedLink",
-    ),
-    "managers.folders": (
-        "CopyFolderParent", "CreateFolderParent", "FoldersManager", "UpdateFolderByIdParent",
-        "UpdateFolderByIdSharedLink",
-    ),
-    "managers.shared_links_files": ("SharedLinksFilesManager",),
-    "managers.uploads": (
-        "PreflightFileUploadCheckParent", "UploadFileAttributes", "UploadFileAttributesParentField",
-        "UploadFileVersionAttributes", "UploadsManager",
-    ),
-    "managers.users": ("UsersManager",),
-    "networking.base_urls": ("BaseUrls",),
-    "networking.box_network_client": ("BoxNetworkClient",),
-    "networking.network": ("NetworkSession",),
-    "networking.retries": ("BoxRetryStrategy",),
-    "networking.timeout_config": ("TimeoutConfig",),
-}  # fmt: skip
 
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
@@ -80,11 +50,6 @@ class _Redirects:
         url = urlsplit(target)
         is_own = url.netloc in self._hosts or ((url.hostname or "").endswith(_HOSTS) and self._hosts == _HOSTS)
         return str(target) if url.scheme == "https" and is_own else None
-
-
-def load_sdk_names() -> Any:
-    """Return the names of the SDK that the driver uses."""
-    return import_parts("box_sdk_gen", _LAZY, _PARTS)
 
 
 def new_network_session(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:

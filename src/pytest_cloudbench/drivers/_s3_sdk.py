@@ -103,6 +103,7 @@ def part_size(size_bytes: int, part_bytes: int) -> int:
 class S3Bucket(SdkDriver):
     """One bucket. Its client may be shared by all threads."""
 
+    imports = ("boto3", "botocore.handlers", "botocore.parsers", "botocore.session", "urllib3.exceptions")
     libraries = ("boto3", "botocore", "urllib3")
     list_page_entries: int | None = None
 

@@ -100,6 +100,7 @@ def _meaning_of(error: Any) -> Meaning:
 class AzureDriver(SdkDriver):
     """One client of one container, shared by all threads."""
 
+    imports = ("requests.adapters", "azure.core.pipeline.transport", "azure.storage.blob")
     libraries = ("azure-storage-blob", "azure-core", "requests", "urllib3")
     settings: Mapping[str, str] = {"azure-storage-blob.retries": "off", "azure-storage-blob.redirects": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES

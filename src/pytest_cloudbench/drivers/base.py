@@ -384,6 +384,8 @@ class Driver(Protocol):
     One that knows an address whose answers are dated gives it as ``clock_url``, of the class or the connected driver.
     One whose requests cannot be recorded and replayed says why in a class attribute, ``no_cassette``. One that is not
     in the table of ``drivers.surroundings`` says in a class attribute, ``surroundings``, what its libraries read.
+    One may list in a class attribute, ``imports``, the modules that ``connect`` and the first request import. They are
+    imported once for all agents of a machine, which are forked afterwards.
     """
 
     @property

@@ -37,7 +37,6 @@ from pytest_cloudbench.drivers._box_network import (
     authentication,
     commit_retries,
     forget_details,
-    load_sdk_names,
     new_network_session,
 )
 from pytest_cloudbench.drivers.base import (
@@ -69,6 +68,7 @@ from pytest_cloudbench.model import (
 
 # --- capabilities ---------------------------------------------------------------------------------
 
+_SDK = "pytest_cloudbench.drivers._box_sdk"
 _CAPABILITIES = Capabilities(
     digest="sha1",
     verbs=frozenset(Verb),
@@ -134,6 +134,7 @@ class BoxDriver(SdkDriver):
     is renewed under a lock, once for all threads.
     """
 
+    imports = (_SDK, "requests.exceptions")
     libraries = ("boxsdk", "requests", "urllib3", "openssl")
     settings: Mapping[str, str] = {"boxsdk.retries": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
@@ -184,7 +185,7 @@ class BoxDriver(SdkDriver):
         check_params(spec, {"timeout_s", "token_env"})
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
-        sdk = load_sdk_names()
+        sdk = import_module(_SDK).sdk
         session, network = new_network_session(sdk, endpoint, timeout_of(spec))
         return cls(sdk, session, network, secrets)
 

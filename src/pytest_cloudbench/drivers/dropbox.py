@@ -48,7 +48,6 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure
-from pytest_cloudbench.drivers.sdk_import import import_lazily
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -65,13 +64,8 @@ from pytest_cloudbench.support import redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
+_SDK = "pytest_cloudbench.drivers._dropbox_sdk"
 _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and content_hash off")
-
-# The namespaces whose values the SDK's client does not need for its own definition. The others
-# (files, sharing, paper...) run anyway, because default arguments of its methods come from them.
-_LAZY_NAMESPACES = ("account", "account_id", "check", "contacts", "openid", "secondary_emails", "team", "team_log")
-# Guesses the encoding of a body that does not name one; requests wants to know its version at once.
-_LAZY_VERSIONED = {"charset_normalizer": "charset_normalizer.version"}
 
 # The roles of the SDK's hosts. Where they are is in the environment, if that says so when the SDK is imported.
 _HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
@@ -119,6 +113,7 @@ class DropboxDriver(SdkDriver):
     thread.
     """
 
+    imports = (_SDK, "requests.exceptions", "stone.backends.python_rsrc.stone_validators")
     libraries = ("dropbox", "requests", "urllib3", "stone", "openssl")
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = CREDENTIAL_SETS
@@ -163,7 +158,7 @@ class DropboxDriver(SdkDriver):
         content_hash = choice_of(spec, "content_hash", ("0", "1"))
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
-        sdk = import_lazily("dropbox", _LAZY_NAMESPACES, _LAZY_VERSIONED)
+        sdk = import_module(_SDK).sdk
         egress = egress_of(endpoint, f"https://{_HOSTS['api']}")
         session = _new_session(sdk, egress)
         client = sdk.Dropbox(

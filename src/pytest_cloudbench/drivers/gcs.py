@@ -120,6 +120,9 @@ def _meaning_of(response: Any) -> Meaning:
 class GcsDriver(SdkDriver):
     """One SDK client and one session, shared by all threads."""
 
+    imports = (
+        "google.auth.transport.requests", "google.cloud.storage", "google.oauth2.credentials", "requests.adapters"
+    )  # fmt: skip
     libraries = ("google-cloud-storage", "google-auth", "requests", "urllib3")
     settings: Mapping[str, str] = {"google-cloud-storage.retries": "off", "google-cloud-storage.hashes": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES

@@ -154,6 +154,7 @@ _Result = TypeVar("_Result")
 class GoogleDriveDriver(SdkDriver):
     """One API object for all threads, and one httplib2 client for each, since those are not safe to share."""
 
+    imports = ("googleapiclient.discovery", "googleapiclient.http", "google.oauth2.credentials", "httplib2")
     libraries = ("google-api-python-client", "google-auth", "httplib2", "openssl")
     settings: Mapping[str, str] = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES

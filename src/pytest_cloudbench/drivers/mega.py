@@ -109,6 +109,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 class MegaDriver:
     """One login, one tree and one pool of connections, in one event loop that all threads share."""
 
+    imports = ("aiohttp", "mega.api", "mega.auth", "mega.core", "mega.upload", "mega.vault")
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     clock_url: ClassVar[str] = f"{API_URL}/cs"
     no_cassette: ClassVar[str] = "its client draws new keys for each file, so no request is sent twice"

@@ -111,6 +111,7 @@ def _kind_of_error(error: Exception, words: str) -> ErrorKind:
 class OpendalDriver:
     """One operator, which many threads may use."""
 
+    imports = ("opendal", "opendal.layers", "opendal.config")
     capabilities: Capabilities = _CAPABILITIES
     apis: ClassVar[frozenset[str]] = frozenset(_SERVICES)
     no_cassette: ClassVar[str] = "OpenDAL, which is no Python, sends its requests"

@@ -125,6 +125,7 @@ def _kind_of_error(error: Exception) -> ErrorKind:
 class S3FastDriver:
     """One client, shared by all threads."""
 
+    imports = ("obstore.exceptions", "obstore.store")
     capabilities: Capabilities = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_key_id", "secret_access_key"), ("session_token",), public=("access_key_id",)),

@@ -160,6 +160,7 @@ class _Connection:
 class SftpDriver(SdkDriver):
     """A pool of connections. Each serves one thread at a time."""
 
+    imports = ("paramiko", "paramiko.sftp")
     libraries = ("paramiko", "cryptography")
     settings: Mapping[str, str] = {"paramiko.retries": "has none", "paramiko.compression": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES

@@ -113,6 +113,7 @@ class _PerThread(LastResponse):
 class SwiftDriver(SdkDriver):
     """A connection for each thread, with one login for all."""
 
+    imports = ("requests", "swiftclient", "urllib3.exceptions")
     libraries = ("python-swiftclient", "requests", "urllib3")
     settings: Mapping[str, str] = {"python-swiftclient.retries": "off"}
     capabilities: ClassVar[Capabilities] = _CAPABILITIES

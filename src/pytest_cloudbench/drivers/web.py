@@ -153,6 +153,8 @@ class WebClient:
 class WebDriver:
     """A driver's part that is the same for all that send their requests by one ``WebClient``."""
 
+    imports = ("httpcore", "httpx")
+
     def __init__(self, client: WebClient) -> None:
         self._client = client
 

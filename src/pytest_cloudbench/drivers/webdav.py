@@ -149,6 +149,7 @@ class _LastWebdav(LastResponse):
 class WebdavDriver(SdkDriver):
     """One client with a pool of kept-alive connections, shared by all threads. It keeps no cookie."""
 
+    imports = ("httpcore", "httpx", "webdav4.client", "webdav4.http", "webdav4.multistatus")
     libraries = ("webdav4", "httpx", "httpcore", "h11", "openssl")
     settings: Mapping[str, str] = {"webdav4.retries": "off"}
     capabilities: Capabilities = _CAPABILITIES

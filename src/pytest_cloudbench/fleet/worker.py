@@ -67,6 +67,11 @@ class WorkerSession:
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
         gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again
 
+    def become(self, name: str) -> None:
+        """Be another agent, in a process that was forked from the one that collected the tests."""
+        self.agent.name = name
+        Interrupts().install()
+
     def header(self) -> list[str]:
         """Workers print nothing."""
         return []

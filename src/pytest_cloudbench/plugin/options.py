@@ -162,6 +162,11 @@ _SETTINGS: tuple[Option, ...] = (
         "help": "write observed values to this TOML file as dated bounds for review; bounds written earlier are "
                 "renewed and not enforced in this session; hand-written ones are left alone",
     }),
+    Option("cloudbench_start", {
+        "metavar": "fork|spawn", "choices": ("fork", "spawn"), "default": "fork",
+        "help": "how agents on this machine are started: forked from one that has collected the tests, where that is "
+                "safe, or each as an interpreter of its own (default: %(default)s)",
+    }),
     Option("cloudbench_patience", {
         "type": float, "metavar": "SECONDS", "default": 120.0,
         "help": "end an agent that gives no sign of life for this long while others wait (default: %(default)s)",
@@ -222,6 +227,9 @@ def _parse_setting(setting: Option, value: Any) -> Any:
     default = setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
     if value in (None, "", []):
         return default
+    choices = setting.settings.get("choices")
+    if choices is not None and value not in choices:
+        raise pytest.UsageError(f"{setting.name} {value}: expected {' or '.join(choices)}")
     count = setting.settings.get("nargs")
     if count is not None and len(value) != count:
         raise pytest.UsageError(f"{setting.name} {' '.join(value)}: expected {' '.join(setting.settings['metavar'])}")

@@ -216,12 +216,15 @@ class ResolvedSpec:
     recipe: Recipe | None = None
     children: tuple[ResolvedSpec, ...] = ()
 
+    def parts(self) -> Iterator[ResolvedSpec]:
+        """Yield this spec and all that it is made of."""
+        yield self
+        for child in self.children:
+            yield from child.parts()
+
     def leaves(self) -> Iterator[ResolvedSpec]:
         """Yield the parts that are not composite."""
-        if not self.children:
-            yield self
-        for child in self.children:
-            yield from child.leaves()
+        return (part for part in self.parts() if not part.children)
 
     def describe_leaves(self) -> list[Leaf]:
         """Return what is known about the parts that are not composite, before anything connects."""

@@ -224,7 +224,15 @@ class FolderSide:
         os.symlink(target, self.path(relative))
 
     def set_mode(self, relative: str, mode: int) -> None:
-        """Change permissions. Raises OSError."""
+        """Change permissions. Raises OvertakenError, BusyError and OSError.
+
+        A file with other names is replaced by a copy: theirs do not change.
+        """
+        entry = self.find_entry(relative)
+        if entry is not None and entry.kind == "file" and entry.names > 1:
+            with self.reading(relative) as source:
+                self.put_file(relative, source, mode, entry)
+            return
         self.before("chmod", relative)
         os.chmod(self.path(relative), mode)
 
@@ -326,10 +334,11 @@ class FolderSide:
             pages = _take_at_most(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
         was_bytes = seen.mark.size_bytes
         is_as_before = not pages and was_bytes == taken.size_bytes
-        if pages is None or not (is_as_before or (seen.names == 1 and os.access(self.path(relative), os.W_OK))):
-            return *self.put_file(relative, source, mode, seen, note), taken.size_bytes
         if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, taken.modified_ns):
             return seen, taken, 0
+        is_writable = is_as_before or os.access(self.path(relative), os.W_OK)
+        if pages is None or seen.names > 1 or not is_writable:  # what other names show does not change
+            return *self.put_file(relative, source, mode, seen, note), taken.size_bytes
         note(taken)
         if not is_as_before:
             journal(pages, was_bytes, taken.size_bytes)

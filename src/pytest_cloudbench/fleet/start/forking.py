@@ -1,0 +1,344 @@
+"""The controller's side of forked workers: gateways whose processes come later, and who starts these."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import execnet
+import pytest
+from execnet.gateway import RInfo
+
+from pytest_cloudbench.fleet.start.socket_io import SocketIO
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+_ANSWER_BYTES = 1 << 16
+_LOOK_S = 1.0
+_MOST_STOPPED = 3
+"""How often in a row the warm worker may be seen stopped before the others are started without it."""
+_END_S = 10.0
+
+_INTERPRETER = (
+    "from execnet import gateway_base as base; "
+    "base.serve(base.init_popen_io(base.get_execmodel('main_thread_only')), id='{}-worker')"
+)
+"""What an interpreter runs to be a worker: what execnet's own start does once its code is there."""
+
+_WORKER = """
+import sys
+warm = sys.modules.get("pytest_cloudbench.fleet.start.warm")
+if warm is not None and warm.is_forked():
+    warm.hand_over(channel)
+else:
+    exec(compile({source!r}, {path!r}, "exec"), globals())
+"""
+"""The code that xdist runs in a worker: pytest is there already and waits, or it is xdist's own module."""
+
+
+def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> None:
+    """Have xdist's local workers forked from a warm one, where the system can and the user has not said otherwise.
+
+    Args:
+        config: pytest's configuration in the controller.
+        specs: xdist's specs of the workers.
+        program: the module whose source the warm worker's interpreter runs.
+    """
+    is_possible = sys.platform == "linux" and hasattr(os, "pidfd_open")
+    spec = find_spec(program)
+    if not is_possible or config.option.cloudbench_start == "spawn" or spec is None or spec.origin is None:
+        return
+    forking = Forking(config, Path(spec.origin).read_text("utf-8"))
+    config.pluginmanager.register(forking, "cloudbench-forking")
+    forking.take_over(specs)
+
+
+class WorkerProcess:
+    """A worker's process, which may have to be started yet."""
+
+    def __init__(self) -> None:
+        self._is_settled = threading.Event()
+        self._pidfd: int | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._is_unwanted = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_awaited(self) -> bool:
+        """True until the process has been started, or is known not to be."""
+        return not self._is_settled.is_set()
+
+    def began(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
+        """Note that the process runs."""
+        with self._lock:
+            self._popen = popen
+            with contextlib.suppress(OSError):  # it has ended already
+                self._pidfd = os.pidfd_open(pid)
+            self._is_settled.set()
+        if self._is_unwanted:
+            self.kill()
+
+    def give_up(self) -> None:
+        """Note that there will be no process."""
+        self._is_settled.set()
+
+    def wait(self) -> None:
+        """Wait for the end of the process."""
+        self._is_settled.wait()
+        if self._pidfd is not None:
+            select.select([self._pidfd], [], [])
+        if self._popen is not None:
+            self._popen.wait()
+
+    def kill(self) -> None:
+        """End the process at once, now or as soon as it has begun."""
+        self._is_unwanted = True
+        with self._lock:
+            if self._pidfd is not None:
+                import signal
+
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class _Request:
+    """A worker that is to be started: its process, its end of the connection, and what differs from the first one."""
+
+    worker: str
+    process: WorkerProcess
+    connection: socket.socket
+    env: dict[str, str]
+    differing_keys: list[str] = field(default_factory=list)
+
+
+class Forking:
+    """A plugin of the controller that has xdist's local workers forked from a warm one.
+
+    Workers elsewhere, and those with an interpreter, a folder or a priority of their own, start as always. So do
+    workers whose environment is not that of the first one.
+
+    Args:
+        config: pytest's.
+        warm_source: the program that the warm worker's interpreter runs.
+    """
+
+    def __init__(self, config: pytest.Config, warm_source: str) -> None:
+        self._config, self._warm_source = config, warm_source
+        self._group: Any = None
+        self._make_gateway: Any = None
+        self._env: dict[str, str] | None = None
+        self._warm: _WarmWorker | None = None
+        self._requests: dict[str, _Request] = {}
+        self._is_forked_node = False
+
+    def take_over(self, specs: Sequence[Any]) -> None:
+        """Make the gateways of xdist's workers from now on, if any of them can be forked."""
+        forkable = [spec for spec in specs if _is_local(spec)]
+        if len(forkable) < 2:
+            return
+        dsession: Any = self._config.pluginmanager.getplugin("dsession")
+        self._env = dict(forkable[0].env)
+        self._warm = _WarmWorker(warm_source=self._warm_source, env={**os.environ, **self._env})
+        self._group = dsession.nodemanager.group
+        self._make_gateway = self._group.makegateway
+        self._group.makegateway = self._connect
+
+    # -- hooks ----------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Ask for the process of a worker, once it is known what it is to be told."""
+        request = self._requests.pop(node.gateway.id, None)
+        self._is_forked_node = request is not None
+        if request is not None and self._warm is not None:
+            args = [str(arg) for arg in self._config.invocation_params.args]
+            self._warm.ask(request, node.workerinput, args)
+
+    def pytest_xdist_getremotemodule(self) -> Any:
+        """Return the code for a worker that may have been forked. Others run xdist's own module."""
+        if not self._is_forked_node:
+            return None
+        import inspect
+
+        from xdist import remote
+
+        return _WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        """End the warm worker, after all others."""
+        if self._warm is not None:
+            self._warm.give_up()
+        yield
+        if self._warm is not None:
+            self._warm.close()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say why workers were not forked."""
+        if self._warm is not None and self._warm.obstacle:
+            terminalreporter.write_line(f"cloudbench: agents were started one by one: {self._warm.obstacle}")
+
+    # ------------------------------------------------------------------------------------------------
+
+    def is_awaited(self, worker: str) -> bool:
+        """Return whether a worker's process has yet to be started, and somebody is at it."""
+        return self._warm is not None and self._warm.is_awaited(worker)
+
+    def _connect(self, spec: Any = None) -> Any:
+        """Return a gateway, in place of ``execnet.Group.makegateway``. Its process is asked for later."""
+        if not isinstance(spec, execnet.XSpec) or not _is_local(spec) or dict(spec.env) != self._env:
+            return self._make_gateway(spec)
+        self._group.allocate_id(spec)
+        near, far = socket.socketpair()
+        process = WorkerProcess()
+        gateway = execnet.Gateway(SocketIO(near, self._group.execmodel, process.wait, process.kill), spec)
+        # xdist asks for these facts before it says what a worker is to do, and nobody could answer yet.
+        gateway._cache_rinfo = RInfo(
+            {
+                "executable": sys.executable, "version_info": sys.version_info[:5], "platform": sys.platform,
+                "cwd": os.getcwd(), "pid": None,
+            }
+        )  # fmt: skip
+        self._group._register(gateway)
+        self._requests[gateway.id] = _Request(gateway.id, process, far, {**os.environ, **(self._env or {})})
+        return gateway
+
+
+def _is_local(spec: Any) -> bool:
+    """Return whether a worker is to run with this interpreter, in this folder."""
+    return bool(spec.popen) and not (
+        spec.python or spec.chdir or spec.via or spec.nice or getattr(spec, "dont_write_bytecode", None)
+    )
+
+
+class _WarmWorker:
+    """The warm worker's process, and a thread that has it fork the others, one after the other.
+
+    Attributes:
+        obstacle: why workers were started as interpreters. Empty if none was.
+    """
+
+    def __init__(self, warm_source: str, env: dict[str, str]) -> None:
+        self.obstacle = ""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Threads of a numerical library would be lost in a fork. It starts them again when they are needed.
+        env = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **env}
+        command = [sys.executable, "-u", "-c", warm_source, str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
+        )
+        theirs.close()
+        self._first: dict[str, Any] | None = None
+        self._first_channels: list[str] = []
+        self._waiting: dict[str, _Request] = {}
+        self._queue = queue.SimpleQueue[_Request | None]()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._start_all, name="start-workers", daemon=True)
+
+    def ask(self, request: _Request, workerinput: dict[str, Any], args: list[str]) -> None:
+        """Have a worker started, which is to get ``workerinput`` and pytest's arguments."""
+        plain = {key: value for key, value in workerinput.items() if not isinstance(value, execnet.Channel)}
+        channels = sorted(workerinput.keys() - plain.keys())
+        if self._first is None:
+            from xdist.plugin import _sys_path
+
+            self._first, self._first_channels = plain, channels
+            with contextlib.suppress(OSError):  # it has ended; the thread notices
+                assert self._process.stdin is not None
+                self._process.stdin.write(execnet.dumps((plain, channels, args, _sys_path)))
+                self._process.stdin.close()
+            self._thread.start()
+        keys = self._first.keys() | plain.keys()
+        request.differing_keys = sorted(key for key in keys if self._first.get(key) != plain.get(key))
+        if channels != self._first_channels:
+            request.differing_keys.append(f"channels {channels}")
+        self._waiting[request.worker] = request
+        self._queue.put(request)
+
+    def is_awaited(self, worker: str) -> bool:
+        """Return whether a worker has not been started yet, while this process is alive and works."""
+        return worker in self._waiting and not self._is_stopped()
+
+    def give_up(self) -> None:
+        """Start no more workers: the session ends."""
+        self._is_closing = True
+        if self._waiting:
+            self._process.kill()
+        self._queue.put(None)
+
+    def close(self) -> None:
+        """End the process, and wait for it."""
+        if self._thread.is_alive():
+            self._thread.join()
+        self._control.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    # -- in the thread ----------------------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        while (request := self._queue.get()) is not None:
+            self._start(request)
+            request.connection.close()
+            self._waiting.pop(request.worker, None)
+
+    def _start(self, request: _Request) -> None:
+        answer: dict[str, Any] = {}
+        if not self._is_closing:
+            answer = self._request_fork(request)
+        if "pid" in answer:
+            request.process.began(answer["pid"])
+        elif self._is_closing:
+            request.process.give_up()
+        else:
+            self.obstacle = self.obstacle or answer["refused"]
+            command = [sys.executable, "-u", "-c", _INTERPRETER.format(request.worker)]
+            connection = request.connection.fileno()
+            popen = subprocess.Popen(command, stdin=connection, stdout=connection, env=request.env)
+            request.process.began(popen.pid, popen)
+
+    def _request_fork(self, request: _Request) -> dict[str, Any]:
+        message = json.dumps([request.worker, request.differing_keys]).encode()
+        try:
+            socket.send_fds(self._control, [message], [request.connection.fileno()])
+            answer = self._receive()
+        except OSError:
+            answer = b""
+        if not answer:
+            return {"refused": "the worker that others are forked from has ended"}
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
+
+    def _receive(self) -> bytes:
+        """Return the warm worker's answer, or nothing if it has ended. One that is stopped for long is ended."""
+        stopped_count = 0
+        while not select.select([self._control], [], [], _LOOK_S)[0]:
+            stopped_count = stopped_count + 1 if self._is_stopped() else 0
+            if stopped_count == _MOST_STOPPED:
+                self._process.kill()
+        return self._control.recv(_ANSWER_BYTES)
+
+    def _is_stopped(self) -> bool:
+        """Return whether the process is stopped, or gone."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text("utf-8", "replace")
+        except OSError:
+            return True
+        return stat.rpartition(")")[2].split()[0] in "TtZX"

@@ -1,0 +1,78 @@
+"""What the warm worker of a session does before others are forked from it, and what a forked one puts right.
+
+See ``fleet.start``. Everything that agents import before their first operation belongs into ``preload``: fifty of them
+would pay for it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import plugin
+from pytest_cloudbench.fleet.start.warm import ForkServer, Identity
+from pytest_cloudbench.model import CloudbenchError
+
+_FOR_EXPERIMENTS = (
+    "pytest_cloudbench.fleet.protocol", "pytest_cloudbench.load.experiment", "pytest_cloudbench.load.item",
+    "pytest_cloudbench.load.engine.engine", "pytest_cloudbench.load.gate.settings", "pytest_cloudbench.providers",
+    "pytest_cloudbench.results.installed", "pytest_cloudbench.workload.payload", "encodings.idna",
+)  # fmt: skip
+"""Modules that an agent needs for any experiment."""
+
+
+def run_warm_worker(config: Any, control: socket.socket, identity: Mapping[str, Any]) -> None:
+    """Run pytest as ``xdist.remote`` does, up to its test loop, which runs in forked processes only.
+
+    Args:
+        config: pytest's configuration, prepared.
+        control: a connection to the controller, for requests to fork.
+        identity: fields of ``fleet.start.warm.Identity``.
+    """
+    import xdist.remote
+
+    workerinput = identity["workerinput"]
+
+    xdist.remote.setup_config(config, None)
+    config._parser.prog = workerinput["mainargv"][0].rpartition("/")[2]
+    config.workerinput, config.workeroutput = workerinput, {}
+    interactor = xdist.remote.WorkerInteractor(config, identity["events"])
+    xdist.remote.interactor = interactor
+
+    def adapt(worker: str) -> None:
+        if (session := config.stash.get(plugin._SESSION, None)) is not None:
+            session.become(worker)
+        if (benchmarks := getattr(config, "_benchmarksession", None)) is not None:
+            benchmarks.xdist_worker = worker  # only the first one warns
+
+    server = ForkServer(control, Identity(config, adapt=adapt, **identity), interactor, preload)
+    config.pluginmanager.register(server, "cloudbench-fork-server")
+    config.hook.pytest_cmdline_main(config=config)
+    server.end()
+
+
+def preload(session: pytest.Session) -> None:
+    """Import what the collected tests will need, without connecting to anything."""
+    specs = {spec for item in session.items if (spec := _find_spec(item))}
+    if not specs:
+        return
+    for name in _FOR_EXPERIMENTS:
+        import_module(name)
+    from pytest_cloudbench import providers
+
+    for spec in specs:
+        try:
+            for part in providers.resolve(spec).parts():
+                part.bound.load_libraries()
+        except CloudbenchError:
+            continue  # the test that uses it will say so
+
+
+def _find_spec(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    spec = "" if callspec is None else callspec.params.get("provider", "")
+    return spec if isinstance(spec, str) else ""

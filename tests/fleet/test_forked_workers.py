@@ -274,6 +274,16 @@ def test_interrupted_while_the_warm_worker_collects(lab: Lab) -> None:
     assert (run.status, run.leftovers) == (2, []), run.text
 
 
+def test_collecting_for_longer_than_the_patience_is_no_silence(lab: Lab) -> None:
+    """A gateway whose process is yet to be forked answers no probe; the process that it is forked from is at work."""
+    lab.write(CONTROLLER, "conftest.py").write(
+        "import time\ntime.sleep(5)\n" + "def test_nothing(): pass\n", "test_slow.py"
+    )
+    run = lab.write(WHO).run(*FOLDER, "-n2", "-ocloudbench_patience=1")
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert is_forked(lab.folder)
+
+
 def test_unknown_start_is_refused(lab: Lab) -> None:
     run = lab.write(WHO).run(*FOLDER, "-n2", "-ocloudbench_start=clone")
     assert run.status == 4

@@ -171,8 +171,10 @@ class ControllerSession:
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
         """Ask whether an agent's process runs. execnet answers in a separate thread, whatever the agent does."""
+        from pytest_cloudbench.fleet.start import forking
+
         gateway = self._gateways.get(agent)
-        if gateway is None:  # without workers, the agent is this process
+        if gateway is None or forking.is_awaited(self.config, agent):  # without workers, the agent is this process
             answered()
             return
 

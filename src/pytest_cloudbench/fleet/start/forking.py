@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from pytest_cloudbench.fleet.start.socket_io import SocketIO
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+_PLUGIN = "cloudbench-forking"
 _ANSWER_BYTES = 1 << 16
 _LOOK_S = 1.0
 _MOST_STOPPED = 3
@@ -62,24 +63,30 @@ def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> N
     if not is_possible or config.option.cloudbench_start == "spawn" or spec is None or spec.origin is None:
         return
     forking = Forking(config, Path(spec.origin).read_text("utf-8"))
-    config.pluginmanager.register(forking, "cloudbench-forking")
+    config.pluginmanager.register(forking, _PLUGIN)
     forking.take_over(specs)
 
 
-class WorkerProcess:
-    """A worker's process, which may have to be started yet."""
+def is_awaited(config: pytest.Config, worker: str) -> bool:
+    """Return whether a worker has yet to be forked from a process that is alive and works."""
+    forking = config.pluginmanager.getplugin(_PLUGIN)
+    return forking is not None and forking.is_awaited(worker)
 
-    def __init__(self) -> None:
+
+class WorkerProcess:
+    """A worker's process, which may have to be started yet by another one.
+
+    Args:
+        end_starter: ends the process that is to start this one.
+    """
+
+    def __init__(self, end_starter: Callable[[], None]) -> None:
+        self._end_starter = end_starter
         self._is_settled = threading.Event()
         self._pidfd: int | None = None
         self._popen: subprocess.Popen[bytes] | None = None
         self._is_unwanted = False
         self._lock = threading.Lock()
-
-    @property
-    def is_awaited(self) -> bool:
-        """True until the process has been started, or is known not to be."""
-        return not self._is_settled.is_set()
 
     def began(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
         """Note that the process runs."""
@@ -104,8 +111,10 @@ class WorkerProcess:
             self._popen.wait()
 
     def kill(self) -> None:
-        """End the process at once, now or as soon as it has begun."""
+        """End the process at once, or the one that has not started it yet."""
         self._is_unwanted = True
+        if not self._is_settled.is_set():
+            self._end_starter()
         with self._lock:
             if self._pidfd is not None:
                 import signal
@@ -200,11 +209,12 @@ class Forking:
 
     def _connect(self, spec: Any = None) -> Any:
         """Return a gateway, in place of ``execnet.Group.makegateway``. Its process is asked for later."""
-        if not isinstance(spec, execnet.XSpec) or not _is_local(spec) or dict(spec.env) != self._env:
+        is_forkable = isinstance(spec, execnet.XSpec) and _is_local(spec) and dict(spec.env) == self._env
+        if self._warm is None or not is_forkable:
             return self._make_gateway(spec)
         self._group.allocate_id(spec)
         near, far = socket.socketpair()
-        process = WorkerProcess()
+        process = WorkerProcess(self._warm.kill)
         gateway = execnet.Gateway(SocketIO(near, self._group.execmodel, process.wait, process.kill), spec)
         # xdist asks for these facts before it says what a worker is to do, and nobody could answer yet.
         gateway._cache_rinfo = RInfo(
@@ -277,8 +287,12 @@ class _WarmWorker:
         """Start no more workers: the session ends."""
         self._is_closing = True
         if self._waiting:
-            self._process.kill()
+            self.kill()
         self._queue.put(None)
+
+    def kill(self) -> None:
+        """End the process at once. Workers that it has not started are interpreters then."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the process, and wait for it."""

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _WORKER_VARIABLE = b"PYTEST_XDIST_WORKER"
-_PASSED_ON = ("/os.py", "<frozen os>", "/_collections_abc.py", "<frozen _collections_abc>", "<string>")
-"""Ends of the names of files that read a value for somebody else."""
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _READERS_THAT_ADAPT = (
     "/xdist/remote.py", "/pytest_cloudbench/fleet/worker.py",
     # These only ask whether there is a worker, or hand all variables to a child process that needs none.
@@ -70,12 +69,20 @@ class WatchedDict(dict[Any, Any]):
 def _find_reader() -> str:
     """Return the file and line of the code that reads a value. Empty if it adapts to the process that it is in."""
     frame = sys._getframe(3)
-    while frame.f_back is not None and frame.f_code.co_filename.endswith(_PASSED_ON):
-        if frame.f_code.co_name == "__contains__":  # that there is a worker's id is true of all workers
+    while frame.f_back is not None and _reads_for_others(frame.f_code.co_filename):
+        # That there is a worker's id is true of all workers. A module of Python's own that copies all variables as it
+        # is imported, as wsgiref does, uses none of them.
+        if frame.f_code.co_name == "__contains__" or frame.f_back.f_code.co_filename.startswith("<frozen importlib"):
             return ""
         frame = frame.f_back
     name = frame.f_code.co_filename
     return "" if name.endswith(_READERS_THAT_ADAPT) else f"{name}:{frame.f_lineno}"
+
+
+def _reads_for_others(name: str) -> bool:
+    """Return whether the code in this file reads a value for its caller, as the standard library does."""
+    is_standard = name.startswith((_STANDARD_LIBRARY, "<frozen", "<string>")) and "site-packages" not in name
+    return is_standard and not name.endswith(_READERS_THAT_ADAPT)
 
 
 class FutureChannel:

@@ -82,11 +82,14 @@ Their experiments, repeated, with the published figures beside yours.
 In a clone, two commands; each sets up `.venv` when it is first used (two minutes, once):
     tests/test_readme.py::test_two_commands_set_up_and_run
 
-The first is `pytest suites/iot -n 50`, and takes about two minutes: fifty processes are sensors that upload to an
-embedded service, as in a 2014 thesis on sensors and Dropbox.
+The first is `pytest suites/iot -n 50`, and takes about a minute and a half: fifty processes are sensors that upload to
+an embedded service, as in a 2014 thesis on sensors and Dropbox.
     tests/test_readme.py::test_two_commands_set_up_and_run
     tests/test_docs.py::test_command_of_the_documents_runs
     tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
+
+Each result is printed as soon as it is there.
+    tests/report/test_result_line.py::test_result_is_printed_when_its_test_ends
 
 No account and no configuration.
     tests/test_docs.py::test_command_of_the_documents_runs

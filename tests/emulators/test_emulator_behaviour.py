@@ -90,6 +90,24 @@ def test_bandwidth(wire: Any, emulator: EmulatorService) -> None:
     assert _quickest_s(lambda: wire("files/upload", {"path": "/b.bin"}, b"x" * MIB), 0.15) < 0.15
 
 
+def test_delays_are_switched_off_and_on(wire: Any, emulator: EmulatorService) -> None:
+    emulator.control(
+        set={
+            "latency.median_s": 30,
+            "bandwidth.up_bytes_per_s": 1,
+            "freeze.period_s": 86_400,
+            "freeze.duration_s": 86_000,
+        }
+    )
+    emulator.faults(False)
+    assert wire("files/upload", {"path": "/a.bin"}, b"x" * 100).status == 200  # the client would wait for 10 s
+    emulator.control(set={"latency.median_s": 0.1, "bandwidth.up_bytes_per_s": 0, "freeze.duration_s": 0})
+    emulator.reset()
+    assert wire("files/upload", {"path": "/a.bin"}, b"x").status == 200
+    emulator.faults(True)
+    assert _took_s(lambda: wire(*_META)) >= 0.1
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_error_rate(wire: Any, emulator: EmulatorService, rate: float) -> None:
     emulator.control(set={"faults.error_rate": rate})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.report.table import render
+from pytest_cloudbench.report.table import render, render_result
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
 
@@ -46,6 +46,32 @@ def test_table_of_one_experiment() -> None:
         "     50           1  1,500    12     0.80 %          9       2        1       1    12.3   1,900       0.4",
         "",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "width", "line"),
+    [
+        ({}, 80, "test_worst_case[50-1s]: sensors 50, lost 0.80 %, failed 2, corrupt 1, silent 1"),
+        ({}, 40, "test_worst_case[50-1s]: sensors 50"),
+        ({}, 30, "test_worst_ca...: sensors 50"),
+        ({"verdict": "broken"}, 50, "test_worst_case[50-1s]: broken, sensors 50"),
+        ({"verdict": "inconclusive"}, 50, "test_worst_case[50-1s]: inconclusive, sensors 50"),
+        (
+            {"failed": 0, "corrupt": 0, "silently_lost": None, "loss_rate": 0.0, "published": {"loss_rate": 0.772}},
+            120,
+            "test_worst_case[50-1s]: sensors 50, lost 0.00 %, published 77.20 %, p50 12.3 ms, p99 1,900 ms, "
+            "throttled 9, late p99 0.4",
+        ),
+    ],
+)
+def test_result_is_one_line_of_what_fits(changes: dict[str, Any], width: int, line: str) -> None:
+    assert render_result(Finding(info(**changes)), width) == line
+    assert len(line) <= width
+
+
+def test_result_has_all_that_a_conclusion_names_but_its_parameters() -> None:
+    finding = Finding(info(knee_threads=20, files=None), columns=("knee_threads",))
+    assert render_result(finding, 80) == "test_worst_case[50-1s]: knee threads 20"
 
 
 PUTS = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0, "response_p50": 0.0123,

@@ -87,8 +87,8 @@ class EmulatorService(ChildService):
     def control(self, **request: object) -> dict[str, Any]:
         """Send a request to the control socket, and return the answer.
 
-        Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True`` and
-        ``faults=False``.
+        Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True``,
+        ``faults=False`` and ``delays=False``.
 
         Raises ServiceError if the request is refused or not answered.
         """
@@ -128,8 +128,9 @@ class EmulatorService(ChildService):
         self.control(refill=True)
 
     def faults(self, are_on: bool) -> None:
-        """Switch the profile's faults on or off."""
+        """Switch the profile's faults and delays on or off."""
         self.control(faults=are_on)
+        self.control(delays=are_on)
 
     def cpu_s(self) -> float:
         """Return the CPU time that the process has used, seconds."""

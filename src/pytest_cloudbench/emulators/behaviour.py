@@ -60,7 +60,7 @@ class Behaviour:
         self.throttle = Throttle(profile.throttle)
         self.slots: asyncio.Semaphore | None = None
         self._slots = 0
-        self._makes_faults = True
+        self._makes_faults = self._makes_delays = True
         self.profile = profile
         self.configure(profile)
 
@@ -75,7 +75,7 @@ class Behaviour:
             self.slots = asyncio.Semaphore(self._slots) if self._slots else None
         limits, band, faults = profile.throttle, profile.bandwidth, profile.faults
         self.limits = bool(limits.rate_per_s or limits.max_in_flight or limits.write_lock)
-        self.delays = bool(
+        self.delays = self._makes_delays and bool(
             profile.latency.median_s
             or profile.latency.min_s
             or band.up_bytes_per_s
@@ -92,6 +92,11 @@ class Behaviour:
     def make_faults(self, is_on: bool) -> None:
         """Switch the profile's faults on or off. While they are off, no random numbers are drawn for them."""
         self._makes_faults = is_on
+        self.configure(self.profile)
+
+    def make_delays(self, is_on: bool) -> None:
+        """Switch the profile's delays on or off: latency, bandwidth and freezes."""
+        self._makes_delays = is_on
         self.configure(self.profile)
 
     def latency_s(self, kind: Kind) -> float:

@@ -48,7 +48,10 @@ _MAX_WHOLE_BODY_BYTES = 32 * 1024 * 1024
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROL_GREETING_S = 10.0
 _KEEP_FILES_S = 1.0
-_CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}'
+_CONTROLS = (
+    '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}, '
+    '{"delays": true|false}'
+)
 _SEED_STEP = 1_000_003
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 _KEEP_ALIVE_S = 600
@@ -87,13 +90,14 @@ class Emulator:
         self._clock = EmulatorClock(time_scale)
         self._seed = seed
         self._starts = 0
-        self._makes_faults = True
+        self._makes_faults = self._makes_delays = True
         self._start_account(profile)
 
     def _start_account(self, profile: Profile) -> None:
         # Each reset makes other draws: repeats of an experiment that met the same delays would hide the noise.
         self.behaviour = Behaviour(profile, self._clock, self._seed + _SEED_STEP * self._starts)
         self.behaviour.make_faults(self._makes_faults)
+        self.behaviour.make_delays(self._makes_delays)
         self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
         self.skin: Skin = module.create(_lagging_profile(profile), self._clock, self._seed)
@@ -277,6 +281,9 @@ class Emulator:
         elif verb == "faults" and isinstance(value, bool):
             self._makes_faults = value
             self.behaviour.make_faults(value)
+        elif verb == "delays" and isinstance(value, bool):
+            self._makes_delays = value
+            self.behaviour.make_delays(value)
         else:
             return {"ok": False, "error": f"cannot {verb} {value!r}"}
         return {"ok": True}

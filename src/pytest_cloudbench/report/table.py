@@ -122,6 +122,46 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
     return [*lines, ""] if lines else []
 
 
+_NOT_IN_RESULT = frozenset({"files", "ops", "lost"})
+"""Titles of counts that a result's line leaves out: the share that was lost says more."""
+
+_LAST_IN_RESULT = frozenset({"throttled", "late p99", _STARVED})
+_UNITS = (" ms", " MB/s")
+
+
+def render_result(finding: _Finding, width: int) -> str:
+    """Return one line for an experiment that has just ended: its name, and as many cells of its row as fit.
+
+    A verdict that is not good comes first. Zeros and unknown values are omitted, except a loss rate of 0 %.
+    """
+    test, mark, inside = finding.nodeid.partition("[")
+    name = f"{test.rpartition('::')[2]}{mark}{inside}"
+    longest = max(width * 9 // 16, 1)
+    line = f"{name if len(name) <= longest else f'{name[: longest - 3]}...'}:"
+    columns, row = _choose_columns([finding]), table_cells([finding])[1]
+    cells = [
+        (title, cell)
+        for (title, key, _), cell in zip(columns, row, strict=True)
+        if key not in finding.params and title not in _NOT_IN_RESULT | _LONG_FORM and cell not in _OMITTED
+    ]
+    cells.sort(key=lambda titled: titled[0] in _LAST_IN_RESULT)
+    verdict = finding.info.get("verdict")
+    texts = [verdict] if verdict in ("broken", "inconclusive") else []
+    texts += [_join_title(title, cell) for title, cell in cells]
+    for index, text in enumerate(texts):
+        longer = f"{line}{',' if index else ''} {text}"
+        if len(longer) > width:
+            break
+        line = longer
+    return line.removesuffix(":")
+
+
+def _join_title(title: str, cell: str) -> str:
+    """Return a cell with its title: ``p50 146 ms`` for 146 below ``p50 ms``."""
+    unit = next((unit for unit in _UNITS if title.endswith(unit)), "")
+    return f"{title.removesuffix(unit).replace('loss rate', 'lost')} {cell}{unit}"
+
+
 _MARKUPS = (
     (re.compile(r"  .*(: broken, measured | breaks the bound |: gate \S+: unknown, )"), {"red": True}),
     (re.compile(r"! |  .*: unknown, "), {"yellow": True}),

@@ -220,7 +220,8 @@ class Conductor:
         accounts = self._providers.accounts(request.subject.provider)
         line = self.spending.begin(request, accounts) if accounts else announce_run(request)
         turn = request.subject.turn
-        if self.config.option.verbose >= 0 and (turn is None or not turn.pair):  # of many blocks, only the first
+        verbosity = getattr(self.config.option, "verbose", -1)  # -p no:terminal leaves the option out
+        if verbosity >= 0 and (turn is None or not turn.pair):  # of many blocks, only the first
             self._say(line)
 
     def _start_run(self, item: Item, payloads: Mapping[str, Start]) -> Started:

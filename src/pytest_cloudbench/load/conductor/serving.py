@@ -94,10 +94,11 @@ class Serving:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.on_start = self._show_progress
-        config.pluginmanager.register(_Endings(self.conductor.record_outcome), "cloudbench-endings")
+        config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None
         self._report_path: Path | None = None
         self._is_announced = False
+        self._shown_count = 0
         self._live: Live | PeriodicProgress | None = None
         meter = self.conductor.meter
         self._page: LivePage | None = None
@@ -138,6 +139,19 @@ class Serving:
                 if reporter._tw.width_of_current_line:  # with xdist, results are in a line that it does not know of
                     reporter.line("")
                 reporter.write_line(line, **markup)
+
+    def _end_test(self, nodeid: str, outcome: str) -> None:
+        """Record a test's outcome, and print a line for each experiment that has ended since the last call."""
+        from pytest_cloudbench.report.table import render_result
+
+        self.conductor.record_outcome(nodeid, outcome)
+        findings, reporter = self.entries.findings, self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None and self.config.option.verbose > -2:
+            for finding in findings[self._shown_count :]:
+                verdict = finding.info.get("verdict")
+                line = render_result(finding, min(reporter._tw.fullwidth, 80))
+                self._say(line, red=verdict == "broken", yellow=verdict == "inconclusive")
+        self._shown_count = len(findings)
 
     def _find_asker(self) -> Callable[[str], bool] | None:
         """Return a function that puts a question to the user, or None if no user sits at a terminal."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +51,17 @@ def test_a_server_on_this_machine_is_no_account(spec: str, accounts: int) -> Non
 
 
 def test_only_a_server_on_this_machine_may_want_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("USER", "PASSWORD", "TOKEN"):
-        monkeypatch.delenv(f"CLOUDBENCH_WEBDAV_{name}", raising=False)
+    for name in (
+        "WEBDAV_USER",
+        "WEBDAV_PASSWORD",
+        "WEBDAV_TOKEN",
+        "S3_ACCESS_KEY_ID",
+        "S3_PROFILE",
+        "GCS_ACCESS_TOKEN",
+    ):
+        monkeypatch.delenv(f"CLOUDBENCH_{name}", raising=False)
+    for scheme in ("s3", "s3+fast", "gcs"):
+        assert load_credentials(bind(ProviderSpec.parse(f"{scheme}://b?endpoint=http://localhost:9000"))) == {}
     assert load_credentials(bind(ProviderSpec.parse("webdav://localhost/x?tls=0"))) == {}
     for spec in ("webdav://example.org/x", "webdav://localhost/x?token_env=NOT_SET", "sftp://localhost/x"):
         with pytest.raises(CredentialsError):
@@ -81,6 +94,27 @@ def test_a_run_on_an_own_server_asks_nobody(lab: Lab, open_server: str) -> None:
     run = lab.write(SMALL).run("--provider", open_server)
     assert run.status == 0, run.text
     assert f"{open_server}: about 12 operations, 600 bytes up" in run.text
+
+
+@pytest.fixture
+def open_bucket(tmp_path: Path) -> Iterator[str]:
+    """An S3 server that wants no credentials: the rest of a spec after its scheme."""
+    program = shutil.which("rclone", path=Path(sys.executable).parent)
+    if program is None:
+        pytest.skip("rclone is not installed: it comes with the extra rclone")
+    (tmp_path / "files" / "bench").mkdir(parents=True)
+    command = [program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(tmp_path / "files")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        address = next(found[1] for line in server.stderr if (found := re.search(r"(http://127\.0\.0\.1:\d+)", line)))
+        yield f"bench?endpoint={address}"
+        server.terminate()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3+fast"])
+def test_an_own_bucket_needs_no_credentials(lab: Lab, open_bucket: str, scheme: str) -> None:
+    run = lab.write(SMALL).run("--provider", f"{scheme}://{open_bucket}")
+    assert run.status == 0, run.text
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,15 @@ def test_table_of_one_experiment() -> None:
 @pytest.mark.parametrize(
     ("changes", "width", "line"),
     [
-        ({}, 80, "test_worst_case[50-1s]: sensors 50, lost 0.80 %, failed 2, corrupt 1, silent 1"),
-        ({}, 40, "test_worst_case[50-1s]: sensors 50"),
-        ({}, 30, "test_worst_ca...: sensors 50"),
-        ({"verdict": "broken"}, 50, "test_worst_case[50-1s]: broken, sensors 50"),
-        ({"verdict": "inconclusive"}, 50, "test_worst_case[50-1s]: inconclusive, sensors 50"),
+        ({}, 85, "test_worst_case[50-1s]: lost 0.80 %, failed 2, corrupt 1, silent 1, p50 12.3 ms"),
+        ({}, 40, "test_worst_case[50-1s]: lost 0.80 %"),
+        ({}, 30, "test_worst_ca...: lost 0.80 %"),
+        ({"verdict": "broken"}, 50, "test_worst_case[50-1s]: broken, lost 0.80 %"),
+        ({"verdict": "inconclusive"}, 50, "test_worst_case[50-1s]: inconclusive, lost 0.80 %"),
         (
             {"failed": 0, "corrupt": 0, "silently_lost": None, "loss_rate": 0.0, "published": {"loss_rate": 0.772}},
             120,
-            "test_worst_case[50-1s]: sensors 50, lost 0.00 %, published 77.20 %, p50 12.3 ms, p99 1,900 ms, "
+            "test_worst_case[50-1s]: lost 0.00 %, published 77.20 %, p50 12.3 ms, p99 1,900 ms, "
             "throttled 9, late p99 0.4",
         ),
     ],

@@ -257,6 +257,10 @@ def _amazon_url(spec: ProviderSpec) -> str:
     return _AMAZON.format(bucket=spec.target, region=spec.params.get("region", REGION))
 
 
+ANY_KEYS = {"access_key_id": "anonymous", "secret_access_key": "anonymous"}
+"""What signs requests to the user's own server that wants no credentials: it does not look at the signature."""
+
+
 def sdk_client(
     spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress, *, checks: bool
 ) -> Any:

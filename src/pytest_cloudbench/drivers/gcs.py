@@ -36,7 +36,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
@@ -147,12 +147,16 @@ class GcsDriver(SdkDriver):
         self._bucket, self._timeout_s, self.clock_url = client.bucket(bucket), timeout_s, host
         self._last.watch(session)  # its adapter is also that of the requests that get a token
 
+    may_be_anonymous: ClassVar[bool] = True
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> GcsDriver:
         """Return the driver for ``gcs://BUCKET``. Nothing is sent before the first operation."""
         check_params(spec, _PARAMS)
         bucket = bucket_of(spec, "gcs://BUCKET")
         fields = endpoint.credentials if endpoint else credentials
+        if not fields and is_on_this_machine(spec.params.get("endpoint", "")):  # the user's own server may want none
+            fields = {"anonymous": "1"}
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         from google.cloud.storage import Client
 

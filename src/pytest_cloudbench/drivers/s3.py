@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers._s3_sdk import (
+    ANY_KEYS,
     CAPABILITIES,
     MULTIPART_BYTES,
     PART_BYTES,
@@ -34,7 +35,7 @@ from pytest_cloudbench.drivers._s3_sdk import (
     sdk_client,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of, usable_credentials
-from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.egress import egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -88,6 +89,8 @@ class S3Driver(S3Bucket):
             "boto3.signed_body": checks,
         }
 
+    may_be_anonymous: ClassVar[bool] = True
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> S3Driver:
         """Return the driver for ``s3://BUCKET``. Nothing is sent before the first operation."""
@@ -95,7 +98,8 @@ class S3Driver(S3Bucket):
         bucket = bucket_of(spec, "s3://BUCKET")
         checksum, etag = choice_of(spec, "checksum", ("0", "1")), choice_of(spec, "etag", ("md5", "opaque"))
         fields = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        is_anonymous = not fields and is_on_this_machine(spec.params.get("endpoint", ""))
+        secrets = ANY_KEYS if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
         secrets = _keys_of_profile(secrets["profile"]) if "profile" in secrets else secrets
         egress = bucket_egress(spec, endpoint)
         client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")

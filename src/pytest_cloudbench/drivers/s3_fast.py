@@ -28,6 +28,7 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers._s3_sdk import (
+    ANY_KEYS,
     CAPABILITIES,
     MULTIPART_BYTES,
     PART_BYTES,
@@ -48,7 +49,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.drivers.egress import Egress, is_on_this_machine
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions
 from pytest_cloudbench.drivers.surroundings import TABLE, closed
@@ -149,6 +150,8 @@ class S3FastDriver:
         self._must_tell, self.clock_url, self._remarks = is_kept, clock_url, remarks
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
+    may_be_anonymous: ClassVar[bool] = True
+
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> S3FastDriver:
         """Return the driver for ``s3+fast://BUCKET``. Nothing is sent before the first operation."""
@@ -156,7 +159,8 @@ class S3FastDriver:
         bucket_of(spec, "s3+fast://BUCKET")
         etag, ranges = choice_of(spec, "etag", ("md5", "opaque")), choice_of(spec, "ranges", ("0", "1"), "1")
         fields = endpoint.credentials if endpoint else credentials
-        secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
+        is_anonymous = not fields and is_on_this_machine(spec.params.get("endpoint", ""))
+        secrets = ANY_KEYS if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
         if "session_token" in secrets:
             # It has a header of its own, which the client would send along to wherever an answer redirects it.
             raise CredentialsError(f"{spec.scheme}: a session token needs s3, whose client follows no redirect")

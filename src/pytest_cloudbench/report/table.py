@@ -122,8 +122,8 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
     return [*lines, ""] if lines else []
 
 
-_NOT_IN_RESULT = frozenset({"files", "ops", "lost"})
-"""Titles of counts that a result's line leaves out: the share that was lost says more."""
+_NOT_IN_RESULT = frozenset({"sensors", "interval s", "files", "ops", "lost"})
+"""Titles that a result's line leaves out: the load itself, and a count whose share says more."""
 
 _LAST_IN_RESULT = frozenset({"throttled", "late p99", _STARVED})
 _UNITS = (" ms", " MB/s")

@@ -13,7 +13,6 @@ import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import IO, Any
@@ -39,7 +38,8 @@ ops = st.builds(
     agent=st.integers(0, 2**16 - 1), scheduled_ns=times, start_ns=times, first_byte_ns=times, end_ns=times,
     size_bytes=times, outcome=st.sampled_from(Outcome), kind=st.one_of(st.none(), st.sampled_from(ErrorKind)),
     retry_after_s=st.one_of(st.none(), st.floats(allow_nan=False), st.integers(0, 10**6).map(float)),
-    digest=st.binary(max_size=32),
+    digest=st.binary(max_size=32), detail=st.just(""), requests=st.one_of(st.none(), st.integers(0, 1000)),
+    cpu_wait_ns=st.one_of(st.none(), st.integers(0, 10**12)),
 )  # fmt: skip
 
 
@@ -537,7 +537,7 @@ def test_a_warm_up_is_told_apart_and_read_back(tmp_path: Path) -> None:
     from pytest_cloudbench.results import parquet
 
     path = tmp_path / "it.parquet"
-    table = table_of([replace(op(seq), scheduled_ns=100 * seq) for seq in range(5)])
+    table = table_of([op(seq)._replace(scheduled_ns=100 * seq) for seq in range(5)])
     write_parquet(table, path, {}, measured_from_ns=200)
     columns, _ = parquet.read(path.read_bytes())
     assert columns["phase"] == ["warm_up", "warm_up", "measured", "measured", "measured"]

@@ -29,7 +29,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    arguments = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-qq", "--no-header", "--pyargs", *options.tests]
+    arguments = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-qq", "--no-header", "--disable-warnings", "--pyargs"]
+    arguments += options.tests
     arguments.append("--benchmark-storage=file://.")  # pytest-benchmark makes the folder, so it is one that exists
     arguments += [f"--cloudbench-provider={spec}" for spec in options.providers]
     return become_pytest([*arguments, *options.rest, "-n", "0"])  # one process tells what fifty would do

@@ -273,11 +273,11 @@ class OpTable:
     def ops(self) -> Iterator[Op]:
         """Yield the records one by one."""
         for block in self.blocks():
-            for row in zip(*(self.values(block, name) for name in Op.__slots__), strict=True):
+            for row in zip(*(self.values(block, name) for name in Op._fields), strict=True):
                 yield Op(*row)
 
     def __getattr__(self, name: str) -> list[Any]:
-        if name not in Op.__slots__:
+        if name not in Op._fields:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return [value for block in self.blocks() for value in self.values(block, name)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cache
 from math import inf
 from typing import Any, TypedDict
 
@@ -43,7 +44,7 @@ class Files:
     @property
     def names(self) -> FileNames:
         """The names of the files."""
-        return self.named or FileNames(getattr(self.payload, "suffix", "") or FileNames().suffix)
+        return self.named or _names_with_suffix(getattr(self.payload, "suffix", ""))
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of the file of a sensor and sequence number."""
@@ -60,6 +61,12 @@ class Files:
 
     def _cycled_number(self, sensor: int, seq: int) -> int:
         return seq % self.cycle[sensor] if sensor < len(self.cycle) and self.cycle[sensor] else seq
+
+
+@cache
+def _names_with_suffix(suffix: str) -> FileNames:
+    """Return the names that are sensor and sequence number. Asked for by every operation."""
+    return FileNames(suffix) if suffix else FileNames()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pytest_cloudbench.model import CloudbenchError
 _FOR_EXPERIMENTS = (
     "pytest_cloudbench.fleet.protocol", "pytest_cloudbench.load.experiment", "pytest_cloudbench.load.item",
     "pytest_cloudbench.load.engine.engine", "pytest_cloudbench.load.gate.settings", "pytest_cloudbench.providers",
-    "pytest_cloudbench.results.installed", "pytest_cloudbench.workload.payload", "encodings.idna",
+    "pytest_cloudbench.results.installed", "pytest_cloudbench.workload.payload", "ctypes", "encodings.idna",
 )  # fmt: skip
 """Modules that an agent needs for any experiment."""
 

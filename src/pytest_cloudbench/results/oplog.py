@@ -65,7 +65,7 @@ _OBJECT_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MAX_EXAMINED_CHARACTERS = 8192
 """The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
-_FIELDS = Op.__slots__
+_FIELDS = Op._fields
 _PHASE = parquet.Column("phase", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
 

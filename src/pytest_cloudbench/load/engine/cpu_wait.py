@@ -7,6 +7,7 @@ own processes. Waiting for Python's interpreter lock does not count, because suc
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 from array import array
@@ -33,15 +34,40 @@ _MOST_THREADS = 400
 # --- this thread ---
 
 
+def _find_pread() -> Callable[..., int]:
+    """Return the C library's ``pread`` with 64-bit offsets, called without letting go of the interpreter."""
+    library = ctypes.PyDLL(None)
+    function = getattr(library, "pread64", None) or library.pread
+    function.restype = ctypes.c_ssize_t
+    return function
+
+
+_pread: Callable[..., int] = _find_pread() if os.name == "posix" else lambda *arguments: 0
+
+
 class _ThreadFile:
     """The open ``schedstat`` file of a thread, closed when the thread ends."""
 
-    __slots__ = ("number",)
+    __slots__ = ("_arguments", "_buffer", "number")
     open_count = 0
     lock = threading.RLock()  # a descriptor may be collected, and so be closed, while its thread holds the lock
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number, self._buffer = number, bytearray(_READ_BYTES)
+        address = ctypes.addressof((ctypes.c_char * _READ_BYTES).from_buffer(self._buffer))
+        self._arguments = (
+            ctypes.c_int(number), ctypes.c_void_p(address), ctypes.c_size_t(_READ_BYTES), ctypes.c_int64(0)
+        )  # fmt: skip
+
+    def read_wait_ns(self) -> int:
+        """Return how long the thread has waited. Raises OSError if it cannot be read.
+
+        ``os.pread`` would let go of the interpreter before each of the two reads of an operation. Where many threads
+        are ready, that costs four times as much as the whole operation.
+        """
+        if _pread(*self._arguments) <= 0:
+            raise OSError("the thread has ended")
+        return int(self._buffer.split(None, 2)[1])  # numbers only grow, so nothing is left of a former reading
 
     @classmethod
     def open(cls) -> _ThreadFile | None:
@@ -69,7 +95,7 @@ _thread_files = _ThreadFiles()
 def find_thread_wait() -> Callable[[], int | None]:
     """Return a function that returns how long the calling thread has waited for a CPU so far, in nanoseconds.
 
-    The function returns None where the system does not count it. One call takes about 1.3 microseconds.
+    The function returns None where the system does not count it. One call takes about 1.5 microseconds.
     """
     try:
         with open(_OWN_SCHEDSTAT, "rb") as file:
@@ -81,11 +107,11 @@ def find_thread_wait() -> Callable[[], int | None]:
 
 def _thread_wait_ns() -> int | None:
     descriptor = _thread_files.descriptor
-    if descriptor is not None:
-        return _read_wait_ns(descriptor.number)
     try:
+        if descriptor is not None:
+            return descriptor.read_wait_ns()
         descriptor = _thread_files.descriptor = _ThreadFile.open()
-        return _read_once(_OWN_SCHEDSTAT) if descriptor is None else _read_wait_ns(descriptor.number)
+        return _read_once(_OWN_SCHEDSTAT) if descriptor is None else descriptor.read_wait_ns()
     except OSError:  # no descriptor is left, or the thread is ending
         return None
 

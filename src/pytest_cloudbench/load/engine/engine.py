@@ -364,18 +364,18 @@ class _Pool:
         )
         total, lock, leave_waiting = len(due_ns), self._lock, self._leave_waiting
         task, step = self._engine.task, self._step
-        while True:
-            with lock:
-                ticket = self._next
-                self._next = ticket + 1
-            if ticket >= total:
-                return
+        with lock:
+            ticket = self._next
+            self._next = ticket + 1
+        while ticket < total:
             if step is not None:
                 task = step(ticket)
             if run_one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], leave_waiting) is None:
                 return
             with lock:
                 self._waiting += 1
+                ticket = self._next
+                self._next = ticket + 1
 
     def _leave_waiting(self) -> None:
         """Count the calling thread as working, and start another one if none waits for the next operation."""

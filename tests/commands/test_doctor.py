@@ -64,6 +64,27 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 
+def test_lines_fit_the_terminal_and_are_whole_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    assert main(["doctor", f"folder:{tmp_path}"]) == 0
+    whole = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 80
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["doctor", f"folder:{tmp_path}"]) == 0
+    fitted = capsys.readouterr().out
+    assert max(map(len, fitted.splitlines())) <= 80
+    assert [line for line in fitted.splitlines() if line.startswith(" " * 17)]
+
+
+def test_a_usage_names_the_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert capsys.readouterr().err.startswith("usage: cloudbench doctor [-h] PROVIDER\n")
+
+
 def test_refused_characters_of_names_stay_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument, print_line
+from pytest_cloudbench.commands.command import Command, argument, output_width, print_line
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
 from pytest_cloudbench.model import CredentialsError, Endpoint, ProviderSpec, SpecError, UsageError
 
@@ -85,7 +86,9 @@ def doctor(options: argparse.Namespace) -> int:
     with providers.provided(options.provider) as provider:
         for finding in examine(provider, owner_text()):
             mark = {True: "ok  ", False: "FAIL", None: "    "}[finding.is_good]
-            print_line(f"{mark}  {finding.step:<10} {finding.message}")
+            line = f"{mark}  {finding.step:<10} {finding.message}"
+            for part in textwrap.wrap(line, output_width(), subsequent_indent=" " * 17, break_on_hyphens=False):
+                print_line(part)
             is_healthy &= finding.is_good is not False
     return 0 if is_healthy else 1
 

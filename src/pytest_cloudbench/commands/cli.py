@@ -97,7 +97,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="Measure and gate cloud storage.", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"pytest-cloudbench {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )  # fmt: skip
     load.add_commands(commands)
     estimate.add_command(commands)
     for command in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:  # the class is generic for mypy alone
     Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_PIPE_COLUMNS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ def print_line(text: str) -> None:
     """Print a line at once, because the work that it announces may take long."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def output_width() -> int:
+    """Return the terminal's width. Lines for a pipe are not broken, because programs read them."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
 
 
 def why_left_alone(is_alive: bool | None) -> str:

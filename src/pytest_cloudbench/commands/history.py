@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command
+from pytest_cloudbench.commands.command import Command, output_width
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
@@ -24,8 +23,6 @@ from pytest_cloudbench.support.printable import printable
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
-_PIPE_COLUMNS = 400
-"""The width of an output that is no terminal, in columns."""
 _MOST_ROWS = 1000
 """The most rows of a query that are printed without ``--csv``."""
 _CLOCKS_DIFFER_MS = 3_600_000
@@ -167,10 +164,6 @@ def _has_plain_output() -> bool:
     return False
 
 
-def _output_width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
-
-
 def find_storage(options: argparse.Namespace) -> Path | None:
     """Return the folder of stored runs, or None without one. Raises UsageError if ``--storage`` is not a folder."""
     if options.storage is None:
@@ -274,11 +267,11 @@ def _show_history(options: argparse.Namespace) -> int:
         _check_metrics(index, [options.metric] if options.metric else [])
     if len(tests) == 1 and options.test is not None:
         metric = options.metric or history.main_metric(index, tests[0])
-        blocks.append(history.render_test_history(index, tests[0], metric, options.last, _output_width(), plain=plain))
+        blocks.append(history.render_test_history(index, tests[0], metric, options.last, output_width(), plain=plain))
     elif tests:
-        blocks.append(history.render_overview(index, tests, options.metric, options.last, _output_width(), plain=plain))
+        blocks.append(history.render_overview(index, tests, options.metric, options.last, output_width(), plain=plain))
     if compared:
-        blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, _output_width()))
+        blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, output_width()))
     for number, lines in enumerate(blocks):
         _print_lines([*[""] * (number > 0), *lines])
     return 0
@@ -295,7 +288,7 @@ def _compare_runs(options: argparse.Namespace) -> int:
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
     _check_metrics(index, options.metrics)
-    _print_lines(history.render_side_by_side(index, runs, options.metrics, _output_width()))
+    _print_lines(history.render_side_by_side(index, runs, options.metrics, output_width()))
     return 0
 
 
@@ -304,7 +297,7 @@ def _show_run(options: argparse.Namespace) -> int:
 
     index, (run,) = _find_runs_and_files(options, [options.name])
     _check_metrics(index, options.metrics)
-    _print_lines(history.render_run(run, index.entries(run.place), options.metrics, _output_width()))
+    _print_lines(history.render_run(run, index.entries(run.place), options.metrics, output_width()))
     return 0
 
 
@@ -331,7 +324,7 @@ def _query_operations(options: argparse.Namespace) -> int:
         return 0
     rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
     _print_lines(
-        fit_to_width([[printable(name) for name in answer.columns], *rows], _output_width()) if answer.columns else []
+        fit_to_width([[printable(name) for name in answer.columns], *rows], output_width()) if answer.columns else []
     )
     if len(answer.rows) > _MOST_ROWS:
         _print_lines([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
@@ -343,7 +336,7 @@ def _list_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
-    _print_lines(render_run_list(index.runs(), _output_width()))
+    _print_lines(render_run_list(index.runs(), output_width()))
     for records in find_unmerged(*places.folders_of_killed_runs(index.storage)):
         state = "still runs" if records.is_alive else "was killed: cloudbench recover makes it an interrupted run"
         test, session = str(records.note["fullname"]), records.folder.parent.name
@@ -366,7 +359,7 @@ def _show_baselines(options: argparse.Namespace) -> int:
 
     index = open_index(options)
     _check_metrics(index, [options.metric] if options.metric else [])
-    _print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, _output_width()))
+    _print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, output_width()))
     return 0
 
 

@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pytest_cloudbench.results.oplog import read_parquet
-from pytest_cloudbench.support.extras import BRINGS
+from pytest_cloudbench.support.extras import BRINGS, install_command
 from tests.limits import HANG_S
 from tests.network_guard import with_index
 from tests.provider_folders import make_folders
@@ -254,7 +254,7 @@ def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_pa
     done = bare_run(
         bare, "-m", "pytest_cloudbench.commands.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
     )
-    said = "numpy and pyshark are not installed: run pip install 'pytest-cloudbench[capture]'"
+    said = f"numpy and pyshark are not installed: run {install_command('capture')}"
     assert (done.returncode, done.stderr) == (4, f"cloudbench: analyze: {said}\n")
     (tmp_path / "test_it.py").write_text(
         "def test_it(lab): lab.rebuild(); lab.client\ndef test_lab(lab): lab.examine()\n"
@@ -263,7 +263,7 @@ def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_pa
     assert "2 skipped" in done.stdout
     assert done.stdout.count(f"client reference: {said}") == 2
     token = bare_run(bare, "-m", "pytest", "-p", "no:hypothesispytest", "--provider", "dropbox", cwd=tmp_path).stderr
-    assert "(keyring is not installed: run pip install 'pytest-cloudbench[keyring]')" in token
+    assert f"(keyring is not installed: run {install_command('keyring')})" in token
 
 
 def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str], tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str]
     # pytest's own importer, which rewrites assertions in plugins, stands before what hides the module.
     done = bare_run(bare, "-m", "pytest", suite, "-rs", "--assert=plain", *given, cwd=tmp_path)
     assert "1 skipped" in done.stdout
-    assert "hypothesis is not installed: run pip install 'pytest-cloudbench[conformance]'" in done.stdout
+    assert f"hypothesis is not installed: run {install_command('conformance')}" in done.stdout
 
 
 @pytest.mark.slow

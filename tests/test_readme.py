@@ -82,7 +82,7 @@ Their experiments, repeated, with the published figures beside yours.
 In a clone, two commands; each sets up `.venv` when it is first used (two minutes, once):
     tests/test_readme.py::test_two_commands_set_up_and_run
 
-The first is `pytest suites/iot -n 50`, and takes about a minute and a half: fifty processes are sensors that upload to
+The first is `pytest suites/iot -n 50`, and takes about 75 seconds: fifty processes are sensors that upload to
 an embedded service, as in a 2014 thesis on sensors and Dropbox.
     tests/test_readme.py::test_two_commands_set_up_and_run
     tests/test_docs.py::test_command_of_the_documents_runs

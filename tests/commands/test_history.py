@@ -20,6 +20,7 @@ import pytest
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from pytest_cloudbench.results.oplog import read_parquet, write_parquet
+from pytest_cloudbench.support.extras import install_command
 from tests.results.stored_runs import DAY_MS, MACHINE, START_MS, info, store, store_series
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -459,7 +460,7 @@ def test_records_outside_of_the_results_are_not_opened(storage: Path, tmp_path: 
 def test_ops_without_its_extra_say_what_to_install(recorded: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     err = run("ops", "1", "--sql", "FROM ops", status=4)[1]
-    assert err == "cloudbench: ops: duckdb is not installed: run pip install 'pytest-cloudbench[sql]'\n"
+    assert err == f"cloudbench: ops: duckdb is not installed: run {install_command('sql')}\n"
 
 
 # --- baselines ---

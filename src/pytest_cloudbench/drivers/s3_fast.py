@@ -80,7 +80,7 @@ _DELETED_AT_ONCE = 1000
 
 _LEFT = (
     "s3+fast: former versions and unfinished uploads below {folder} stay if there are any: a lifecycle rule of the "
-    "bucket removes them; for later runs: pip install 'pytest-cloudbench[s3]'"
+    "bucket removes them; for later runs, install the extra s3"
 )
 
 # --- error table ----------------------------------------------------------------------------------

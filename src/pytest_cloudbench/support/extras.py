@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pytest_cloudbench.model import UsageError
 
@@ -27,7 +31,26 @@ def missing_extra(extra: str, modules: Collection[str] = ()) -> str:
     if not absent:
         return ""
     verb = "are" if len(absent) > 1 else "is"
-    return f"{' and '.join(absent)} {verb} not installed: run pip install 'pytest-cloudbench[{extra}]'"
+    return f"{' and '.join(absent)} {verb} not installed: run {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this package, from where the package was installed.
+
+    pip notes a folder, a file or a repository (https://packaging.python.org/en/latest/specifications/direct-url/), and
+    nothing for a package index.
+    """
+    try:
+        origin = json.loads(distribution("pytest-cloudbench").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if url.startswith("file:"):
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"pip install {editable}'{url2pathname(urlsplit(url).path)}[{extra}]'"
+    vcs = origin.get("vcs_info", {}).get("vcs")
+    source = f" @ {vcs}+{url}" if vcs else f" @ {url}" if url else ""
+    return f"pip install 'pytest-cloudbench[{extra}]{source}'"
 
 
 def require_extra(extra: str, feature: str) -> None:

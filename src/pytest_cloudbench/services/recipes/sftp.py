@@ -18,7 +18,7 @@ def main() -> str:
     name, port, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     program = shutil.which(name)
     if program is None:
-        return f"{name} is not installed: run pip install 'pytest-cloudbench[{name}]'"
+        return f"{name} is not installed: install the extra {name} of pytest-cloudbench"
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

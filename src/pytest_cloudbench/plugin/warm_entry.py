@@ -1,7 +1,7 @@
 """The warm worker's entry: configures pytest as ``xdist.remote`` does, and hands over to ``pytest_cloudbench``.
 
-Its text is what the interpreter runs (``python -c``), because pytest must be configured before anything of xdist or of
-this package is imported: pytest warns of a module that is there before its asserts could be rewritten.
+It runs as a program, because pytest must be configured before anything of xdist or of this package is imported: pytest
+warns of a module that is there before its asserts could be rewritten.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def main() -> None:
     """Read what the worker is to be from standard input, configure pytest, and serve requests until the end."""
     gc.disable()  # imports make much that stays, and nothing that the collector could free
     interrupt_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends this process
-    control = socket.socket(fileno=int(sys.argv.pop()))
+    control = socket.socket(fileno=int(sys.argv[2]))
+    del sys.argv[1:]
     from execnet import gateway_base
 
     workerinput, channel_keys, args, sys_path = gateway_base.loads(sys.stdin.buffer.read())

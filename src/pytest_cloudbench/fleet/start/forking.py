@@ -39,6 +39,9 @@ _INTERPRETER = (
 )
 """What an interpreter runs to be a worker: what execnet's own start does once its code is there."""
 
+_RUN_FILE = "import sys; exec(compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec'))"
+"""Runs a file in a ``__main__`` that has none, as workers do: other code may look for it."""
+
 _WORKER = """
 import sys
 warm = sys.modules.get("pytest_cloudbench.fleet.start.warm")
@@ -56,13 +59,13 @@ def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> N
     Args:
         config: pytest's configuration in the controller.
         specs: xdist's specs of the workers.
-        program: the module whose source the warm worker's interpreter runs.
+        program: the module that the warm worker's interpreter runs.
     """
     is_possible = sys.platform == "linux" and hasattr(os, "pidfd_open")
     spec = find_spec(program)
     if not is_possible or config.option.cloudbench_start == "spawn" or spec is None or spec.origin is None:
         return
-    forking = Forking(config, Path(spec.origin).read_text("utf-8"))
+    forking = Forking(config, spec.origin)
     config.pluginmanager.register(forking, _PLUGIN)
     forking.take_over(specs)
 
@@ -142,11 +145,11 @@ class Forking:
 
     Args:
         config: pytest's.
-        warm_source: the program that the warm worker's interpreter runs.
+        program: the file that the warm worker's interpreter runs.
     """
 
-    def __init__(self, config: pytest.Config, warm_source: str) -> None:
-        self._config, self._warm_source = config, warm_source
+    def __init__(self, config: pytest.Config, program: str) -> None:
+        self._config, self._program = config, program
         self._group: Any = None
         self._make_gateway: Any = None
         self._env: dict[str, str] | None = None
@@ -161,7 +164,7 @@ class Forking:
             return
         dsession: Any = self._config.pluginmanager.getplugin("dsession")
         self._env = dict(forkable[0].env)
-        self._warm = _WarmWorker(warm_source=self._warm_source, env={**os.environ, **self._env})
+        self._warm = _WarmWorker(self._program, {**os.environ, **self._env})
         self._group = dsession.nodemanager.group
         self._make_gateway = self._group.makegateway
         self._group.makegateway = self._connect
@@ -242,12 +245,12 @@ class _WarmWorker:
         obstacle: why workers were started as interpreters. Empty if none was.
     """
 
-    def __init__(self, warm_source: str, env: dict[str, str]) -> None:
+    def __init__(self, program: str, env: dict[str, str]) -> None:
         self.obstacle = ""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Threads of a numerical library would be lost in a fork. It starts them again when they are needed.
         env = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **env}
-        command = [sys.executable, "-u", "-c", warm_source, str(theirs.fileno())]
+        command = [sys.executable, "-u", "-c", _RUN_FILE, program, str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
         )

@@ -75,6 +75,7 @@ class NodeStore:
         self.root = Folder(new_id(), "", None)
         self._nodes: dict[str, Node] = {self.root.id: self.root}
         self._fading: dict[str, _Fading] = {}
+        self._settled_s = 0.0
 
     # ---------------------------------------------------------------- reads
 
@@ -109,6 +110,10 @@ class NodeStore:
             has_name = name is None or self.fold(name) == self.fold(file.name)
             if has_name and not self.named(shown_in, file.name):
                 yield file
+
+    def is_settled(self, now_s: float) -> bool:
+        """Return whether listings see every file as it was last written, and none that was removed."""
+        return now_s >= self._settled_s and not any(now_s < fading.until_s for fading in self._fading.values())
 
     def holds(self, node: Node, folder: Folder) -> bool:
         """Return whether ``folder`` is ``node`` itself or somewhere below it."""
@@ -218,23 +223,19 @@ class NodeStore:
             if isinstance(entry, File):
                 self.used_bytes -= entry.versions[-1].blob.size_bytes
             elif isinstance(entry, Folder):
-                entry.children = {}
+                entry.clear()
         self.log.add(node.id, now_s, self.fading_until_s(node))
 
     # ---------------------------------------------------------------- inside
 
     def _attach(self, node: Node, parent: Folder) -> None:
         self._nodes[node.id] = node
-        parent.children.setdefault(self.fold(node.name), []).append(node)
+        parent.attach(self.fold(node.name), node)
 
     def _detach(self, node: Node) -> None:
         if node.parent is None:
             raise StoreError("into_itself")
-        folded_name = self.fold(node.name)
-        namesakes = node.parent.children[folded_name]
-        namesakes.remove(node)
-        if not namesakes:
-            del node.parent.children[folded_name]
+        node.parent.detach(self.fold(node.name), node)
 
     def _fade(self, node: Node, now_s: float) -> None:
         """Record the files that reads still see, and forget those that they no longer see."""
@@ -249,4 +250,6 @@ class NodeStore:
     def _make_version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
         modified_s = now_s if client_s is None else client_s
         listed_s = now_s + self.list_delay_s if self.list_delay_s else 0.0
-        return Version(self._new_rev(), blob, modified_s, now_s, now_s + self.readiness_s, extra, listed_s)
+        visible_s = now_s + self.readiness_s
+        self._settled_s = max(self._settled_s, visible_s, listed_s)
+        return Version(self._new_rev(), blob, modified_s, now_s, visible_s, extra, listed_s)

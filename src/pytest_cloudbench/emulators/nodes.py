@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pytest_cloudbench.emulators.blob import Blob
+from pytest_cloudbench.emulators.order import SortedItems
 
 _Key = TypeVar("_Key")
 
@@ -65,11 +66,52 @@ class Node:
 class Folder(Node):
     """A folder. ``children`` are by folded name, in order of arrival, and several may have the same name."""
 
-    __slots__ = ("children",)
+    __slots__ = ("_new_nodes", "_orders", "children")
 
     def __init__(self, node_id: str, name: str, parent: Folder | None) -> None:
         super().__init__(node_id, name, parent)
         self.children: dict[str, list[Node]] = {}
+        self._orders: dict[Callable[[Node], Any], SortedItems[Node]] = {}
+        self._new_nodes: list[Node] = []
+
+    def sorted_by(self, key: Callable[[Node], Any]) -> SortedItems[Node]:
+        """Return the children sorted by a key, which must not change while a node is in this folder.
+
+        The first call sorts. Later changes keep the order, so a page of a listing costs the same in every folder.
+        """
+        self._sort_new_nodes()
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = SortedItems(key, self.nodes())
+        return order
+
+    def attach(self, name: str, node: Node) -> None:
+        """Add a child under a folded name."""
+        self.children.setdefault(name, []).append(node)
+        if self._orders:
+            self._new_nodes.append(node)  # sorted later, because a skin sets its own data after the node was added
+
+    def detach(self, name: str, node: Node) -> None:
+        """Remove the child that was added under a folded name."""
+        namesakes = self.children[name]
+        namesakes.remove(node)
+        if not namesakes:
+            del self.children[name]
+        if self._orders:
+            self._sort_new_nodes()
+            for order in self._orders.values():
+                order.discard(node)
+
+    def clear(self) -> None:
+        """Forget all children."""
+        self.children, self._orders, self._new_nodes = {}, {}, []
+
+    def _sort_new_nodes(self) -> None:
+        if self._new_nodes:
+            for order in self._orders.values():
+                for node in self._new_nodes:
+                    order.add(node)
+            self._new_nodes = []
 
     def nodes(self) -> Iterator[Node]:
         """Yield the children."""

@@ -11,12 +11,15 @@ path is used again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, merge
+from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
+from pytest_cloudbench.emulators.order import SortedItems
 
 
 class PathEntry(NamedTuple):
@@ -72,6 +75,7 @@ class PathView:
         self.store = store
         self.log: ChangeLog[str] = ChangeLog()
         self._gone: dict[str, Gone] = {}
+        self._gone_in_order: SortedItems[Gone] = SortedItems(self._fold_gone_path)
 
     # ---------------------------------------------------------------- reads
 
@@ -127,19 +131,19 @@ class PathView:
     ) -> Iterator[PathEntry]:
         """Yield the nodes that reads see below a folder, in order of folded path, starting after ``after``."""
         path = self.path(folder)
-        candidates: list[tuple[str, str, Node | Gone]] = [
-            entry
-            for entry in self._walk_below(self.store.fold(path), path, folder, recursive=recursive)
-            if entry[0] > after
-        ]
+        stem = f"{self.store.fold(path)}/"
+        if after.startswith(stem):
+            after = after[len(stem) :]
+        elif after > stem:
+            return
+        else:
+            after = ""
+        candidates: Iterator[tuple[str, str, Node | Gone]] = self._walk_in_order(
+            stem, path, folder, after, recursive=recursive
+        )
         if gone_too or self.store.delete_delay_s:
-            stem = f"{self.store.fold(path)}/"
-            candidates += [
-                (key, gone.path, gone)
-                for key, gone in self._gone.items()
-                if key > after and key.startswith(stem) and (recursive or "/" not in key[len(stem) :])
-            ]
-        for _, node_path, candidate in sorted(candidates, key=itemgetter(0)):
+            candidates = merge(candidates, self._gone_below(stem, after, recursive=recursive), key=itemgetter(0))
+        for _, node_path, candidate in candidates:
             if isinstance(candidate, Gone):
                 version = candidate.seen(now_s)
                 if version is not None or gone_too:
@@ -191,7 +195,7 @@ class PathView:
                 self.store.require_space(blob.size_bytes)
             folder, path = self._create_parents(target, now_s)
             key = self.store.fold(path)
-            gone = self._gone.pop(key, None)
+            gone = self._pop_gone(key)
             former = gone.versions if gone is not None else ()
             file = self.store.add_file(folder, target.name, blob, now_s, client_s=client_s, extra=extra, former=former)
             version = file.versions[-1]
@@ -219,10 +223,12 @@ class PathView:
         none.
         """
         key = self.store.fold(path)
-        gone_keys = [gone_key for gone_key in self._gone if gone_key == key or gone_key.startswith(f"{key}/")]
+        gone_keys = [key] if key in self._gone else []
+        gone_keys += [gone_key for gone_key, _, _ in self._gone_below(f"{key}/", "", recursive=True)]
         if not gone_keys:
             raise StoreError("not_found")
-        return [version for gone_key in gone_keys for version in self._gone.pop(gone_key).versions]
+        gone_nodes = [gone for gone_key in gone_keys if (gone := self._pop_gone(gone_key)) is not None]
+        return [version for gone in gone_nodes for version in gone.versions]
 
     def move(self, node: Node, target: Target, now_s: float) -> PathEntry:
         """Give a node another path. Ids and versions do not change. Raises StoreError."""
@@ -270,6 +276,74 @@ class PathView:
                 if recursive and isinstance(node, Folder):
                     pending.append((entry[0], entry[1], node))
 
+    def _walk_in_order(
+        self, stem: str, path: str, folder: Folder, after: str, *, recursive: bool
+    ) -> Iterator[tuple[str, str, Node]]:
+        """Yield folded path, path and node of everything below a folder, in order of folded path.
+
+        ``stem`` is the folded path of the folder and a slash, and ``after`` is relative to it. The contents of a folder
+        need not follow it at once: ``/a``, ``/a-1``, ``/a/b``.
+        """
+        fold = self.store.fold
+        if not recursive:
+            for node in folder.sorted_by(self._fold_name).after(after):
+                yield f"{stem}{fold(node.name)}", f"{path}/{node.name}", node
+            return
+        steps = count()
+        heap: list[tuple[str, int, str, Node, Iterator[Node] | None]] = []
+        """The next node of each folder that was begun, and each folder whose contents come later (without iterator)."""
+
+        def push_next(stem: str, path: str, nodes: Iterator[Node]) -> None:
+            if (node := next(nodes, None)) is not None:
+                heappush(heap, (f"{stem}{fold(node.name)}", next(steps), path, node, nodes))
+
+        inner: Folder | None = folder
+        while inner is not None:
+            top, inner = inner, None
+            push_next(stem, path, iter(top.sorted_by(self._fold_name).after(after)))
+            for end in range(1, len(after) + 1):
+                name, following = after[:end], after[end : end + 1]
+                child = top.children[name][0] if name in top.children else None
+                if not isinstance(child, Folder):
+                    continue
+                if following == "/":  # in the middle of its contents
+                    inner, stem, path, after = child, f"{stem}{name}/", f"{path}/{child.name}", after[end + 1 :]
+                    break
+                if following < "/":  # its contents come later
+                    heappush(heap, (f"{stem}{name}/", next(steps), f"{path}/{child.name}", child, None))
+        while heap:
+            key, _, path, node, nodes = heappop(heap)
+            if nodes is None:
+                assert isinstance(node, Folder)
+                push_next(key, path, iter(node.sorted_by(self._fold_name)))
+                continue
+            node_path = f"{path}/{node.name}"
+            yield key, node_path, node
+            if isinstance(node, Folder):
+                heappush(heap, (f"{key}/", next(steps), node_path, node, None))
+            push_next(key[: key.rindex("/") + 1], path, nodes)
+
+    def _gone_below(self, stem: str, after: str, *, recursive: bool) -> Iterator[tuple[str, str, Gone]]:
+        """Yield folded path, path and record of the nodes that are no longer below a folder, in order."""
+        for gone in self._gone_in_order.after(f"{stem}{after}"):
+            key = self.store.fold(gone.path)
+            if not key.startswith(stem):
+                return
+            if recursive or "/" not in key[len(stem) :]:
+                yield key, gone.path, gone
+
+    def _fold_name(self, node: Node) -> str:
+        return self.store.fold(node.name)
+
+    def _fold_gone_path(self, gone: Gone) -> str:
+        return self.store.fold(gone.path)
+
+    def _pop_gone(self, key: str) -> Gone | None:
+        gone = self._gone.pop(key, None)
+        if gone is not None:
+            self._gone_in_order.discard(gone)
+        return gone
+
     def _list_subtree(self, node: Node) -> list[tuple[str, Node]]:
         """Return a node and all nodes below it with their paths, parents before children."""
         path = self.path(node)
@@ -304,11 +378,14 @@ class PathView:
 
     def _record_gone(self, path: str, node: Node, now_s: float, seen_until_s: float = 0.0) -> None:
         versions = (*node.versions,) if isinstance(node, File) else ()
-        self._gone[self.store.fold(path)] = Gone(path, node, versions, now_s, seen_until_s)
+        key = self.store.fold(path)
+        self._pop_gone(key)
+        gone = self._gone[key] = Gone(path, node, versions, now_s, seen_until_s)
+        self._gone_in_order.add(gone)
 
     def _log_arrival(self, path: str, node: Node, now_s: float, *, at_once: bool = False) -> None:
         key = self.store.fold(path)
-        self._gone.pop(key, None)
+        self._pop_gone(key)
         newest = node.versions[-1] if isinstance(node, File) else None
         visible_s = max(newest.visible_s, newest.listed_s) if newest is not None else now_s
         self.log.add(key, now_s, visible_s, at_once=at_once)

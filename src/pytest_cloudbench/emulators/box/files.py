@@ -16,7 +16,6 @@ from pytest_cloudbench.emulators.box.downloads import find_any_version, find_ver
 from pytest_cloudbench.emulators.box.items import (
     file_item,
     folder_item,
-    list_children,
     list_page,
     name_conflict,
     read_number,
@@ -50,9 +49,7 @@ def _get_folder(state: BoxState, call: Call) -> Answer:
 
 def _get_items(state: BoxState, call: Call) -> Answer:
     folder, query = state.find_folder(call.parameters["id"]), read_query(call)
-    return answer_json(
-        list_page(state, list_children(state, folder, call.now_s), query, call.now_s, requested_fields(query))
-    )
+    return answer_json(list_page(state, folder, query, call.now_s, requested_fields(query)))
 
 
 # -------------------------------------------------------------------- changing
@@ -184,9 +181,7 @@ def _delete_folder(state: BoxState, call: Call) -> Answer:
 
 def _list_trash(state: BoxState, call: Call) -> Answer:
     query = read_query(call)
-    return answer_json(
-        list_page(state, list_children(state, state.trash, call.now_s), query, call.now_s, requested_fields(query))
-    )
+    return answer_json(list_page(state, state.trash, query, call.now_s, requested_fields(query)))
 
 
 def _get_trashed(state: BoxState, call: Call, kind: type[Node]) -> Answer:

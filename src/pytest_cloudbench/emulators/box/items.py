@@ -6,7 +6,9 @@ keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, timestamp
@@ -211,7 +213,7 @@ def folder_item(
         | {"folder_upload_email": None}
     )
     if contents is not None and (names is None or "item_collection" in names):
-        item["item_collection"] = list_page(state, list_children(state, folder, now_s), contents, now_s, None)
+        item["item_collection"] = list_page(state, folder, contents, now_s, None)
     return _pick_fields(state, folder, item, names)
 
 
@@ -262,10 +264,36 @@ def read_number(query: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def list_children(state: BoxState, folder: Folder, now_s: float) -> list[Node]:
-    """Return the items that listings see in a folder."""
-    nodes = (*folder.nodes(), *state.store.fading(folder, now_s))
-    return [node for node in nodes if isinstance(node, Folder) or (isinstance(node, File) and node.listed(now_s))]
+def _is_listed(node: Node, now_s: float) -> bool:
+    return not isinstance(node, File) or node.listed(now_s) is not None
+
+
+def _rank_by_id(node: Node) -> tuple[bool, int]:
+    return isinstance(node, File), int(node.id)
+
+
+def _rank_by_name(node: Node) -> tuple[bool, str]:
+    return isinstance(node, File), node.name.lower()
+
+
+def _list_by_id(state: BoxState, folder: Folder, now_s: float, after: tuple[int, int]) -> Iterator[Node]:
+    """Yield the items that listings see in a folder and that come after a type and id."""
+    nodes: Iterator[Node] = folder.sorted_by(_rank_by_id).after(after)
+    fading = [node for node in state.store.fading(folder, now_s) if _rank_by_id(node) > after]
+    if fading:
+        nodes = merge(nodes, sorted(fading, key=_rank_by_id), key=_rank_by_id)
+    return (node for node in nodes if _is_listed(node, now_s))
+
+
+def _list_sorted(state: BoxState, folder: Folder, now_s: float, by: str, is_down: bool) -> Sequence[Node]:
+    """Return the items that listings see in a folder, folders first."""
+    if by == "name" and not is_down and state.store.is_settled(now_s):
+        return folder.sorted_by(_rank_by_name)
+    fading = state.store.fading(folder, now_s)
+    nodes = [node for node in (*folder.nodes(), *fading) if _is_listed(node, now_s)]
+    nodes.sort(key=_sort_key(state, by), reverse=is_down)
+    nodes.sort(key=lambda node: isinstance(node, File))
+    return nodes
 
 
 def _sort_key(state: BoxState, by: str) -> Callable[[Node], Any]:
@@ -279,10 +307,11 @@ def _sort_key(state: BoxState, by: str) -> Callable[[Node], Any]:
 
 
 def list_page(
-    state: BoxState, nodes: list[Node], query: Mapping[str, str], now_s: float, names: Sequence[str] | None
+    state: BoxState, folder: Folder, query: Mapping[str, str], now_s: float, names: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return one page of items, folders first. Pages are by offset, or by a marker, which survives changes between
-    pages.
+    """Return one page of the items in a folder, folders first.
+
+    Pages are by offset, or by a marker, which survives changes between pages.
     """
     limit = min(read_number(query, "limit", _DEFAULT_LIMIT), _MAX_LIMIT)
     by, direction = query.get("sort", "name"), query.get("direction", "ASC").upper()
@@ -304,32 +333,27 @@ def list_page(
     order = [{"by": "type", "direction": "ASC"}, {"by": by, "direction": direction}]
     if query.get("usemarker", "").lower() == "true":
         after = _parse_marker(query.get("marker", ""))
-        ranked = sorted((isinstance(node, File), int(node.id), node) for node in nodes)
-        remaining = [(rank, node) for *rank, node in ranked if rank > after]
-        page: dict[str, Any] = {"entries": [format_node(node) for _, node in remaining[:limit]], "limit": limit}
-        if len(remaining) > limit:
-            page["next_marker"] = (
-                f"{int(remaining[limit - 1][0][0])}x{remaining[limit - 1][0][1]:x}"
-                if limit
-                else query.get("marker", "")
-            )
+        nodes = list(islice(_list_by_id(state, folder, now_s, after), limit + 1))
+        page: dict[str, Any] = {"entries": [format_node(node) for node in nodes[:limit]], "limit": limit}
+        if len(nodes) > limit:
+            is_file, number = _rank_by_id(nodes[limit - 1])
+            page["next_marker"] = f"{int(is_file)}x{number:x}" if limit else query.get("marker", "")
         return page | {"order": [order[0], {"by": "id", "direction": "ASC"}]}
     offset = read_number(query, "offset", 0)
     if offset > _MAX_OFFSET:
         raise BoxError(400, "invalid_offset")
-    nodes.sort(key=_sort_key(state, by), reverse=direction == "DESC")
-    nodes.sort(key=lambda node: isinstance(node, File))
-    entries = [format_node(node) for node in nodes[offset : offset + limit]]
-    return {"total_count": len(nodes), "entries": entries, "offset": offset, "limit": limit, "order": order}
+    children = _list_sorted(state, folder, now_s, by, direction == "DESC")
+    entries = [format_node(node) for node in children[offset : offset + limit]]
+    return {"total_count": len(children), "entries": entries, "offset": offset, "limit": limit, "order": order}
 
 
-def _parse_marker(marker: str) -> list[int]:
+def _parse_marker(marker: str) -> tuple[int, int]:
     """Return the type and id of the item after which the page begins."""
     if not marker:
-        return [-1, 0]
+        return -1, 0
     kind, _, number = marker.partition("x")
     try:
-        return [int(kind), int(number, 16)]
+        return int(kind), int(number, 16)
     except ValueError:
         raise bad_parameter("marker", f"Invalid value '{marker}'.") from None
 

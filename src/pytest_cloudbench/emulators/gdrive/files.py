@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from math import inf
 from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, hash_blob
@@ -29,7 +32,15 @@ from pytest_cloudbench.emulators.gdrive.requests import (
     read_spaces,
 )
 from pytest_cloudbench.emulators.gdrive.selection import Selection, selection_within
-from pytest_cloudbench.emulators.gdrive.state import APP_DATA, FOLDER, SHORTCUT, DriveMeta, DriveState, drive_meta
+from pytest_cloudbench.emulators.gdrive.state import (
+    APP_DATA,
+    FOLDER,
+    SHORTCUT,
+    DriveMeta,
+    DriveState,
+    creation_number,
+    drive_meta,
+)
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -322,11 +333,14 @@ def list_files(state: DriveState, call: Call) -> Answer:
     tree = read_selection(params, _DEFAULT_LIST_FIELDS) or {"*": None}
     if unknown := tree.keys() - _LIST_FIELDS:
         raise DriveError(400, "invalidParameter", f"Invalid field selection {min(unknown)}", "fields")
-    matches = _search_files(state, search, params, now_s)
-    page = matches[start : start + size]
+    keys = [part.split() for part in params.get("orderBy", "").split(",") if part.strip()]
+    matches = _search_files(state, search, params, now_s, inf if keys or not start else start)
+    if keys:
+        matches = islice(_sort_files(matches, keys), start, None)
+    page = list(islice(matches, size))
     envelope: dict[str, Any] = {"kind": "drive#fileList", "incompleteSearch": False}
-    if len(matches) > start + size:
-        envelope["nextPageToken"] = f"~!!~{start + size}"
+    if next(matches, None) is not None:
+        envelope["nextPageToken"] = f"~!!~{start + size if keys else page[-1].meta.sequence}"
     answer = {name: value for name, value in envelope.items() if name in tree or "*" in tree}
     file_selection = selection_within(tree, "files")
     if file_selection is None or file_selection:
@@ -334,17 +348,25 @@ def list_files(state: DriveState, call: Call) -> Answer:
     return answer_json(answer)
 
 
-def _search_files(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> list[FileView]:
-    """Return all files that match a search, in the order that the request asks for. Raises DriveError."""
+def _search_files(
+    state: DriveState, search: Search, params: Mapping[str, str], now_s: float, before: float
+) -> Iterator[FileView]:
+    """Return the files that match a search, latest created first, from one with a smaller number than ``before`` on.
+
+    Raises DriveError.
+    """
     spaces = read_spaces(params)
-    views = [
+    return (
         view
-        for node in _search_candidates(state, search, params, now_s)
+        for node in _search_candidates(state, search, params, now_s, before)
         if (view := FileView(state, node, now_s, is_listed=True)).version is not None or isinstance(node, Folder)
         if search.matches(view) and state.space_of(node) in spaces
-    ]
-    views.sort(key=lambda view: view.meta.sequence, reverse=True)
-    keys = [part.split() for part in params.get("orderBy", "").split(",") if part.strip()]
+    )
+
+
+def _sort_files(matches: Iterable[FileView], keys: Sequence[list[str]]) -> list[FileView]:
+    """Return files in the order that a request asks for. Raises DriveError."""
+    views = list(matches)
     for key in reversed(keys):
         if key[0] not in _SORT_KEYS or key[1:] not in ([], ["desc"], ["asc"]):
             raise invalid_parameter("orderBy")
@@ -352,27 +374,53 @@ def _search_files(state: DriveState, search: Search, params: Mapping[str, str], 
     return views
 
 
-def _search_candidates(state: DriveState, search: Search, params: Mapping[str, str], now_s: float) -> Iterable[Node]:
-    """Return the files that a search has to look at."""
-    if search.parent is None and APP_DATA in read_spaces(params):
-        return (*state.app_data.below(), *state.list_nodes(), *state.store.fading(None, now_s))
+def _search_candidates(
+    state: DriveState, search: Search, params: Mapping[str, str], now_s: float, before: float
+) -> Iterator[Node]:
+    """Return the files that a search has to look at, latest created first. Raises DriveError."""
     if search.parent is None:
-        drive_id, corpora = params.get("driveId", ""), params.get("corpora", "user")
-        if corpora == "drive" or drive_id:
-            if drive_id not in state.drives:
-                raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
-        elif corpora == "allDrives" or read_flag(params, "includeItemsFromAllDrives"):
-            return (*state.list_nodes(None), *state.store.fading(None, now_s))
-        fading = (node for node in state.store.fading(None, now_s) if state.drive_id_of(node) == drive_id)
-        return (*state.list_nodes(drive_id), *fading)
+        is_searched, fading_too = _search_scope(state, params)
+        files = filter(is_searched, state.files_by_creation.before(before))
+        return _merge_fading(files, filter(fading_too, state.store.fading(None, now_s)), before)
     try:
         folder = state.find_node(search.parent, now_s)
     except DriveError:
         raise file_not_found("") from None
     if not isinstance(folder, Folder):
-        return ()
-    children = folder.nodes() if search.name is None else state.store.named(folder, search.name)
-    return (*children, *state.store.fading(folder, now_s, search.name))
+        return iter(())
+    fading = state.store.fading(folder, now_s, search.name)
+    if search.name is None:
+        return _merge_fading(folder.sorted_by(creation_number).before(before), fading, before)
+    namesakes = sorted(state.store.named(folder, search.name), key=creation_number, reverse=True)
+    return _merge_fading((node for node in namesakes if creation_number(node) < before), fading, before)
+
+
+def _search_scope(
+    state: DriveState, params: Mapping[str, str]
+) -> tuple[Callable[[Node], bool], Callable[[Node], bool]]:
+    """Return which files a search without a parent looks at, and which removed ones. Raises DriveError."""
+    if APP_DATA in read_spaces(params):
+        return lambda node: not state.drive_id_of(node), lambda node: True
+    drive_id, corpora = params.get("driveId", ""), params.get("corpora", "user")
+    if corpora == "drive" or drive_id:
+        if drive_id not in state.drives:
+            raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
+    elif corpora == "allDrives" or read_flag(params, "includeItemsFromAllDrives"):
+        return lambda node: True, lambda node: True
+
+    def is_in_drive(node: Node) -> bool:
+        return state.drive_id_of(node) == drive_id
+
+    return is_in_drive, is_in_drive
+
+
+def _merge_fading(files: Iterator[Node], fading: Iterable[Node], before: float) -> Iterator[Node]:
+    """Return files and removed files that listings still show, latest created first."""
+    removed = [node for node in fading if creation_number(node) < before]
+    if not removed:
+        return files
+    removed.sort(key=creation_number, reverse=True)
+    return merge(files, removed, key=creation_number, reverse=True)
 
 
 def _natural_sort_key(name: str) -> list[tuple[int, int, str]]:

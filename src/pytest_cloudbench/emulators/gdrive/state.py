@@ -11,6 +11,7 @@ from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import OAuth
+from pytest_cloudbench.emulators.order import SortedItems
 from pytest_cloudbench.emulators.profile import Profile
 
 APP_DATA = "appDataFolder"
@@ -71,6 +72,11 @@ def drive_meta(node: Node) -> DriveMeta:
     return node.extra
 
 
+def creation_number(node: Node) -> int:
+    """Return the number of a node in order of creation."""
+    return drive_meta(node).sequence
+
+
 def is_document(mime: str) -> bool:
     """Return whether a type is one of Google's own documents, which have no content of their own."""
     return mime.startswith(APPS) and mime not in (FOLDER, SHORTCUT)
@@ -95,6 +101,7 @@ class DriveState:
         self.root.name, self.root.extra = _ROOT_NAME, DriveMeta(FOLDER, 0.0, 0.0, 0)
         self.app_data = Folder(self.tokens.next("1", 32), APP_DATA, self._vault)
         self.app_data.extra = DriveMeta(FOLDER, 0.0, 0.0, 0, permissions={_OWNER["id"]: _OWNER})
+        self.files_by_creation: SortedItems[Node] = SortedItems(creation_number)
         self.drives: dict[str, SharedDrive] = {}
         self.free_ids: set[str] = set()
         self.sessions: dict[str, Any] = {}
@@ -188,6 +195,7 @@ class DriveState:
             self._next_id = ""
         self.free_ids.discard(node.id)
         node.extra = meta
+        self.files_by_creation.add(node)
         return node
 
     def new_meta(self, mime: str, now_s: float) -> DriveMeta:
@@ -204,12 +212,15 @@ class DriveState:
 
     def remove_node(self, node: Node, now_s: float) -> None:
         """Delete a file or folder for good, with everything below it. Raises DriveError."""
+        removed = [node, *(node.below() if isinstance(node, Folder) else ())]
         try:
             self.store.remove(node, now_s, fades=not self.is_trashed(node, now_s))
         except StoreError:
             raise DriveError(
                 403, "insufficientFilePermissions", "The root folder cannot be deleted.", "fileId"
             ) from None
+        for entry in removed:
+            self.files_by_creation.discard(entry)
 
     def log_change(self, node: Node, now_s: float) -> None:
         """Log a change of the metadata of a file."""

@@ -58,9 +58,9 @@ def answer_json(
     return Answer(status, [*first, *headers], json.dumps(value).encode())
 
 
-def answer_text(text: str, status: int = 200) -> Answer:
+def answer_text(text: str, status: int = 200, *, spaced: bool = False) -> Answer:
     """Return an answer whose body is JSON already."""
-    return Answer(status, _HEADERS, text.encode())
+    return Answer(status, _HEADERS_SPACED if spaced else _HEADERS, text.encode())
 
 
 def answer_error(error: GraphError, now_s: float, request_id: str, client_id: str = "") -> Answer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +24,7 @@ from pytest_cloudbench.emulators.onedrive.items import (
     describe_drive,
     describe_item,
     format_item,
+    format_listed_item,
     guess_content_type,
     odata_context,
     select_properties,
@@ -129,22 +131,28 @@ def _get_item(request: GraphRequest) -> Answer:
 def _list_children(request: GraphRequest) -> Answer:
     node, size = request.find_node(), read_page_size(request)
     key, is_down = _sort_order(request)
-    children = [*request.tree.list_children(node, request.now_s)] if isinstance(node, Folder) else []
-    if key is not None:
-        children.sort(key=key, reverse=is_down)
-    start = _page_start(request, children, by_name=key is None)
-    page = children[start : start + size]
+    mark = _read_skip_token(request, str if key is None else int)
+    children: Iterator[Node] = iter(())
+    if isinstance(node, Folder) and key is None:
+        children = request.tree.list_children(node, request.now_s, after=str(mark).lower())
+    elif isinstance(node, Folder):
+        in_order = sorted(request.tree.list_children(node, request.now_s), key=key, reverse=is_down)
+        children = islice(in_order, max(0, int(mark)), None)
+    page = list(islice(children, size))
     names = [name for name in request.odata_option("select").split(",") if name]
     context_url = odata_context(request, f"children({','.join(names)})" if names else "children")
     if request.is_spaced:
         context_url = f"{GRAPH}Collection(driveItem)"
     body: dict[str, Any] = {"@odata.context": context_url}
-    if start + size < len(children):
-        last_mark = page[-1].name if key is None else str(start + size)
+    if next(children, None) is not None:
+        last_mark = page[-1].name if key is None else str(int(mark) + size)
         token = urlsafe_b64encode(json.dumps(last_mark).encode()).decode().rstrip("=")
         body["@odata.nextLink"] = make_next_link(request, **{"$skiptoken": token})
-    body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
-    return answer_json(body, spaced=request.is_spaced)
+    if names:
+        body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
+        return answer_json(body, spaced=request.is_spaced)
+    items = ", ".join(format_listed_item(request, child) for child in page)
+    return answer_text(f'{json.dumps(body)[:-1]}, "value": [{items}]}}', spaced=request.is_spaced)
 
 
 def _sort_order(request: GraphRequest) -> tuple[Any, bool]:
@@ -164,19 +172,18 @@ def _sort_order(request: GraphRequest) -> tuple[Any, bool]:
     return keys[name], direction == "desc"
 
 
-def _page_start(request: GraphRequest, children: list[Node], *, by_name: bool) -> int:
-    """Return the index of the first entry of the requested page. Raises GraphError."""
+def _read_skip_token(request: GraphRequest, kind: type[str] | type[int]) -> str | int:
+    """Return the name after which the requested page begins, or its first index. Raises GraphError."""
     token = request.odata_option("skiptoken")
     if not token:
-        return 0
+        return kind()
     try:
         last_mark = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        if not by_name:
-            return int(last_mark)
-        folded = last_mark.lower()
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        if not isinstance(last_mark, str):
+            raise TypeError(last_mark)
+        return kind(last_mark)
+    except (ValueError, TypeError, RecursionError):
         raise GraphError(400, "invalidRequest", "The provided skip token is not valid", "invalidQueryOption") from None
-    return next((index for index, node in enumerate(children) if node.name.lower() > folded), len(children))
 
 
 def _search_items(request: GraphRequest) -> Answer:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
-from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState
+from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState, etag
 from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_details
 
 PERSON: Mapping[str, str] = {
@@ -104,7 +104,14 @@ def describe_item(
     return properties
 
 
-def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False) -> str:
+def format_listed_item(request: GraphRequest, node: Node) -> str:
+    """Return a driveItem in a listing without ``$select``, as JSON text."""
+    has_extension = request.state.account.type != "personal"
+    text = format_item(request, node, is_listed=True, has_extension=has_extension)
+    return f'{{"@odata.etag": {_quote_json(etag(item_details(node)))}, {text[1:]}' if request.is_spaced else text
+
+
+def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, has_extension: bool = False) -> str:
     """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
     state = request.state
     tree, details, drive_type = state.tree, item_details(node), state.account.type
@@ -135,8 +142,9 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False) -
         tail += (
             f', "@microsoft.graph.downloadUrl": {_quote_json(url)}, '
             f'"file": {{"mimeType": "{guess_content_type(node.name)}", '
-            f'"hashes": {{"quickXorHash": "{digest}"}}}}'
+            f'"hashes": {{"quickXorHash": "{digest}"}}'
         )
+        tail += f', "fileExtension": {_quote_json(file_extension(node.name))}}}' if has_extension else "}"
     elif isinstance(node, Folder):
         tail += f', "folder": {{"childCount": {len(node.children)}'
         if drive_type == "personal":

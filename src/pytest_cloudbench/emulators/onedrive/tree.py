@@ -10,6 +10,7 @@ import re
 from base64 import b32encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import merge
 from random import Random
 
 from pytest_cloudbench.emulators.blob import Blob
@@ -56,6 +57,10 @@ def item_details(node: Node) -> ItemDetails:
     details = node.extra
     assert isinstance(details, ItemDetails)
     return details
+
+
+def _fold_name(node: Node) -> str:
+    return node.name.lower()
 
 
 class GraphTree:
@@ -146,16 +151,15 @@ class GraphTree:
             raise StoreError("not_found")
         return node, version
 
-    def list_children(self, folder: Folder, now_s: float) -> Iterator[Node]:
-        """Yield the items that listings see in a folder, in order of their folded names."""
-        fading: dict[str, list[Node]] = {
-            self.store.fold(file.name): [file] for file in self.store.fading(folder, now_s)
-        }
-        visible = {**folder.children, **fading} if fading else folder.children
-        for name in sorted(visible):
-            for node in visible[name]:
-                if not isinstance(node, File) or node.listed(now_s) is not None:
-                    yield node
+    def list_children(self, folder: Folder, now_s: float, after: str = "") -> Iterator[Node]:
+        """Yield the items that listings see in a folder, in order of their folded names, starting after one of them."""
+        nodes: Iterator[Node] = folder.sorted_by(_fold_name).after(after)
+        fading: dict[str, Node] = {_fold_name(file): file for file in self.store.fading(folder, now_s)}
+        if fading:
+            nodes = merge(nodes, (fading[name] for name in sorted(fading) if name > after), key=_fold_name)
+        for node in nodes:
+            if not isinstance(node, File) or node.listed(now_s) is not None:
+                yield node
 
     # ---------------------------------------------------------------- writes
 

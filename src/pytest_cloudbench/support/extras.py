@@ -7,7 +7,6 @@ from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from pytest_cloudbench.model import UsageError
 
@@ -46,6 +45,8 @@ def install_command(extra: str) -> str:
         origin = {}
     url = str(origin.get("url", ""))
     if url.startswith("file:"):
+        from urllib.request import url2pathname  # imports ssl
+
         editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
         return f"pip install {editable}'{url2pathname(urlsplit(url).path)}[{extra}]'"
     vcs = origin.get("vcs_info", {}).get("vcs")

@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -109,7 +110,7 @@ class WorkerProcess:
         """Wait for the end of the process."""
         self._is_settled.wait()
         if self._pidfd is not None:
-            select.select([self._pidfd], [], [])
+            _wait_readable(self._pidfd)
         if self._popen is not None:
             self._popen.wait()
 
@@ -120,8 +121,6 @@ class WorkerProcess:
             self._end_starter()
         with self._lock:
             if self._pidfd is not None:
-                import signal
-
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -346,7 +345,7 @@ class _WarmWorker:
     def _receive(self) -> bytes:
         """Return the warm worker's answer, or nothing if it has ended. One that is stopped for long is ended."""
         stopped_count = 0
-        while not select.select([self._control], [], [], _LOOK_S)[0]:
+        while not _wait_readable(self._control.fileno(), _LOOK_S):
             stopped_count = stopped_count + 1 if self._is_stopped() else 0
             if stopped_count == _MOST_STOPPED:
                 self._process.kill()
@@ -359,3 +358,10 @@ class _WarmWorker:
         except OSError:
             return True
         return stat.rpartition(")")[2].split()[0] in "TtZX"
+
+
+def _wait_readable(descriptor: int, timeout_s: float | None = None) -> bool:
+    """Wait until a descriptor can be read, and return whether it can. ``select`` takes no number above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

@@ -1,13 +1,23 @@
 """The bytes of one stored version and their hash, which is computed while they arrive. The skin chooses the hash.
 
-Content stays in the pieces in which it arrived. Joining contents and cutting a range out of one copy no bytes, so
-memory holds each stored byte once, however it was uploaded and however often it is sent.
+Content stays in the pieces in which it arrived, and large content goes to disk (``spool``) while it arrives. Joining
+contents and cutting a range out of one copy no bytes, so each stored byte is held once, however it was uploaded and
+however often it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+from pytest_cloudbench.emulators.spool import SPOOL, DiskPiece
+
+_MEMORY_BYTES = 256 * 1024
+"""Shorter content stays in memory. The least unit of Drive's and OneDrive's upload sessions must not be shorter."""
+_CHUNK_BYTES = 1024 * 1024
+_LEAST_DISK_BYTES = 4096
+
+Piece: TypeAlias = "bytes | memoryview | DiskPiece"
 
 
 class Hash(Protocol):
@@ -27,7 +37,7 @@ class BytePieces:
 
     __slots__ = ("pieces", "size_bytes")
 
-    def __init__(self, pieces: Iterable[bytes | memoryview] = ()) -> None:
+    def __init__(self, pieces: Iterable[Piece] = ()) -> None:
         self.pieces = tuple(pieces)
         self.size_bytes = sum(map(len, self.pieces))
 
@@ -40,19 +50,33 @@ class BytePieces:
     @property
     def data(self) -> bytes:
         """All bytes in one piece. This is a copy, so use it for short content only."""
-        return b"".join(self.pieces)
+        return b"".join(self.chunks())
+
+    def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[bytes | memoryview]:
+        """Yield all bytes in order, in pieces of at most ``max_bytes``. Each is read from disk when it is its turn."""
+        for piece in self.pieces:
+            for start in range(0, len(piece), max_bytes):
+                chunk = piece if len(piece) <= max_bytes else piece[start : start + max_bytes]
+                yield bytes(chunk) if isinstance(chunk, DiskPiece) else chunk
+
+    def move_to_disk(self) -> None:
+        """Move what is in memory to disk, unless it is very short. Raises DiskFullError."""
+        in_memory_bytes = sum(len(piece) for piece in self.pieces if not isinstance(piece, DiskPiece))
+        if SPOOL.folder and in_memory_bytes >= _LEAST_DISK_BYTES:
+            self.pieces = tuple(_move_to_disk(self.pieces))
 
     def part(self, start: int, end: int) -> BytePieces:
         """Return the bytes from ``start`` up to ``end``."""
         return BytePieces(self._cut(start, end))
 
-    def _cut(self, start: int, end: int) -> Iterator[memoryview]:
+    def _cut(self, start: int, end: int) -> Iterator[Piece]:
         offset = 0
         for piece in self.pieces:
             if offset >= end:
                 return
             if offset + len(piece) > start:
-                yield memoryview(piece)[max(0, start - offset) : end - offset]
+                whole = piece if isinstance(piece, DiskPiece) else memoryview(piece)
+                yield whole[max(0, start - offset) : end - offset]
             offset += len(piece)
 
     def flipped(self, bit: int) -> BytePieces:
@@ -66,8 +90,28 @@ class BytePieces:
 
     @staticmethod
     def join(contents: Iterable[BytePieces]) -> BytePieces:
-        """Return several contents joined into one."""
-        return BytePieces(piece for content in contents for piece in content.pieces)
+        """Return several contents joined into one. Raises DiskFullError."""
+        joined = BytePieces(piece for content in contents for piece in content.pieces)
+        if sum(len(piece) for piece in joined.pieces if not isinstance(piece, DiskPiece)) >= _MEMORY_BYTES:
+            joined.move_to_disk()
+        return joined
+
+
+def _move_to_disk(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Write the pieces that are in memory to disk, a chunk at a time."""
+    batch: list[bytes | memoryview] = []
+    batch_bytes = 0
+    for piece in pieces:
+        if batch and (batch_bytes >= _CHUNK_BYTES or isinstance(piece, DiskPiece)):
+            yield SPOOL.store(batch)
+            batch, batch_bytes = [], 0
+        if isinstance(piece, DiskPiece):
+            yield piece
+        else:
+            batch.append(piece)
+            batch_bytes += len(piece)
+    if batch:
+        yield SPOOL.store(batch)
 
 
 class Blob(BytePieces):
@@ -75,7 +119,7 @@ class Blob(BytePieces):
 
     __slots__ = ("hash_hex",)
 
-    def __init__(self, pieces: Iterable[bytes | memoryview], hash_hex: str) -> None:
+    def __init__(self, pieces: Iterable[Piece], hash_hex: str) -> None:
         super().__init__(pieces)
         self.hash_hex = hash_hex
 
@@ -83,21 +127,36 @@ class Blob(BytePieces):
 class PieceWriter:
     """A receiver of a body in pieces. ``size_bytes`` counts the bytes that have arrived so far."""
 
-    __slots__ = ("_pieces", "size_bytes")
+    __slots__ = ("_on_disk", "_pieces", "_stored_bytes", "size_bytes")
 
     def __init__(self) -> None:
+        self._on_disk: list[DiskPiece] = []
         self._pieces: list[bytes | memoryview] = []
+        self._stored_bytes = 0
         self.size_bytes = 0
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Add the next piece."""
+        """Add the next piece. Raises DiskFullError."""
         if piece:
             self._pieces.append(piece)
             self.size_bytes += len(piece)
+            if self.size_bytes - self._stored_bytes >= _MEMORY_BYTES:
+                self._store_pieces()
+
+    def take_pieces(self) -> list[Piece]:
+        """Return all pieces. Raises DiskFullError."""
+        if self._on_disk and self._pieces:
+            self._store_pieces()
+        return [*self._on_disk, *self._pieces]
 
     def finish(self) -> BytePieces:
-        """Return the content of all pieces."""
-        return BytePieces(self._pieces)
+        """Return the content of all pieces. Raises DiskFullError."""
+        return BytePieces(self.take_pieces())
+
+    def _store_pieces(self) -> None:
+        if SPOOL.folder:
+            self._on_disk.append(SPOOL.store(self._pieces))
+            self._stored_bytes, self._pieces = self.size_bytes, []
 
 
 class BlobWriter(PieceWriter):
@@ -116,12 +175,15 @@ class BlobWriter(PieceWriter):
 
     def finish(self) -> Blob:
         """Return the blob of all pieces."""
-        return Blob(self._pieces, self._hash.hexdigest())
+        return Blob(self.take_pieces(), self._hash.hexdigest())
 
 
 def hash_blob(content: bytes | BytePieces, content_hash: Hash) -> Blob:
     """Return the blob of some content: ``hash_blob(data, hashlib.md5())``."""
-    pieces = (content,) if isinstance(content, bytes) else content.pieces
-    for piece in pieces:
-        content_hash.update(piece)
-    return Blob(pieces, content_hash.hexdigest())
+    if isinstance(content, bytes):
+        writer = BlobWriter(content_hash)
+        writer.feed(content)
+        return writer.finish()
+    for chunk in content.chunks():
+        content_hash.update(chunk)
+    return Blob(content.pieces, content_hash.hexdigest())

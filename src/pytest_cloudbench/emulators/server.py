@@ -32,11 +32,12 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Seque
 from typing import Any
 
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
-from pytest_cloudbench.emulators.blob import BytePieces, PieceWriter
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.profile import Profile, change_profile, find_profile, list_settings
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
+from pytest_cloudbench.emulators.spool import SPOOL, DiskFullError
 from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token, make_file_keeper
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
@@ -54,6 +55,7 @@ _CONTROLS = (
 )
 _SEED_STEP = 1_000_003
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
+_DISK_FULL = Answer(507, _TEXT, b"Insufficient Storage: the disk of the emulator's folder is full")
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
 _READS = frozenset({Kind.META, Kind.READ})
@@ -71,16 +73,19 @@ class _BodyTooLong(Exception):
     """The body is longer than its route accepts."""
 
 
-class _WholeBody(PieceWriter):
+class _WholeBody:
     """The whole body of a request whose route has no sink. Raises _BodyTooLong."""
 
-    def feed(self, piece: bytes | memoryview) -> None:
-        super().feed(piece)
-        if self.size_bytes > _MAX_WHOLE_BODY_BYTES:
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def feed(self, piece: bytes) -> None:
+        self._body += piece
+        if len(self._body) > _MAX_WHOLE_BODY_BYTES:
             raise _BodyTooLong
 
     def finish(self) -> Any:
-        return super().finish().data
+        return bytes(self._body)
 
 
 class Emulator:
@@ -177,8 +182,9 @@ class Emulator:
         except _Disconnect:
             self._counts[route.name, 0] += 1
             return
-        except _BodyTooLong:
-            await self._turn_away(call, Answer(413, _TEXT, b"Payload Too Large"), scope, send)
+        except (_BodyTooLong, DiskFullError) as error:
+            answer = _DISK_FULL if isinstance(error, DiskFullError) else Answer(413, _TEXT, b"Payload Too Large")
+            await self._turn_away(call, answer, scope, send)
             return
         now_s = call.now_s = self._clock.now_s()
         if route.kind in _READS:
@@ -195,12 +201,7 @@ class Emulator:
             self._counts[route.name, 0] += 1
             return
         else:
-            result = route.handler(call)
-            if isinstance(result, Answer):
-                answer = result
-            else:
-                await asyncio.sleep(0)  # waiting once makes this a task: see ``protocol``
-                answer = await result
+            answer = await _call_handler(call)
         if behaviour.delays:
             await behaviour.wait_until(now_s + behaviour.latency_s(route.kind))
         if fault == "reset_after":
@@ -276,6 +277,7 @@ class Emulator:
             return {"ok": True, "stats": self.stats()}
         if verb == "reset" and value is True:
             self._start_account(profile)
+            gc.collect()  # the former account's nodes refer to each other, and hold space in memory and on disk
         elif verb == "refill" and value is True:
             self.behaviour.refill()
         elif verb == "faults" and isinstance(value, bool):
@@ -345,6 +347,18 @@ def _check_greeting(line: bytes, token: str) -> dict[str, object] | None:
     return {"ok": True} if hmac.compare_digest(sent_token, token.encode()) else None
 
 
+async def _call_handler(call: Call) -> Answer:
+    """Return the answer of a call's handler, or status 507 if the disk became full while it joined contents."""
+    try:
+        result = call.route.handler(call)
+        if isinstance(result, Answer):
+            return result
+        await asyncio.sleep(0)  # waiting once makes this a task: see ``protocol``
+        return await result
+    except DiskFullError:
+        return _DISK_FULL
+
+
 async def _send_answer(scope: _Message, send: _Send, answer: Answer) -> None:
     """Send an answer, in one write if the connection supports it."""
     connection, body = scope.get("state", {}).get("connection"), answer.body
@@ -363,9 +377,8 @@ async def _send_answer(scope: _Message, send: _Send, answer: Answer) -> None:
 
 def _split_body(body: bytes | BytePieces, max_bytes: int) -> Iterator[bytes]:
     """Yield a body in pieces of at most the given size."""
-    for piece in body.pieces if isinstance(body, BytePieces) else (body,):
-        for start in range(0, len(piece), max_bytes):
-            yield bytes(piece[start : start + max_bytes])
+    for piece in (body if isinstance(body, BytePieces) else BytePieces([body])).chunks(max_bytes):
+        yield bytes(piece)
 
 
 def _reset_connection(scope: _Message) -> None:
@@ -488,7 +501,7 @@ def _serve_until_stopped(options: argparse.Namespace) -> None:
     emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
     listener = _bind_port(options.port)
     port = listener.getsockname()[1]
-    folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
+    folder = SPOOL.folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
 
     def announce(control: str, control_token_file: str, proxy: str) -> None:
         urls = dict.fromkeys(emulator.skin.roles, f"https://127.0.0.1:{port}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
+from pytest_cloudbench.emulators.blob import Blob, BytePieces, Piece, PieceWriter
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -19,7 +19,7 @@ class BlockBlob(Blob):
 
     __slots__ = ("block_digests",)
 
-    def __init__(self, pieces: Iterable[bytes | memoryview], block_digests: bytes) -> None:
+    def __init__(self, pieces: Iterable[Piece], block_digests: bytes) -> None:
         super().__init__(pieces, sha256(block_digests).hexdigest())
         self.block_digests = block_digests
 
@@ -27,9 +27,12 @@ class BlockBlob(Blob):
     def from_content(cls, content: bytes | BytePieces) -> BlockBlob:
         """Return the blob of some content."""
         writer = BlockWriter()
-        for piece in (content,) if isinstance(content, bytes) else content.pieces:
-            writer.feed(piece)
-        return writer.finish()
+        if isinstance(content, bytes):
+            writer.feed(content)
+            return writer.finish()
+        for chunk in content.chunks():
+            writer.hash(chunk)
+        return cls(content.pieces, writer.digests())
 
     @classmethod
     def concatenate(cls, parts: Iterable[BlockBlob]) -> BlockBlob:
@@ -54,6 +57,10 @@ class BlockWriter(PieceWriter):
     def feed(self, piece: bytes | memoryview) -> None:
         """Add the next piece."""
         super().feed(piece)
+        self.hash(piece)
+
+    def hash(self, piece: bytes | memoryview) -> None:
+        """Hash the next piece without keeping it."""
         view = memoryview(piece)
         while view:
             part = view[: BLOCK_BYTES - self._filled]
@@ -66,5 +73,9 @@ class BlockWriter(PieceWriter):
 
     def finish(self) -> BlockBlob:
         """Return the blob of all pieces."""
+        return BlockBlob(self.take_pieces(), self.digests())
+
+    def digests(self) -> bytes:
+        """Return the digests of all blocks."""
         last_block = [self._block.digest()] if self._filled else []
-        return BlockBlob(self._pieces, b"".join(self._digests + last_block))
+        return b"".join(self._digests + last_block)

@@ -54,7 +54,7 @@ _poll = struct(async_job_id=string(minimum=1))
 
 
 class _ZipOutput(PieceWriter):
-    """The output of a ZIP file, which keeps the pieces without copying them."""
+    """The output of a ZIP file."""
 
     def write(self, piece: bytes | memoryview) -> int:
         self.feed(piece)
@@ -87,8 +87,8 @@ def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
             info = zipfile.ZipInfo(name, time if time[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
             info.file_size = entry.version.blob.size_bytes  # decides whether the entry's sizes need 64 bits
             with archive.open(info, "w") as output:
-                for piece in entry.version.blob.pieces:
-                    output.write(piece)
+                for chunk in entry.version.blob.chunks():
+                    output.write(chunk)
     result = {"metadata": folder_metadata(state.tree.newest_entry(folder))}
     headers = [(b"content-type", b"application/zip"), (b"dropbox-api-result", json.dumps(result).encode())]
     return Answer(200, headers, file.finish())

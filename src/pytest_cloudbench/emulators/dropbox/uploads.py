@@ -142,6 +142,8 @@ def _add_part(session: Session, offset: int, blob: BlockBlob) -> None:
     elif offset != session.size_bytes:
         raise ApiError("incorrect_offset", inside={"correct_offset": session.size_bytes})
     if blob.size_bytes:
+        if session.parts:
+            blob.move_to_disk()  # many short parts make large content, too
         session.parts[offset] = blob
     session.size_bytes = max(session.size_bytes, offset + blob.size_bytes)
 

@@ -34,6 +34,7 @@ from pytest_cloudbench.emulators.nodes import File, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Sink
 
 UNIT_BYTES = 256 * 1024
+_NO_BASE64 = re.compile(rb"[^A-Za-z0-9+/=]")
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 
@@ -311,6 +312,18 @@ def _answer_too_short(new_bytes: int) -> Answer:
     )
 
 
+def _decode_base64(content: Blob) -> Blob:
+    """Return the bytes of a text in Base64. Raises ValueError."""
+    writer, unread = BlobWriter(_md5()), b""
+    for chunk in content.chunks():
+        unread += _NO_BASE64.sub(b"", chunk)
+        whole_bytes = len(unread) // 4 * 4
+        writer.feed(base64.b64decode(unread[:whole_bytes]))
+        unread = unread[whole_bytes:]
+    writer.feed(base64.b64decode(unread))
+    return writer.finish()
+
+
 def _read_multipart(call: Call) -> tuple[dict[str, Any], Blob, str]:
     """Return the metadata, the content and its type from a multipart body. Raises DriveError."""
     label, body = call.headers.get(b"content-type", b"").decode("latin-1"), call.body
@@ -320,7 +333,7 @@ def _read_multipart(call: Call) -> tuple[dict[str, Any], Blob, str]:
     blob = body.blob
     try:
         if body.headers.get("content-transfer-encoding", "").lower() == "base64" and blob is not None:
-            blob = hash_blob(base64.b64decode(blob.data), _md5())
+            blob = _decode_base64(blob)
     except ValueError:
         blob = None
     if blob is None:

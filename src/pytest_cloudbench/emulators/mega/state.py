@@ -48,6 +48,8 @@ class PendingUpload:
             raise Failure(Code.ERANGE)
         if end != self.size_bytes and not (data and _is_boundary(end)):
             raise Failure(Code.ERANGE)
+        if self.pieces:
+            data.move_to_disk()  # many short pieces make large content, too
         self.pieces[offset] = data
 
     def content(self) -> BytePieces | None:

@@ -65,7 +65,10 @@ def web_url(state: GraphState, node: Node) -> str:
     """Return the address at which a browser shows an item."""
     if state.account.type == "personal":
         return f"https://onedrive.live.com?cid={state.drive_id}&id={node.id.replace('!', '%21')}"
-    return f"{_LIST['siteUrl']}/Documents{_quote_path(state.tree.path_of(node))}"
+    if node is state.tree.root or node.parent is None:
+        return f"{_LIST['siteUrl']}/Documents"
+    parent_path = _quote_path(state.tree.path_of(node.parent))
+    return f"{_LIST['siteUrl']}/Documents{parent_path}/{quote(node.name.encode(errors='replace'), _SAFE)}"
 
 
 def odata_context(request: GraphRequest, tail: str) -> str:
@@ -115,23 +118,23 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
     """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
     state = request.state
     tree, details, drive_type = state.tree, item_details(node), state.account.type
-    parent = tree.visible_parent(node, request.now_s)
+    now_s, version = request.call.now_s, None
+    parent = tree.visible_parent(node, now_s)
     # SharePoint has one time of creation, which clients may set; personal drives also keep when the item arrived.
     created_s = details.created_s if drive_type == "personal" else details.client_created_s
     created = format_time(created_s)
     changed = created if details.changed_s == created_s else format_time(details.changed_s)
     first = created if details.client_created_s == created_s else format_time(details.client_created_s)
     last = changed if details.client_changed_s == details.changed_s else format_time(details.client_changed_s)
-    path = "" if parent is None or node is tree.root else tree.path_of(parent)
     if node is tree.root:
         tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}, "root": {{}}'
     elif parent is None or parent is tree.bin:
         tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}'
     else:
-        is_own = request.address.drive in ("me/drive", "drive")
-        top = "/drive" if is_own else f"/drives/{state.drive_id}"
-        tail = _format_parent_reference(state.drive_id, drive_type, parent.id, parent.name, top, path)
-    now_s, version = request.call.now_s, None
+        # Nothing changes during a request, and the items of a listing have one parent.
+        tail = request.parent_references.get(parent.id, "")
+        if not tail:
+            tail = request.parent_references[parent.id] = _format_parent_reference(request, parent)
     if isinstance(node, File):
         version = node.listed(now_s) if is_listed else node.seen(now_s)
     size, count = details.size_bytes, 0
@@ -167,12 +170,15 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
     )
 
 
-@lru_cache(maxsize=4096)
-def _format_parent_reference(drive_id: str, drive_type: str, item_id: str, name: str, top: str, path: str) -> str:
+def _format_parent_reference(request: GraphRequest, parent: Folder) -> str:
     """Return the ``parentReference`` to a folder, as JSON."""
+    state = request.state
+    is_own = request.address.drive in ("me/drive", "drive")
+    top = "/drive" if is_own else f"/drives/{state.drive_id}"
+    path = _quote_path(state.tree.path_of(parent))
     return (
-        f'"parentReference": {{"driveId": "{drive_id}", "driveType": "{drive_type}", "id": "{item_id}", '
-        f'"name": {_quote_json(name)}, "path": "{top}/root:{_quote_path(path)}", "siteId": "{SITE_ID}"}}'
+        f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{state.account.type}", '
+        f'"id": "{parent.id}", "name": {_quote_json(parent.name)}, "path": "{top}/root:{path}", "siteId": "{SITE_ID}"}}'
     )
 
 

@@ -161,7 +161,10 @@ class GraphRequest:
     state: GraphState
     call: Call
     address: GraphAddress
+    parent_references: dict[str, str] = field(default_factory=dict)
+    """The formatted references to parents, by the id of the parent."""
     _fields: dict[str, str] | None = None
+    _files_origin: str = ""
 
     @property
     def now_s(self) -> float:
@@ -214,11 +217,12 @@ class GraphRequest:
     @property
     def files_origin(self) -> str:
         """The scheme and host for content, uploads and monitors: another host if the client used a real name."""
-        host = self.call.headers.get(b"host", b"graph.microsoft.com")
-        if host not in _REAL_HOSTS:
-            return f"https://{host.decode('latin-1')}"
-        is_personal = self.state.account.type == "personal"
-        return f"https://{'my.microsoftpersonalcontent.com' if is_personal else 'emulated-my.sharepoint.com'}"
+        if not self._files_origin:
+            host = self.call.headers.get(b"host", b"graph.microsoft.com")
+            is_personal = self.state.account.type == "personal"
+            real_host = "my.microsoftpersonalcontent.com" if is_personal else "emulated-my.sharepoint.com"
+            self._files_origin = f"https://{real_host if host in _REAL_HOSTS else host.decode('latin-1')}"
+        return self._files_origin
 
     def find_base(self) -> Node:
         """Return the item in the address from which its path starts. Raises StoreError."""

@@ -41,6 +41,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "emulator_over_asgi_gdrive",
         "emulator_over_asgi_onedrive",
     ),
+    "benchmarks.bench_emulator_listing": (
+        "emulator_listing_growth",
+        "emulator_listing_growth_box",
+        "emulator_listing_growth_gdrive",
+        "emulator_listing_growth_onedrive",
+        "emulator_memory",
+    ),
     "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio", "providers50_ready_ratio"),
     "benchmarks.bench_payload": ("payload_over_aes",),
     "benchmarks.bench_freeze": ("freeze_p99_error", "freeze_out_of_order"),

@@ -6,12 +6,16 @@ Up to fifty agents import this module, so keep it light.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_cloudbench.model import KIB, MIB, Content
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 _AES_ABOVE_BYTES = 64 * KIB
 _AES_BLOCK_BYTES = 16
@@ -38,13 +42,35 @@ class RandomContent:
             return self._key_stream(offset, length)
         return Random(f"{self.key}/{self.size_bytes}/0").randbytes(self.size_bytes)[offset : offset + length]
 
-    def _key_stream(self, offset: int, length: int) -> bytes:
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of ranges, given as offset and length: those of ``read``, but with one cipher for all.
+
+        All ranges must lie inside the content.
+        """
+        if self.size_bytes <= _AES_ABOVE_BYTES:
+            data = memoryview(self.read(0, self.size_bytes))
+            yield from (data[offset : offset + length] for offset, length in ranges)
+            return
+        stream, zeros = self._cipher(0), _zeros()
+        if not hasattr(stream, "reset_nonce"):  # cryptography before 43
+            yield from (self.read(offset, length) for offset, length in ranges)
+            return
+        for offset, length in ranges:
+            counter, skip = divmod(offset, _AES_BLOCK_BYTES)
+            stream.reset_nonce(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
+            if skip:
+                stream.update(zeros[:skip])
+            yield stream.update(zeros[:length]) if length <= len(zeros) else self.read(offset, length)
+
+    def _cipher(self, counter: int) -> CipherContext:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         key = hashlib.sha256(f"{self.key}/{self.size_bytes}".encode()).digest()[:_AES_BLOCK_BYTES]
+        return Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))).encryptor()
+
+    def _key_stream(self, offset: int, length: int) -> bytes:
         counter, skip = divmod(offset, _AES_BLOCK_BYTES)
-        stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))).encryptor()
-        zeros = _zeros()
+        stream, zeros = self._cipher(counter), _zeros()
         stream.update(zeros[:skip])
         if length <= len(zeros):
             return stream.update(zeros[:length])

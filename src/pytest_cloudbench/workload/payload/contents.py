@@ -14,6 +14,7 @@ from itertools import accumulate
 from random import Random
 
 from pytest_cloudbench.model import KIB, Content
+from pytest_cloudbench.workload.payload.base import RandomContent
 
 _TEXT_BLOCK_BYTES = 16 * KIB
 _WORDS_PER_LINE = 12
@@ -152,21 +153,26 @@ class Compressible:
         end, size = min(offset + length, self.size_bytes), self.chunk_bytes
         if end <= offset:
             return b""
-        data = bytearray(self.base.read(offset, end - offset))
-        for chunk in range(offset // size * size, end, size):
-            stop = min(chunk + size, self.size_bytes)
-            start = max(stop - round((stop - chunk) * self.ratio), offset)
-            stop = min(stop, end)
-            if start < stop:
-                data[start - offset : stop - offset] = bytes(stop - start)
-        return bytes(data)
+        data = memoryview(self.base.read(offset, end - offset))
+        zeros = bytes(round(size * self.ratio))
+        random_bytes = size - len(zeros)
+        parts: list[bytes | memoryview] = []
+        for chunk in range(offset // size * size - offset, end - offset, size):  # as an index of data
+            if chunk >= 0 and chunk + size <= len(data):
+                parts += data[chunk : chunk + random_bytes], zeros
+                continue
+            stop = min(chunk + size, self.size_bytes - offset)
+            start = stop - round((stop - chunk) * self.ratio)
+            stop = min(stop, len(data))
+            parts += data[max(chunk, 0) : max(start, 0)], bytes(max(0, stop - max(start, 0)))
+        return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicated:
     """Blocks of which ``duplicates`` repeat an earlier block. ``base`` holds the unique ones in order."""
 
-    base: Content
+    base: RandomContent
     size_bytes: int
     duplicates: int
     block_bytes: int
@@ -177,23 +183,31 @@ class Duplicated:
         if end <= offset:
             return b""
         first = offset // size
-        runs: list[list[int]] = []
-        for number in range(first, (end - 1) // size + 1):
-            source = self._source_block(number)
-            if runs and sum(runs[-1]) == source:
-                runs[-1][1] += 1
-            else:
-                runs.append([source, 1])
-        data = b"".join(self.base.read(source * size, count * size) for source, count in runs)
-        return data[offset - first * size : end - first * size]
-
-    def _source_block(self, number: int) -> int:
-        """Return the number of the ``base`` block that is used as block ``number``. Block 0 is never a duplicate."""
-        blocks = -(-self.size_bytes // self.block_bytes)
-        before = number * self.duplicates // blocks
-        if (number + 1) * self.duplicates // blocks > before:
-            return (number * _KNUTH_MULTIPLIER >> 7) % (number - before)
-        return number - before
+        blocks, duplicates = -(-self.size_bytes // size), self.duplicates
+        last = (end - 1) // size
+        before = first * duplicates // blocks
+        # The new blocks are neighbours in ``base`` and are read at once.
+        first_new, numbers = first - before, list[int]()
+        repeated: list[tuple[int, int]] = []
+        for number in range(first, last + 1):
+            after = (number + 1) * duplicates // blocks
+            if after > before:  # never for block 0
+                repeated.append(((number * _KNUTH_MULTIPLIER >> 7) % (number - before) * size, size))
+                numbers.append(number - first)
+            before = after
+        new_bytes = (last + 1 - first - len(numbers)) * size
+        new = memoryview(self.base.read(first_new * size, new_bytes))
+        parts: list[bytes | memoryview] = []
+        used, position = 0, 0
+        for index, block in zip(numbers, self.base.read_ranges(repeated), strict=True):
+            if index > position:
+                parts.append(new[used : (used := used + (index - position) * size)])
+            parts.append(block)
+            position = index + 1
+        parts.append(new[used:])
+        data = b"".join(parts)
+        skip = offset - first * size
+        return data if skip == 0 and len(data) == end - offset else data[skip : skip + end - offset]
 
 
 @dataclass(frozen=True, slots=True)

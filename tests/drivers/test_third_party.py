@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,32 @@ def test_a_distribution_brings_a_driver(site: Path, tmp_path: Path) -> None:
         == f"flat:{Path.cwd()}/a?overwrites=0"
     )
     assert "flat" not in drivers.schemes()  # those are the package's own
+
+
+def test_distributions_are_scanned_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CountingFinder:
+        scans = 0
+
+        @classmethod
+        def find_spec(cls, *_: object) -> None:
+            """Finds no module."""
+
+        @classmethod
+        def find_distributions(cls, *_: object) -> list[Distribution]:
+            cls.scans += 1
+            return []
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, CountingFinder])
+    install(site, "flat", {"flat": "flat:FlatDriver"})
+    for _ in range(3):
+        assert drivers.has_driver("flat")
+        assert drivers.driver_class("flat").__name__ == "FlatDriver"
+    assert CountingFinder.scans == 1
+    other = site.with_name("other")
+    other.mkdir()
+    install(other, "round", {"round": "flat:FlatDriver"})
+    monkeypatch.syspath_prepend(str(other))  # another list of folders is another answer
+    assert drivers.has_driver("round")
 
 
 @pytest.mark.slow

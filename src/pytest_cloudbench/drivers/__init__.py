@@ -8,8 +8,10 @@ entry points of installed distributions (group ``pytest_cloudbench.drivers``, na
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver, Placed, check_class, check_declared
@@ -126,10 +128,19 @@ def missing_library(scheme: str) -> str:
 
 def _installed_drivers(scheme: str | None = None) -> Sequence[EntryPoint]:
     """Return the entry points of other distributions: those of one scheme, or all. Imports none of them."""
+    points = _scan_entry_points(tuple(sys.path))
+    return tuple(point for point in points if scheme is None or point.name == scheme)
+
+
+@lru_cache(maxsize=1)
+def _scan_entry_points(_folders: tuple[str, ...]) -> Sequence[EntryPoint]:
+    """Read the entry points of all distributions in ``sys.path``: once, because a session asks some 25 times.
+
+    What is installed into these folders later is not seen by this process.
+    """
     from importlib.metadata import entry_points  # here, because a run on a provider of this package does not need it
 
-    points = entry_points(group=ENTRY_POINTS)
-    return tuple(point for point in points if scheme is None or point.name == scheme)
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def _distribution_name(point: EntryPoint) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,18 @@ def store(path: Path, entries: Sequence[Entry]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
+
+
+def path_points(path: str) -> list[tuple[float, float]]:
+    """Returns the points of a drawn line: a beginning, and differences."""
+    x, y, points = 0.0, 0.0, list[tuple[float, float]]()
+    for command, text in re.findall(r"([Mlhv])([^Mlhv]*)", path):
+        numbers = [float(number) for number in re.findall(r"-?[\d.]+", text)]
+        if command in "hv":
+            moves = [(number, 0.0) if command == "h" else (0.0, number) for number in numbers]
+        else:
+            moves = list(zip(numbers[::2], numbers[1::2], strict=True))
+        for dx, dy in moves:
+            x, y = (dx, dy) if command == "M" else (x + dx, y + dy)
+            points.append((x, y))
+    return points

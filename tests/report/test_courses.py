@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
-from tests.report.stored import HOSTILE, entry, store
+from tests.report.stored import HOSTILE, entry, path_points, store
 from tests.report.test_figures import gather_entries, only_figure, texts
 
 BATCHING = "suites/batching/test_batching.py"
@@ -21,8 +21,8 @@ BOX = "savingbox?over=reference"
 
 def place_of(drawing: str, style: str) -> list[list[tuple[float, float]]]:
     """Returns the points of the lines of a style."""
-    paths = re.findall(rf'<path d="([^"]+L[^"]+)" class="line {style}"', drawing)
-    return [[(float(x), float(y)) for x, y in re.findall(r"[ML](\S+?) ([^ML]+)", path)] for path in paths]
+    paths = re.findall(rf'<path d="([^"]+)" class="line {style}"', drawing)
+    return [path_points(path) for path in paths if not path.endswith("h20")]  # those of the legend
 
 
 def rules_of(figure: Figure) -> dict[str, float]:

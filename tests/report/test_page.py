@@ -352,3 +352,19 @@ def test_run_without_p95_is_readable(tmp_path: Path) -> None:
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
     assert "p50 ms p99 ms" in page.said
     assert re.search(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms, p99 [0-9.]+ ms", page.said)
+
+
+def test_page_of_many_runs_is_small(tmp_path: Path) -> None:
+    """Its size grows with runs x experiments: a page of 24 runs and 20 experiments has 16 times as many."""
+    runs = []
+    for run in range(6):
+        entries = [
+            entry(tmp_path, f"suites/iot/test_{test}.py::test_it", "folder",
+                  list(operations(300, 20 + test + run * 0.3)), {"size_bytes": 1024 * (test + 1)}, run_id=f"r{run}",
+                  start_wall_ms=1_795_355_616_898 + run * 86_400_000)
+            for test in range(5)
+        ]  # fmt: skip
+        runs.append(store(tmp_path / f"{run:04}_run.json", entries))
+    page = make_page(tmp_path, *runs)
+    assert page.tags.count("figure") >= 2 * 5
+    assert len(page.text.encode()) / (6 * 5) < 17_300

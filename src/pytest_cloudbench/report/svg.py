@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import count
+from itertools import count, pairwise
 from typing import Literal
 
 from pytest_cloudbench.report.scales import Scale
@@ -131,6 +131,43 @@ def _marker_path(x: float, y: float, series: int, tip: str) -> str:
     )
 
 
+def _relative_path(points: Iterable[_Point], *, is_stepped: bool = False) -> str:
+    """Return a path through points, or an empty text without points.
+
+    A page has thousands of paths, and differences are half as long as coordinates. They are differences of rounded
+    coordinates, so that errors do not add up. Points on a straight line between their neighbours are left out.
+    """
+    tenths = [(round(x * 10), round(y * 10)) for x, y in points]
+    if not tenths:
+        return ""
+    moves: list[tuple[int, int]] = []
+    for (from_x, from_y), (to_x, to_y) in pairwise(tenths):
+        step = to_x - from_x, to_y - from_y
+        for dx, dy in ((step[0], 0), (0, step[1])) if is_stepped else (step,):
+            last_dx, last_dy = moves[-1] if moves else (0, 0)
+            if last_dx * dy == last_dy * dx and last_dx * dx + last_dy * dy > 0:
+                moves[-1] = last_dx + dx, last_dy + dy
+            elif dx or dy:
+                moves.append((dx, dy))
+    path, command = f"M{_in_tenths(*tenths[0])}", ""
+    # A line to where it begins is a dot, because of its round ends.
+    for dx, dy in moves or [(0, 0)]:
+        former, command = command, "l" if dx and dy else "v" if dy else "h"
+        text = _in_tenths(dx, dy) if command == "l" else _in_tenths(dx or dy)
+        path += text if command == former and text[0] == "-" else f"{' ' if command == former else command}{text}"
+    return path
+
+
+def _in_tenths(*tenths: int) -> str:
+    """Return numbers of tenths as SVG writes them: ``12.3-.5``."""
+    text = ""
+    for number in tenths:
+        whole, tenth = divmod(abs(number), 10)
+        digits = f"{whole or ''}.{tenth}" if tenth else f"{whole}"
+        text += f"{'-' if number < 0 else ' ' if text else ''}{digits}"
+    return text
+
+
 class Plane:
     """A part of a canvas with a coordinate system.
 
@@ -182,21 +219,19 @@ class Plane:
 
     def draw_line(self, points: Iterable[_Point | None], style: str, *, steps: bool = False) -> None:
         """Draw a line through points. None, for an unknown value, interrupts it."""
-        path, is_open, former = list[str](), False, (1e9, 1e9)
-        for point in points:
+        parts, stroke, former = list[str](), list[_Point](), (1e9, 1e9)
+        for point in [*points, None]:
             if point is None:
-                is_open = False
+                parts.append(_relative_path(stroke, is_stepped=steps))
+                stroke, former = [], (1e9, 1e9)
                 continue
             x, y = self.canvas_x(point[0]), self.canvas_y(point[1])
-            if is_open and abs(x - former[0]) + abs(y - former[1]) < 0.4:
+            if stroke and abs(x - former[0]) + abs(y - former[1]) < 0.4:
                 continue
-            if is_open and steps:
-                path.append(f"H{_coord(x)}V{_coord(y)}")
-            else:
-                path.append(f"{'L' if is_open else 'M'}{_coord(x)} {_coord(y)}")
-            is_open, former = True, (x, y)
-        if path:
-            self.canvas.add_element(f'<path d="{"".join(path)}" class="line {style}"/>')
+            stroke.append((x, y))
+            former = x, y
+        if path := "".join(parts):
+            self.canvas.add_element(f'<path d="{path}" class="line {style}"/>')
 
     def draw_band(self, edges: Iterable[tuple[float, float, float] | None], style: str) -> None:
         """Fill the area between two lines, given as x, lower y and upper y. None interrupts it."""
@@ -208,8 +243,8 @@ class Plane:
             if len(points) > 1:
                 lower_edge = [(self.canvas_x(x), self.canvas_y(low)) for x, low, _ in points]
                 upper_edge = [(self.canvas_x(x), self.canvas_y(high)) for x, _, high in reversed(points)]
-                path = "L".join(f"{_coord(x)} {_coord(y)}" for x, y in (*lower_edge, *upper_edge))
-                self.canvas.add_element(f'<path d="M{path}z" class="{style}"/>')
+                path = _relative_path([*lower_edge, *upper_edge])
+                self.canvas.add_element(f'<path d="{path}z" class="{style}"/>')
             points = []
 
     def draw_dot(self, x: float, y: float, series: int, tip: str = "") -> None:

@@ -60,7 +60,8 @@ _CAPABILITIES = replace(
 _PARAMS = frozenset({"endpoint", "region", "addressing", "checksum", "etag", "timeout_s", "token_env"})
 # Up to this size, a body in one piece costs less than a file.
 _ONE_PIECE_BYTES = MIB
-_READ_PIECE_BYTES = 64 * KIB
+# With 64 KiB, a get of 4 MiB takes a quarter longer than the library alone; with more than 256, no less.
+_READ_PIECE_BYTES = 256 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1 * KIB
 

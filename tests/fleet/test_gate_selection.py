@@ -131,7 +131,8 @@ def test_failed_tests_alone_are_measured_anew_and_judged_alone(lab: Lab) -> None
     written(lab)
     assert losing(lab, "cacheprovider", "-k", "test_put[ or test_flaky[").status == 1
     run = losing(lab, "--lf")
-    assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
+    counts = run.counts()  # a warning, too, where nobody registers the mark "flaky"
+    assert (run.status, counts["failed"], counts.get("passed")) == (1, 1, None), run.text
     assert run.lines_with(BROKEN)
 
 

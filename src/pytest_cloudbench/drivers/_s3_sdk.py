@@ -13,8 +13,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_cloudbench.drivers.base import RequestCount, detail_of, endpoint_of, timeout_of
-from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    RequestCount,
+    detail_of,
+    endpoint_of,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import key_of, md5_of, path_of
 from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
 from pytest_cloudbench.model import (
@@ -257,8 +264,14 @@ def _amazon_url(spec: ProviderSpec) -> str:
     return _AMAZON.format(bucket=spec.target, region=spec.params.get("region", REGION))
 
 
-ANY_KEYS = {"access_key_id": "anonymous", "secret_access_key": "anonymous"}
-"""What signs requests to the user's own server that wants no credentials: it does not look at the signature."""
+def signing_keys(spec: ProviderSpec, sets: Sequence[CredentialSet], fields: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the credentials that sign requests. Raises CredentialsError if they are incomplete.
+
+    The user's own server may want none. It does not look at the signature then.
+    """
+    if not fields and is_on_this_machine(spec.params.get("endpoint", "")):
+        return {"access_key_id": "anonymous", "secret_access_key": "anonymous"}
+    return usable_credentials(spec.scheme, sets, fields)
 
 
 def sdk_client(

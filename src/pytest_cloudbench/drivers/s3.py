@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers._s3_sdk import (
-    ANY_KEYS,
     CAPABILITIES,
     MULTIPART_BYTES,
     PART_BYTES,
@@ -33,9 +32,10 @@ from pytest_cloudbench.drivers._s3_sdk import (
     entry_of_object,
     part_size,
     sdk_client,
+    signing_keys,
 )
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of, usable_credentials
-from pytest_cloudbench.drivers.egress import egress_of, is_on_this_machine
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of
+from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
@@ -99,8 +99,7 @@ class S3Driver(S3Bucket):
         bucket = bucket_of(spec, "s3://BUCKET")
         checksum, etag = choice_of(spec, "checksum", ("0", "1")), choice_of(spec, "etag", ("md5", "opaque"))
         fields = endpoint.credentials if endpoint else credentials
-        is_anonymous = not fields and is_on_this_machine(spec.params.get("endpoint", ""))
-        secrets = ANY_KEYS if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
+        secrets = signing_keys(spec, cls.credential_sets, fields)
         secrets = _keys_of_profile(secrets["profile"]) if "profile" in secrets else secrets
         egress = bucket_egress(spec, endpoint)
         client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")

@@ -28,7 +28,6 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers._s3_sdk import (
-    ANY_KEYS,
     CAPABILITIES,
     MULTIPART_BYTES,
     PART_BYTES,
@@ -39,6 +38,7 @@ from pytest_cloudbench.drivers._s3_sdk import (
     entry_of_object,
     part_size,
     sdk_client,
+    signing_keys,
 )
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -47,9 +47,8 @@ from pytest_cloudbench.drivers.base import (
     endpoint_of,
     kind_of_status,
     timeout_of,
-    usable_credentials,
 )
-from pytest_cloudbench.drivers.egress import Egress, is_on_this_machine
+from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions
 from pytest_cloudbench.drivers.surroundings import TABLE, closed
@@ -159,8 +158,7 @@ class S3FastDriver:
         bucket_of(spec, "s3+fast://BUCKET")
         etag, ranges = choice_of(spec, "etag", ("md5", "opaque")), choice_of(spec, "ranges", ("0", "1"), "1")
         fields = endpoint.credentials if endpoint else credentials
-        is_anonymous = not fields and is_on_this_machine(spec.params.get("endpoint", ""))
-        secrets = ANY_KEYS if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
+        secrets = signing_keys(spec, cls.credential_sets, fields)
         if "session_token" in secrets:
             # It has a header of its own, which the client would send along to wherever an answer redirects it.
             raise CredentialsError(f"{spec.scheme}: a session token needs s3, whose client follows no redirect")

@@ -28,8 +28,10 @@ WHO = """
         facts = {
             "id": worker_id, "agent": fleet.name, "variable": os.environ["PYTEST_XDIST_WORKER"], "pid": os.getpid(),
             "input": request.config.workerinput["workerid"], "parent": os.getppid(), "folder": str(tmp_path),
-            "random": random.random(), "out": capfd.readouterr().out, "ignores": signal.getsignal(signal.SIGINT) == 1,
-            "file": str(getattr(sys.modules["__main__"], "__file__", None)), "argv": sys.argv,
+            "random": random.random(),
+            "threads": os.environ.get("OPENBLAS_NUM_THREADS"), "out": capfd.readouterr().out,
+            "ignores": signal.getsignal(signal.SIGINT) == 1, "argv": sys.argv,
+            "file": str(getattr(sys.modules["__main__"], "__file__", None)),
         }
         (HERE / f"who-{worker_id}.json").write_text(json.dumps(facts))
         experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=3).check()
@@ -68,7 +70,9 @@ def test_forked_workers_are_the_same_as_others(lab: Lab, start: str) -> None:
     assert [one["out"] for one in facts] == [f"said by {name}\n" for name in names]
     assert len({one["random"] for one in facts}) == len({one["folder"] for one in facts}) == 3
     assert all(f"popen-{one['id']}" in one["folder"] for one in facts)
-    assert {(one["ignores"], one["file"], *one["argv"]) for one in facts} == {(False, "None", "-c")}
+    assert {(one["ignores"], one["file"], one["threads"], *one["argv"]) for one in facts} == {
+        (False, "None", os.environ.get("OPENBLAS_NUM_THREADS"), "-c")
+    }
     assert keys(run.records()["test_who"]) == [(sensor, seq) for sensor in range(4) for seq in range(3)]
 
 
@@ -259,11 +263,11 @@ def test_the_first_failure_ends_the_session(lab: Lab) -> None:
 def test_interrupted_while_the_warm_worker_collects(lab: Lab) -> None:
     lab.write(
         """
-        import os, pathlib, time
+        import os, pathlib, signal
         def pytest_collection_finish(session):
             if hasattr(session.config, "workerinput"):
                 pathlib.Path(__file__).with_name("collecting").touch()
-                time.sleep(600)
+                signal.pause()
         """,
         "conftest.py",
     )
@@ -275,7 +279,10 @@ def test_interrupted_while_the_warm_worker_collects(lab: Lab) -> None:
 
 
 def test_collecting_for_longer_than_the_patience_is_no_silence(lab: Lab) -> None:
-    """A gateway whose process is yet to be forked answers no probe; the process that it is forked from is at work."""
+    """A gateway whose process is yet to be forked answers no probe. The process that it is forked from is at work.
+
+    It sleeps for five times the patience, because nothing tells that a patience is over.
+    """
     lab.write(CONTROLLER, "conftest.py").write(
         "import time\ntime.sleep(5)\n" + "def test_nothing(): pass\n", "test_slow.py"
     )

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _WORKER_VARIABLE = b"PYTEST_XDIST_WORKER"
+_THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+"""Variables that keep a numerical library from starting threads as it is imported: a fork would lose them."""
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _READERS_THAT_ADAPT = (
     "/xdist/remote.py", "/pytest_cloudbench/fleet/worker.py",
@@ -135,13 +137,15 @@ def main() -> None:
     os.environ["PYTEST_XDIST_TESTRUNUID"] = workerinput["testrunuid"]
     os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(workerinput["workercount"])
+    added = [name for name in _THREAD_COUNTS if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
     variables: Any = os.environ
     variables._data = WatchedDict(variables._data, frozenset({_WORKER_VARIABLE}))
     execmodel = gateway_base.get_execmodel("main_thread_only")
     channels = {key: FutureChannel(execmodel) for key in channel_keys}
     identity = {
         "workerinput": WatchedDict(workerinput | channels), "environment": variables._data, "channels": channels,
-        "events": FutureChannel(execmodel), "interrupt_handler": interrupt_handler,
+        "events": FutureChannel(execmodel), "interrupt_handler": interrupt_handler, "added_variables": added,
     }  # fmt: skip
 
     from _pytest.config import _prepareconfig

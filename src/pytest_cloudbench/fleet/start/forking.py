@@ -66,9 +66,9 @@ def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> N
     spec = find_spec(program)
     if not is_possible or config.option.cloudbench_start == "spawn" or spec is None or spec.origin is None:
         return
-    forking = Forking(config, spec.origin)
-    config.pluginmanager.register(forking, _PLUGIN)
-    forking.take_over(specs)
+    forkable = [spec for spec in specs if _is_local(spec)]
+    if len(forkable) > 1:
+        config.pluginmanager.register(Forking(config, dict(forkable[0].env), spec.origin), _PLUGIN)
 
 
 def is_awaited(config: pytest.Config, worker: str) -> bool:
@@ -132,7 +132,6 @@ class _Request:
     worker: str
     process: WorkerProcess
     connection: socket.socket
-    env: dict[str, str]
     differing_keys: list[str] = field(default_factory=list)
 
 
@@ -144,27 +143,17 @@ class Forking:
 
     Args:
         config: pytest's.
+        env: variables of the environment that the first worker is to have.
         program: the file that the warm worker's interpreter runs.
     """
 
-    def __init__(self, config: pytest.Config, program: str) -> None:
-        self._config, self._program = config, program
-        self._group: Any = None
-        self._make_gateway: Any = None
-        self._env: dict[str, str] | None = None
-        self._warm: _WarmWorker | None = None
+    def __init__(self, config: pytest.Config, env: dict[str, str], program: str) -> None:
+        self._config, self._env = config, env
+        self._warm = _WarmWorker(program, {**os.environ, **env})
         self._requests: dict[str, _Request] = {}
         self._is_forked_node = False
-
-    def take_over(self, specs: Sequence[Any]) -> None:
-        """Make the gateways of xdist's workers from now on, if any of them can be forked."""
-        forkable = [spec for spec in specs if _is_local(spec)]
-        if len(forkable) < 2:
-            return
-        dsession: Any = self._config.pluginmanager.getplugin("dsession")
-        self._env = dict(forkable[0].env)
-        self._warm = _WarmWorker(self._program, {**os.environ, **self._env})
-        self._group = dsession.nodemanager.group
+        dsession: Any = config.pluginmanager.getplugin("dsession")
+        self._group: Any = dsession.nodemanager.group
         self._make_gateway = self._group.makegateway
         self._group.makegateway = self._connect
 
@@ -175,7 +164,7 @@ class Forking:
         """Ask for the process of a worker, once it is known what it is to be told."""
         request = self._requests.pop(node.gateway.id, None)
         self._is_forked_node = request is not None
-        if request is not None and self._warm is not None:
+        if request is not None:
             args = [str(arg) for arg in self._config.invocation_params.args]
             self._warm.ask(request, node.workerinput, args)
 
@@ -192,27 +181,24 @@ class Forking:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
         """End the warm worker, after all others."""
-        if self._warm is not None:
-            self._warm.give_up()
+        self._warm.give_up()
         yield
-        if self._warm is not None:
-            self._warm.close()
+        self._warm.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say why workers were not forked."""
-        if self._warm is not None and self._warm.obstacle:
+        if self._warm.obstacle:
             terminalreporter.write_line(f"cloudbench: agents were started one by one: {self._warm.obstacle}")
 
     # ------------------------------------------------------------------------------------------------
 
     def is_awaited(self, worker: str) -> bool:
         """Return whether a worker's process has yet to be started, and somebody is at it."""
-        return self._warm is not None and self._warm.is_awaited(worker)
+        return self._warm.is_awaited(worker)
 
     def _connect(self, spec: Any = None) -> Any:
         """Return a gateway, in place of ``execnet.Group.makegateway``. Its process is asked for later."""
-        is_forkable = isinstance(spec, execnet.XSpec) and _is_local(spec) and dict(spec.env) == self._env
-        if self._warm is None or not is_forkable:
+        if not (isinstance(spec, execnet.XSpec) and _is_local(spec) and dict(spec.env) == self._env):
             return self._make_gateway(spec)
         self._group.allocate_id(spec)
         near, far = socket.socketpair()
@@ -226,7 +212,7 @@ class Forking:
             }
         )  # fmt: skip
         self._group._register(gateway)
-        self._requests[gateway.id] = _Request(gateway.id, process, far, {**os.environ, **(self._env or {})})
+        self._requests[gateway.id] = _Request(gateway.id, process, far)
         return gateway
 
 
@@ -245,10 +231,8 @@ class _WarmWorker:
     """
 
     def __init__(self, program: str, env: dict[str, str]) -> None:
-        self.obstacle = ""
+        self.obstacle, self._env = "", env
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Threads of a numerical library would be lost in a fork. It starts them again when they are needed.
-        env = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **env}
         command = [sys.executable, "-u", "-c", _RUN_FILE, program, str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
@@ -327,7 +311,7 @@ class _WarmWorker:
             self.obstacle = self.obstacle or answer["refused"]
             command = [sys.executable, "-u", "-c", _INTERPRETER.format(request.worker)]
             connection = request.connection.fileno()
-            popen = subprocess.Popen(command, stdin=connection, stdout=connection, env=request.env)
+            popen = subprocess.Popen(command, stdin=connection, stdout=connection, env=self._env)
             request.process.began(popen.pid, popen)
 
     def _request_fork(self, request: _Request) -> dict[str, Any]:

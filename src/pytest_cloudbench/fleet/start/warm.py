@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ def hand_over(channel: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a worker from others, prepared in the warm worker and put right in a forked one.
+    """The values by which workers differ, prepared in the warm worker and put right in a forked one.
 
     Attributes:
         config: pytest's.
@@ -57,6 +57,7 @@ class Identity:
         channels: key in ``workerinput`` to a ``FutureChannel``.
         events: the ``FutureChannel`` over which xdist's worker tells what happens.
         interrupt_handler: SIGINT's handler before it was ignored.
+        added_variables: variables of the environment that only the warm worker has.
         adapt: called in a forked process with the worker's id, after all else.
     """
 
@@ -66,6 +67,7 @@ class Identity:
     channels: Mapping[str, Any]
     events: Any
     interrupt_handler: Any
+    added_variables: Collection[str]
     adapt: Callable[[str], None]
 
     def find_reader(self, keys: list[str]) -> str:
@@ -84,6 +86,8 @@ class Identity:
         channels = {key: workerinput[key] for key in self.channels}
         name = workerinput["workerid"]
         os.environ["PYTEST_XDIST_WORKER"] = name
+        for variable in self.added_variables:
+            del os.environ[variable]
         self.workerinput.clear()
         self.workerinput.update(workerinput)
         interactor.workerid, interactor.testrunuid = name, workerinput["testrunuid"]

@@ -171,10 +171,8 @@ class ControllerSession:
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
         """Ask whether an agent's process runs. execnet answers in a separate thread, whatever the agent does."""
-        from pytest_cloudbench.fleet.start import forking
-
         gateway = self._gateways.get(agent)
-        if gateway is None or forking.is_awaited(self.config, agent):  # without workers, the agent is this process
+        if gateway is None or self._is_awaited(agent):  # without workers, the agent is this process
             answered()
             return
 
@@ -184,6 +182,13 @@ class ControllerSession:
                 answered()
 
         threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
+
+    def _is_awaited(self, agent: str) -> bool:
+        from pytest_cloudbench.fleet.start import (
+            forking,
+        )  # loads execnet, for workers only
+
+        return forking.is_awaited(self.config, agent)
 
     def kill(self, agent: str) -> None:
         """End an agent's process at once. It is our child (over ssh: the connection is), so no other can be hit."""

@@ -373,11 +373,12 @@ def _register_item_hooks(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Called by pytest-xdist before any worker starts."""
-    from pytest_cloudbench.fleet.start import forking
     from pytest_cloudbench.load import policy
 
     policy.lean_workers(config, specs)
     if policy.is_adopted(config) or is_any_option_given(config, config._parser):
+        from pytest_cloudbench.fleet.start import forking
+
         forking.fork_workers(config, specs, f"{__name__}.warm_entry")
         _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
 

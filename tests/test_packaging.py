@@ -16,11 +16,12 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions, packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from pytest_cloudbench.results.oplog import read_parquet
@@ -101,6 +102,10 @@ def test_constraints_pin_every_distribution_that_set_up_installs() -> None:
     assert wanted - UNPINNED <= pins().keys()
 
 
+def installed_names() -> set[str]:
+    return {canonicalize_name(one.metadata["Name"]) for one in distributions()}
+
+
 def test_constraints_are_exact_sorted_and_within_the_declared_ranges() -> None:
     assert list(pins()) == sorted(pins())
     for requirement in pins().values():
@@ -112,6 +117,15 @@ def test_constraints_are_exact_sorted_and_within_the_declared_ranges() -> None:
             continue
         version = str(pins()[canonicalize_name(declared.name)].specifier).removeprefix("==")
         assert declared.specifier.contains(version), line
+
+
+def test_pinned_versions_install_on_the_oldest_python_that_the_package_supports() -> None:
+    """A distribution's own 3.11.5 shuts out the 3.11.2 that Debian 12 brings."""
+    oldest = min(re.findall(r"[\d.]+", PROJECT["requires-python"])) + ".0"
+    installed = {name: distribution(name) for name in pins().keys() & installed_names()}
+    assert len(installed) > 100
+    required = {name: one.metadata["Requires-Python"] or "" for name, one in installed.items()}
+    assert {name: versions for name, versions in required.items() if oldest not in SpecifierSet(versions)} == {}
 
 
 def test_constraints_name_no_place_to_fetch_from() -> None:

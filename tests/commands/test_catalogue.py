@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -43,3 +45,13 @@ def test_all_commands_are_listed_by_what_they_are_for(monkeypatch: pytest.Monkey
         block = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
         names = [line.split()[0] for line in block.splitlines() if line[:3].strip()]
         assert names == list(dict.fromkeys(words.split()[0] for words in commands))
+
+
+def test_a_command_loads_no_module_of_another() -> None:
+    script = (
+        "from pytest_cloudbench.commands.cli import main; import sys; main(['schema', '--path']); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    commands = {name for name in loaded if name.startswith("pytest_cloudbench.commands.")}
+    shared = {"cli", "catalogue", "command"}
+    assert {name.rpartition(".")[2] for name in commands} - shared == {"bench_files"}

@@ -62,3 +62,4 @@ COMMAND = Command(
         argument("--dissect", action="store_true", help="ask tshark for the names in QUIC hellos too"),
     ),
 )  # fmt: skip
+COMMANDS = (COMMAND,)

@@ -59,3 +59,4 @@ SCHEMA = Command(
     "Print the JSON Schema of bench files, for editors.",
     (argument("--path", action="store_true", help="print where it is installed instead"),),
 )
+COMMANDS = (NEW, SCHEMA)

@@ -76,17 +76,27 @@ def leaf_parsers(parser: argparse.ArgumentParser, words: str = "") -> Iterator[t
             yield from leaf_parsers(command, f"{words} {name}".strip())
 
 
-def add_examples(parser: argparse.ArgumentParser, api: str) -> None:
-    """Add an example to each command's help, and the commands in groups to the parser's own.
-
-    ``api`` is the name of an emulator, for the examples that need one.
-    """
+def add_examples(parser: argparse.ArgumentParser) -> None:
+    """Add an example to each command's help."""
     examples = {words: text for commands in GROUPS.values() for words, text in commands.items()}
     for words, command in leaf_parsers(parser):
-        example = f"example: cloudbench {examples[words].format(api=api)}"
+        example = f"example: cloudbench {_name_api(examples[words])}"
         command.epilog = f"{example}. {command.epilog}" if command.epilog else example
         command.epilog = command.epilog.replace("%", "%%")
+
+
+def add_groups(parser: argparse.ArgumentParser) -> None:
+    """Add the commands in groups to the help of the parser of all commands."""
     parser.epilog = "\n".join(_group_lines(parser)).replace("%", "%%")
+
+
+def _name_api(example: str) -> str:
+    """Return an example with the name of an emulator where it needs one."""
+    if "{api}" not in example:
+        return example
+    from pytest_cloudbench.emulators.registry import SKINS
+
+    return example.format(api=next(iter(SKINS)))
 
 
 def _group_lines(parser: argparse.ArgumentParser) -> Iterator[str]:

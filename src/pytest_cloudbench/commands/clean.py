@@ -104,3 +104,4 @@ COMMAND = Command(
         ),
     ),
 )  # fmt: skip
+COMMANDS = (COMMAND,)

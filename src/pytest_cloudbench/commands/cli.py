@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.commands import (
-    accounts,
-    analyze,
-    bench_files,
-    catalogue,
-    clean,
-    emulate,
-    estimate,
-    export,
-    gate,
-    history,
-    load,
-    published,
-    raid,
-    recover,
-    report,
-    savingbox,
-    testbed,
-)
+from pytest_cloudbench.commands import catalogue
 from pytest_cloudbench.commands.command import escape_lines
-from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
+
+
+_HOMES = {
+    "load": ("put", "get", "mixed"),
+    "estimate": ("estimate",),
+    "emulate": ("emulate",),
+    "clean": ("clean",),
+    "recover": ("recover",),
+    "bench_files": ("new", "schema"),
+    "published": ("published",),
+    "analyze": ("analyze",),
+    "accounts": ("login", "status", "logout", "doctor"),
+    "testbed": ("testbed",),
+    "history": ("history", "compare", "show", "ops", "baseline"),
+    "export": ("machine", "export"),
+    "report": ("report",),
+    "gate": ("gate",),
+    "savingbox": ("savingbox",),
+    "raid": ("raid",),
+}
+"""The first words of the commands in each module of this package."""
 
 
 _START = """\
@@ -65,13 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    if not (sys.argv[1:] if argv is None else argv):
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
         sys.stdout.write(_START)
         sys.stdout.flush()
         return 0
     try:
-        parser = make_parser()
-        options, rest = parser.parse_known_args(argv)
+        parser = make_parser(words[0])
+        options, rest = parser.parse_known_args(words)
         if rest and "passes_on" not in options:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         options.rest = rest
@@ -90,8 +94,11 @@ def _run(argv: Sequence[str] | None) -> int:
     return status
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def make_parser(word: str = "") -> argparse.ArgumentParser:
+    """Return the parser of the commands that begin with this word, or of all commands if there are none.
+
+    Importing the modules of all commands takes longer than most commands do.
+    """
     parser = argparse.ArgumentParser(
         prog="cloudbench", usage="cloudbench [-h] [--version] COMMAND ...",
         description="Measure and gate cloud storage.", formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -100,21 +107,16 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )  # fmt: skip
-    load.add_commands(commands)
-    estimate.add_command(commands)
-    for command in (
-        emulate.COMMAND, clean.COMMAND, recover.COMMAND, bench_files.NEW, bench_files.SCHEMA, published.COMMAND,
-        analyze.COMMAND, *accounts.COMMANDS,
-    ):  # fmt: skip
-        command.add_to(commands)
-    testbed.add_commands(commands)
-    history.add_commands(commands)
-    export.add_commands(commands)
-    report.add(commands)
-    gate.add_commands(commands)
-    savingbox.add_command(commands)
-    raid.add_commands(commands)
-    catalogue.add_examples(parser, next(iter(SKINS)))
+    homes = [home for home, words in _HOMES.items() if word in words]
+    for home in homes or _HOMES:
+        module = importlib.import_module(f"pytest_cloudbench.commands.{home}")
+        for command in getattr(module, "COMMANDS", ()):
+            command.add_to(commands)
+        if hasattr(module, "add_commands"):
+            module.add_commands(commands)
+    catalogue.add_examples(parser)
+    if not homes:
+        catalogue.add_groups(parser)
     return parser
 
 

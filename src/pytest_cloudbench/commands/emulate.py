@@ -34,3 +34,4 @@ COMMAND = Command(
         argument("--seed", type=int, default=0, help="seed of its random behaviour (default: %(default)s)"),
     ),
 )
+COMMANDS = (COMMAND,)

@@ -9,7 +9,7 @@ from pytest_cloudbench.commands.become import become_pytest
 _PLUGIN = "pytest_cloudbench.plugin.estimate"
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "estimate",

@@ -41,3 +41,4 @@ COMMAND = Command(
         ),
     ),
 )  # fmt: skip
+COMMANDS = (COMMAND,)

@@ -58,3 +58,4 @@ COMMAND = Command(
         ),
     ),
 )  # fmt: skip
+COMMANDS = (COMMAND,)

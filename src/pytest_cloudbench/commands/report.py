@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.report.gathering import EarlierRuns
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "report",

@@ -26,7 +26,7 @@ _MAX_QUOTED_CHARS = 60
 _UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add ``savingbox`` to the commands of ``cloudbench``."""
     command = commands.add_parser(
         "savingbox",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import http.client
+import io
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -156,8 +160,65 @@ def test_page_has_no_serious_accessibility_violation(page: Browser, axe: str, sc
 def test_page_fits_window_width(page: Browser, width: int) -> None:
     page.look("light", width)
     assert page.run("return document.documentElement.scrollWidth") <= width
-    shown = page.run("return [...document.querySelectorAll('.wide, .narrow')].filter(each => each.offsetWidth).length")
-    assert shown == page.run("return document.querySelectorAll('figure').length")  # one drawing of each
+    page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+    sizes = page.run("""return [...document.querySelectorAll('figure text')].map(
+        each => [parseFloat(getComputedStyle(each).fontSize), each.getScreenCTM()]).map(
+        ([size, matrix]) => size * Math.hypot(matrix.a, matrix.b))""")
+    assert min(sizes) > 10  # pixels, as high as a footnote
+    cut_off = """return [...document.querySelectorAll('figure')].filter(
+        each => each.querySelector('svg').clientWidth > each.clientWidth).length"""
+    assert page.run(cut_off) == 0
+
+
+def open_numbers(page: Browser, title: str) -> str:
+    """Open the numbers of the first figure with a title, and return its ID when they are a table."""
+    script = """const [title, done] = arguments;
+        const figure = [...document.querySelectorAll('figure')].find(
+            each => each.querySelector('figcaption :first-child').textContent === title);
+        for (let each = figure; each; each = each.parentElement) if (each.tagName === 'DETAILS') each.open = true;
+        const numbers = figure.querySelector('details');
+        const told = () => done(figure.id);
+        if (figure.querySelector('table')) told();
+        else { numbers.addEventListener('toggle', told); numbers.open = true; }"""
+    return str(page.do("POST", "/execute/async", {"args": [title], "script": script}))
+
+
+@pytest.mark.parametrize("title", ["Response times", "What clients can do", "History: emulated:dropbox"])
+def test_numbers_become_a_table_and_a_file(page: Browser, title: str) -> None:
+    page.look("light", 1280)
+    page_text = Path(page.run("return decodeURIComponent(location.pathname)")).read_text(encoding="utf-8")
+    name = open_numbers(page, title)
+    figure = page_text[page_text.index(f'<figure id="{name}"') :]
+    told = re.search(r'<pre tabindex="0">(.*?)</pre>', figure, re.DOTALL)
+    assert told is not None
+    link = page.run("return document.querySelector(`#${arguments[0]} a[download]`).getAttribute('href')", name)
+    assert unquote(link.partition(",")[2]) == unescape(told[1])
+    assert page.run("return document.querySelector(`#${arguments[0]} a`).download", name) == f"{name}.csv"
+    rows = page.run("""return [...document.querySelectorAll(`#${arguments[0]} tr`)].map(
+        row => [...row.children].map(cell => cell.textContent))""", name)  # fmt: skip
+    wanted = list(csv.reader(io.StringIO(unescape(told[1]))))
+    assert rows[0] == wanted[0]
+    assert len(rows) == len(wanted) > 3
+    for row, numbers in zip(rows[1:], wanted[1:], strict=True):
+        for cell, number in zip(row, numbers, strict=True):
+            try:
+                assert float(cell) == pytest.approx(float(number), rel=5e-4)
+            except ValueError:
+                assert cell == {"": "-", "True": "yes", "False": "no"}.get(number, number)
+
+
+def test_tip_of_a_bar_has_its_numbers(page: Browser) -> None:
+    page.look("light", 1280)
+    name = open_numbers(page, "Over time: emulated:ideal")
+    tip, part = page.run(
+        """const mark = document.querySelector(`#${arguments[0]} path.rows`), box = mark.getBoundingClientRect();
+        const at = {clientX: box.left + box.width * 0.999, clientY: box.top + 5, bubbles: true};
+        mark.dispatchEvent(new PointerEvent('pointermove', at));
+        const row = [...document.querySelectorAll(`#${arguments[0]} tbody tr:last-child > *`)];
+        return [document.querySelector('#tip').textContent, row.map(each => each.textContent)]""", name,
+    )  # fmt: skip
+    head = ["from, s", "median, s", "99 %, s", "ok", "throttled"]
+    assert tip == "; ".join(f"{title}: {cell}" for title, cell in zip(head, part, strict=True))
 
 
 def test_tables_are_cards_on_a_telephone(page: Browser) -> None:

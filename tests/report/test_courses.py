@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
+from pytest_cloudbench.report.figures import WIDTH, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from tests.report.stored import HOSTILE, entry, path_points, store
 from tests.report.test_figures import gather_entries, only_figure, texts
@@ -27,7 +27,7 @@ def place_of(drawing: str, style: str) -> list[list[tuple[float, float]]]:
 
 def rules_of(figure: Figure) -> dict[str, float]:
     """Returns where the lines across the plane are, by their labels."""
-    rules = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDE).to_svg())
+    rules = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDTH).to_svg())
     return {label: float(y) for y, label in rules}
 
 
@@ -47,15 +47,15 @@ def test_download_traffic_is_cumulated_with_published_rule(tmp_path: Path) -> No
     ]  # fmt: skip
     assert f"reference: 10 after 3 s. {BOX}: 1.2 after 4 s." in figure.description
     assert figure.notes == ["Published: UDS"]
-    (alone,) = place_of(figure.draw(WIDE).to_svg(), "s0")
+    (alone,) = place_of(figure.draw(WIDTH).to_svg(), "s0")
     (left, bottom), *_, (end, top) = alone
     assert left == 62
-    assert end == pytest.approx(62 + (WIDE - 14 - 62) * 3 / 4)
+    assert end == pytest.approx(62 + (WIDTH - 14 - 62) * 3 / 4)
     rules = rules_of(figure)
     assert set(rules) == {"client alone: 15", "with UDS: 1.24"}
     for label, value in (("client alone: 15", 15), ("with UDS: 1.24", 1.24)):
         assert rules[label] == pytest.approx(bottom + (top - bottom) * value / 10, abs=0.2)
-    assert "traffic per byte of the file" in texts(figure, NARROW)
+    assert "traffic per byte of the file" in texts(figure)
     assert families.explain_undrawn(measurements) == []
 
 
@@ -71,7 +71,7 @@ def test_cpu_time_of_client_uds_and_uds_plus(tmp_path: Path) -> None:
     assert "reference: 55 % on average" in figure.description
     assert f"{BOX}: 3 % on average" in figure.description
     assert [list(row) for row in figure.rows[:2]] == [["reference", 1.0, 0.5], ["reference", 2.2, 0.6]]
-    assert len(place_of(figure.draw(WIDE).to_svg(), "s2")) == 1
+    assert len(place_of(figure.draw(WIDTH).to_svg(), "s2")) == 1
 
 
 def test_long_log_is_drawn_from_means_of_parts(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_start_traffic_has_published_ring(tmp_path: Path) -> None:
         tmp_path, entry(tmp_path, mobile, HOSTILE, interval_s=5.0, interval_bytes=[40_000] + [0] * 22 + [2000],
                         published=published),
     )), "interval-bytes-over-time")  # fmt: skip
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     ring = re.search(r'<circle cx="(\S+)" cy="(\S+)" r="4.5" class="published" data-tip="published, the largest start: '
                      r'421 kB after 91.8 s"/>', drawing)  # fmt: skip
     assert ring is not None
@@ -145,10 +145,10 @@ def test_byte_counter_threshold_has_published_mark(tmp_path: Path) -> None:
     for name, values in (("tue", [9.0, 2.0]), ("pushes", [20, 4]), ("sync-delay-s", [1.0, 5.0])):
         figure = only_figure(families.draw_figures(measurements), f"{name}-by-threshold-kb")
         assert [(row[1], row[2]) for row in figure.rows] == [(20, values[0]), (100, values[1])]
-        drawing = figure.draw(WIDE).to_svg()
+        drawing = figure.draw(WIDTH).to_svg()
         (rule,) = re.findall(r'<path d="M(\S+) \S+" class="rule"/>', drawing)
         (line,) = place_of(drawing, "s0")
-        assert line[0][0] < line[1][0] < float(rule) <= WIDE - 14, "250 KB is right of what was measured"
+        assert line[0][0] < line[1][0] < float(rule) <= WIDTH - 14, "250 KB is right of what was measured"
         assert "published: 250" in texts(figure)
         assert BOX not in figure.description, "what the paper found best is not this client's"
         assert figure.notes == ["Published: UDS"]
@@ -156,7 +156,7 @@ def test_byte_counter_threshold_has_published_mark(tmp_path: Path) -> None:
 
 def test_byte_counter_without_published_threshold_has_no_mark(tmp_path: Path) -> None:
     figure = only_figure(families.draw_figures(thresholds(tmp_path, {})), "tue-by-threshold-kb")
-    assert 'class="rule"' not in figure.draw(WIDE).to_svg()
+    assert 'class="rule"' not in figure.draw(WIDTH).to_svg()
     assert figure.notes == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.commands.cli import main
-from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
+from pytest_cloudbench.report.figures import WIDTH, Figure
 from pytest_cloudbench.report.figures.developments import over_runs
 from pytest_cloudbench.report.gathering import EarlierRuns, gather_runs
 from pytest_cloudbench.results.index import Index
@@ -88,10 +88,10 @@ def test_runs_changes_and_page_band_have_their_positions(tmp_path: Path) -> None
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))
     values = [float(row[3]) for row in figure.rows]
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
 
     def x(place: float) -> float:
-        return 66 + (place + 0.5) / RUNS * (WIDE - 14 - 66)
+        return 66 + (place + 0.5) / RUNS * (WIDTH - 14 - 66)
 
     (path,) = re.findall(r'<path d="([^"]+)" class="points"', drawing)
     points = [(float(at), float(y)) for at, y in re.findall(r"M(\S+) (\S+?)h0", path)]
@@ -119,14 +119,14 @@ def test_runs_changes_and_page_band_have_their_positions(tmp_path: Path) -> None
     assert float(band[1]) + float(band[2]) / 2 == pytest.approx(x(27), abs=0.1)
     assert drawing.count('data-tip="0005_run: 300 ms, had doubts; drawn at the edge"') == 1
     assert highest[1] < lowest[1] - 60, "runs that do not count leave most of 110 pixels to those that do"
-    assert "c021, 2026-" in figure.draw(NARROW).to_svg()
+    assert "c021, 2026-" in figure.draw(WIDTH).to_svg()
 
 
 def test_steady_runs_have_no_change(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.0)
     figure = drawn(history_of(tmp_path, *paths))
     assert "No change found." in figure.description
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     assert "c021" not in drawing
     assert 'class="band"' not in drawing  # all are of this page
 
@@ -169,7 +169,7 @@ def test_unknown_value_is_a_gap_and_a_dash(tmp_path: Path) -> None:
     figure = drawn(history_of(tmp_path, paths[5]))
     assert [row[3] for row in figure.rows] == levels
     assert figure.rows[2][-1] == "held no number for quiet_p50"
-    (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDE).to_svg())
+    (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDTH).to_svg())
     assert path.count("h0") == 5
 
 
@@ -210,12 +210,12 @@ def test_broken_run_is_marked_and_margin_is_a_band(tmp_path: Path) -> None:
     figure = drawn(history_of(tmp_path, paths[-1]))
     (row,) = [row for row in figure.rows if "broken, said the gate" in str(row[-1])]
     assert (row[0], row[-1]) == ("0013_run", "this page; broken, said the gate")
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     assert drawing.count('class="dot d6"') == 2, "in the legend and at its place"
     assert "broken, said the gate" in drawing
     (band,) = re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="margin" data', drawing)
     assert float(band[1]) > 0
-    assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(NARROW).to_svg())
+    assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(WIDTH).to_svg())
 
 
 def test_deleted_run_has_no_gate_answer(tmp_path: Path) -> None:

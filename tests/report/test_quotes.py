@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
+from pytest_cloudbench.report.figures import WIDTH, Figure, families
 from tests.report.stored import entry
 from tests.report.test_figures import gather_entries, only_figure, texts
 
@@ -28,7 +28,7 @@ def theirs(figure: Figure) -> list[tuple[object, ...]]:
 
 
 def rings(figure: Figure) -> int:
-    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', figure.draw(WIDE).to_svg()))
+    return len(re.findall(r'<circle[^>]* r="4.5" class="published" data-tip', figure.draw(WIDTH).to_svg()))
 
 
 def test_quotes_of_connections_and_times_of_many_files(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_quotes_of_connections_and_times_of_many_files(tmp_path: Path) -> None:
     syns = figure(tmp_path, "syns-by-files", f"{CAPABILITIES}test_figure_3", *changes)
     assert theirs(syns) == [(100, 100, "published: Google Drive"), (100, 400, "published: Cloud Drive")]
     assert rings(syns) == 2
-    assert {"Google Drive: 100", "Cloud Drive: 400"} <= set(texts(syns)) & set(texts(syns, NARROW))
+    assert {"Google Drive: 100", "Cloud Drive: 400"} <= set(texts(syns)) & set(texts(syns))
     assert syns.notes[0].startswith("Published: Idilio Drago et al., Benchmarking personal cloud storage")
     times = figure(tmp_path, "completion-s-by-files", f"{CAPABILITIES}test_figure_3", *changes)
     assert [value for _, value, _ in theirs(times)] == [30, 55]
@@ -113,7 +113,7 @@ def test_published_shares_of_sync_delays(tmp_path: Path) -> None:
     assert [row[0] for row in delays.rows if row[2] is None] == [
         "published: sync delay from 1 to 4 s", "published: sync delay from 4 to 7 s",
     ]  # fmt: skip
-    drawing = delays.draw(WIDE).to_svg()
+    drawing = delays.draw(WIDTH).to_svg()
     bands = re.findall(
         r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="[\d.]+" class="(band[^"]*)" data', drawing
     )

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.commands.cli import main
-from pytest_cloudbench.report.figures import NARROW, WIDE, Figure, families
+from pytest_cloudbench.report.figures import WIDTH, Figure, families
 from pytest_cloudbench.report.gathering import gather_runs
 from tests.report.stored import entry, store
 
 SERIES = "suites/availability/test_availability.py::test_series"
 
 
-def texts(figure: Figure, width: int = WIDE) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).to_svg())
+def texts(figure: Figure) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(WIDTH).to_svg())
 
 
 def said_of(page: Path) -> str:
@@ -62,11 +62,11 @@ def test_series_shows_bad_hour_stop_and_doubt(tmp_path: Path) -> None:
     assert "Stopped 1 x" in figure.description
     assert "Published: 99.655 % to 100 %" in figure.description
     assert "Table III" in figure.notes[0]
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     assert drawing.count('data-tip="stopped: not measured"') == 1
     assert 'data-tip="40 of 100 writes completed"' in drawing
     assert 'data-tip="100 of 100 writes completed, has doubts"' in drawing
-    assert "hours since the start" in texts(figure, NARROW)
+    assert "hours since the start" in texts(figure)
     assert families.explain_undrawn(gathered.measurements) == []
 
 
@@ -96,9 +96,9 @@ def test_hash_calls_are_drawn_by_size(tmp_path: Path) -> None:
         (10, 4, pytest.approx(0.1)), (10, 0, None), (10, 4, pytest.approx(0.15)),
         (100, 10, pytest.approx(0.2)), (100, 0, None), (100, 10, pytest.approx(0.3)),
     ]  # fmt: skip
-    drawing = figure.draw(WIDE).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     assert drawing.count('data-tip="stopped: not measured"') == 1
-    assert {"10 kB", "100 kB"} <= set(texts(figure, NARROW))
+    assert {"10 kB", "100 kB"} <= set(texts(figure))
     assert drawing.count(' on average"/>') == 4
 
 
@@ -126,7 +126,7 @@ def test_search_shows_probes_and_interval(tmp_path: Path) -> None:
     assert "between 16, which passed, and 32, which failed" in figure.description
     assert "Emulated" in figure.description
     assert figure.notes == ["probes of 2 s"]
-    drawing = figure.draw(NARROW).to_svg()
+    drawing = figure.draw(WIDTH).to_svg()
     assert 'data-tip="32: failed, 25 % lost, p99 200 ms"' in drawing
     assert 'data-tip="32: not judged, 0 % lost, late"' in drawing
     assert {"passed", "failed", "not judged", "where the limit is", "uploads per second"} <= set(texts(figure))
@@ -184,7 +184,7 @@ def test_delays_have_published_medians(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "start-up: 200 ms; sync delay: 2 s" in figure.description
     assert "UDS, Figures 8 and 9" in figure.notes[0]
-    assert 'data-tip="half within 2 s"' in figure.draw(NARROW).to_svg()
+    assert 'data-tip="half within 2 s"' in figure.draw(WIDTH).to_svg()
     assert "published" not in texts(drawn["Delays of single changes: reference"])
     assert families.explain_undrawn(gathered.measurements) == [
         "odd: not drawn, the entry's delays are not a list of positive numbers"

@@ -20,7 +20,7 @@
     const open = details().map((each) => each.open), focus = stops().indexOf(document.activeElement);
     const scrolled = stops().map((each) => [each.scrollLeft, each.scrollTop]);
     place.innerHTML = text;
-    details().forEach((each, at) => { each.open = !!open[at]; });
+    details().forEach((each, at) => { if ((each.open = !!open[at])) showNumbers(each); });
     stops().forEach((each, at) => { if (scrolled[at]) [each.scrollLeft, each.scrollTop] = scrolled[at]; });
     if (focus >= 0 && stops()[focus]) stops()[focus].focus({ preventScroll: true });
   };

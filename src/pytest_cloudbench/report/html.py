@@ -5,21 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
-from urllib.parse import quote
 
-from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
+from pytest_cloudbench.report.figures import WIDTH, Figure
 from pytest_cloudbench.report.quantities import format_value
 from pytest_cloudbench.support.printable import printable
 
 _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
 """A spreadsheet interprets a text with one of these first characters as a formula."""
-
-_MOST_NARROW_COLUMNS = 5
-"""The number of columns of a figure's numbers that fit on a telephone."""
 
 _PATTERNS = (
     ("throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "M0 0l8 8M8 0l-8 8"), ("corrupt", "M0 4h8"), ("lost", "M4 0v8"),
@@ -55,14 +51,13 @@ class ElementIds:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = format_value,
-    style: str = "", is_html: bool = False,
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, style: str = "", is_html: bool = False
 ) -> str:  # fmt: skip
     """Return a table in a region of its own that scrolls. The first cell of a row is its header.
 
     With ``is_html``, the cells of ``rows`` are HTML and are not escaped.
     """
-    texts = [[cell if is_html else safe(shown(cell)) for cell in row] for row in rows]
+    texts = [[cell if is_html else safe(format_value(cell)) for cell in row] for row in rows]
     is_text = [not is_html and not any(_NUMBER.match(row[index]) for row in texts) for index in range(len(head))]
     marks = [' class="t"' if is_text_column else "" for is_text_column in is_text]
     # On a telephone, each row is a card whose cells need titles. Tables without a style are narrow enough without.
@@ -98,20 +93,17 @@ def item_list(items: Iterable[str], style: str = "") -> str:
 
 
 def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
-    """Return a figure, drawn for a page and for a telephone, with its numbers as a table and as CSV."""
+    """Return a figure with its description and its numbers.
+
+    The numbers are in the page once, as CSV. The page's script makes a table and a file of them.
+    """
+    canvas = drawn.draw(WIDTH)
     notes = "".join(f'<p class="source">{safe(note)}</p>' for note in drawn.notes)
-    style = "numbers" if len(drawn.head) > _MOST_NARROW_COLUMNS else ""
-    data = "data:text/csv;charset=utf-8," + quote(_to_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
-        " ", "%20"
-    )
     return (
         f'<figure id="{name}"><figcaption><{heading}>{safe(drawn.title)}</{heading}>'
-        f'<p>{safe(drawn.description)}</p></figcaption><div class="wide">{drawn.draw(WIDE).to_svg()}</div>'
-        f'<div class="narrow">{drawn.draw(NARROW).to_svg()}</div>{notes}'
+        f'<p id="{canvas.name}d">{safe(drawn.description)}</p></figcaption>{canvas.to_svg()}{notes}'
         f"<details><summary>Numbers<span class=of> of {safe(drawn.title)}</span></summary>"
-        f"{table(drawn.title, drawn.head, drawn.rows, style=style)}"
-        f'<p><a download="{safe(name)}.csv" href="{data}">CSV<span class=of> of {safe(drawn.title)}</span></a></p>'
-        "</details></figure>"
+        f'<pre tabindex="0">{escape(_to_csv(drawn), quote=False)}</pre></details></figure>'
     )
 
 

@@ -1,7 +1,7 @@
 """The page about runs: what was measured, what is good and bad, providers compared, and a chapter for each test.
 
-The page loads nothing from the network, and needs JavaScript only for tooltips. It is made piece by piece, so that the
-records of all runs are never in memory at the same time.
+The page loads nothing from the network. Its JavaScript makes tooltips, and tables of figures' numbers, which are text
+without it. The page is made piece by piece, so that the records of all runs are never in memory at the same time.
 """
 
 from __future__ import annotations

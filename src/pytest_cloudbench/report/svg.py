@@ -1,8 +1,8 @@
 """Drawings as static SVG: a canvas, and planes on it with two scales and a few kinds of marks.
 
-There is no JavaScript and nothing external. Colours, dashes and patterns are classes of the page's style sheet
-(``data/report.css``), so that one drawing serves light, dark and print. A screen reader reads the title and the
-description aloud. The numbers are in the table behind each figure.
+Nothing is external. Colours, dashes and patterns are classes of the page's style sheet (``data/report.css``), so that
+one drawing serves light, dark and print, telephones and large screens. A screen reader reads the title and the figure's
+description aloud. A page may have a thousand drawings, so what a drawing repeats is one path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_cloudbench.support.printable import printable
 SERIES = 8
 """The number of series with their own colour, dash and marker."""
 
-_CHARACTER_WIDTH = 6.3
+_CHARACTER_WIDTH = 6.9
 """Mean width of a character of the labels, in the drawing's units. Wide East Asian characters are twice as wide."""
 
 _Point = tuple[float, float]
@@ -47,10 +47,15 @@ def _coord(value: float) -> str:
 
 
 class Canvas:
-    """A drawing of a width and a height, with a title and a description for screen readers."""
+    """A drawing of a width and a height, with a title for screen readers.
 
-    def __init__(self, width: float, height: float, title: str, description: str) -> None:
-        self.width, self.height, self._title, self._description = width, height, title, description
+    Attributes:
+        name: its ID on the page. The ID of the element with its description ends in ``d``.
+    """
+
+    def __init__(self, width: float, height: float, title: str) -> None:
+        self.width, self.height, self._title = width, height, title
+        self.name = f"g{next(_drawing_numbers)}"
         self._parts: list[str] = []
 
     def add_element(self, part: str) -> None:
@@ -63,11 +68,9 @@ class Canvas:
     ) -> None:  # fmt: skip
         """Draw a text, from bottom to top if it is ``turned``."""
         turn = f' transform="rotate(-90 {_coord(x)} {_coord(y)})"' if turned else ""
-        anchor_attribute = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        name = f' class="{style}"' if style else ""
-        self.add_element(
-            f'<text x="{_coord(x)}" y="{_coord(y)}"{anchor_attribute}{name}{turn}>{escape(printable(text))}</text>'
-        )
+        styles = " ".join(filter(None, (style, "" if anchor == "start" else anchor)))
+        name = f' class="{styles}"' if styles else ""
+        self.add_element(f'<text x="{_coord(x)}" y="{_coord(y)}"{name}{turn}>{escape(printable(text))}</text>')
 
     def draw_box(self, x: float, y: float, width: float, height: float, style: str, tip: str = "") -> None:
         """Draw a rectangle. ``tip`` is its tooltip."""
@@ -106,12 +109,10 @@ class Canvas:
 
     def to_svg(self) -> str:
         """Return the drawing as an ``svg`` element."""
-        name = f"g{next(_drawing_numbers)}"
-        size = f'viewBox="0 0 {_coord(self.width)} {_coord(self.height)}" width="{_coord(self.width)}"'
+        name, size = self.name, f"{_coord(self.width)} {_coord(self.height)}"
         return (
-            f'<svg role="img" {size} height="{_coord(self.height)}" aria-labelledby="{name} {name}d">'
-            f'<title id="{name}">{escape(printable(self._title))}</title>'
-            f'<desc id="{name}d">{escape(printable(self._description))}</desc>{"".join(self._parts)}</svg>'
+            f'<svg role="img" viewBox="0 0 {size}" aria-labelledby="{name} {name}d">'
+            f'<title id="{name}">{escape(printable(self._title))}</title>{"".join(self._parts)}</svg>'
         )
 
 
@@ -193,28 +194,25 @@ class Plane:
 
     def draw_axes(self, x_title: str = "", y_title: str = "", *, x_labels: bool = True, grid: bool = True) -> None:
         """Draw both axes with their ticks. Call it before the data is drawn, so that the axes are behind it."""
-        canvas, edge = self.canvas, self.left
+        canvas, left, right = self.canvas, _coord(self.left), _coord(self.right)
+        lines = ""
         for value, label in self.y.ticks(max(3, int((self.bottom - self.top) / 26))):
             tick_y = self.canvas_y(value)
-            if grid:
-                canvas.add_element(
-                    f'<path d="M{_coord(self.left)} {_coord(tick_y)}H{_coord(self.right)}" class="grid"/>'
-                )
+            lines += f"M{left} {_coord(tick_y)}H{right}"
             canvas.draw_text(self.left - 6, tick_y + 4, label, anchor="end")
-            edge = min(edge, self.left - 6 - text_width(label))
+        if grid and lines:
+            canvas.add_element(f'<path d="{lines}" class="grid"/>')
         if y_title:
             canvas.draw_text(2, self.top - 13, y_title, "axis")
-        canvas.add_element(f'<path d="M{_coord(self.left)} {_coord(self.bottom)}H{_coord(self.right)}" class="base"/>')
-        if not x_labels:
-            return
-        last = -1e9
-        for value, label in self.x.ticks(max(2, int((self.right - self.left) / 62))):
+        base, last = f"M{left} {_coord(self.bottom)}H{right}", -1e9
+        for value, label in self.x.ticks(max(2, int((self.right - self.left) / 62))) if x_labels else ():
             tick_x, half_width = self.canvas_x(value), text_width(label) / 2
-            canvas.add_element(f'<path d="M{_coord(tick_x)} {_coord(self.bottom)}v4" class="base"/>')
+            base += f"M{_coord(tick_x)} {_coord(self.bottom)}v4"
             if tick_x - half_width > last and tick_x + half_width < canvas.width:
                 canvas.draw_text(tick_x, self.bottom + 17, label, anchor="middle")
                 last = tick_x + half_width + 6
-        if x_title:
+        canvas.add_element(f'<path d="{base}" class="base"/>')
+        if x_title and x_labels:
             canvas.draw_text(self.right, self.bottom + 34, x_title, "axis", "end")
 
     def draw_line(self, points: Iterable[_Point | None], style: str, *, steps: bool = False) -> None:
@@ -232,20 +230,6 @@ class Plane:
             former = x, y
         if path := "".join(parts):
             self.canvas.add_element(f'<path d="{path}" class="line {style}"/>')
-
-    def draw_band(self, edges: Iterable[tuple[float, float, float] | None], style: str) -> None:
-        """Fill the area between two lines, given as x, lower y and upper y. None interrupts it."""
-        points: list[tuple[float, float, float]] = []
-        for edge in [*edges, None]:
-            if edge is not None:
-                points.append(edge)
-                continue
-            if len(points) > 1:
-                lower_edge = [(self.canvas_x(x), self.canvas_y(low)) for x, low, _ in points]
-                upper_edge = [(self.canvas_x(x), self.canvas_y(high)) for x, _, high in reversed(points)]
-                path = _relative_path([*lower_edge, *upper_edge])
-                self.canvas.add_element(f'<path d="{path}z" class="{style}"/>')
-            points = []
 
     def draw_dot(self, x: float, y: float, series: int, tip: str = "") -> None:
         """Draw the marker of a series."""
@@ -295,6 +279,35 @@ class Plane:
         """Draw a bar from one value of x to another, and from one value of y to another."""
         left, right, top, bottom = self.canvas_x(x_from), self.canvas_x(x_to), self.canvas_y(high), self.canvas_y(low)
         self.canvas.draw_box(left, top, right - left, bottom - top, style, tip)
+
+    def draw_boxes(self, boxes: Iterable[tuple[float, float, float, float]], style: str) -> None:
+        """Draw boxes as one path, which is small. A box is given as x from, x to, lower y and upper y.
+
+        Boxes that touch have one outline. They have no tooltips: see ``show_rows``.
+        """
+        path, upper, lower = "", list[_Point](), list[_Point]()
+        for x_from, x_to, low, high in boxes:
+            left, right, top, bottom = (
+                self.canvas_x(x_from),
+                self.canvas_x(x_to),
+                self.canvas_y(high),
+                self.canvas_y(low),
+            )
+            if upper and upper[-1][0] != left:
+                path += _relative_path([*upper, *reversed(lower)])
+                upper, lower = [], []
+            upper += [(left, top), (right, top)]
+            lower += [(left, bottom), (right, bottom)]
+        if path := path + _relative_path([*upper, *reversed(lower)]):
+            self.canvas.add_element(f'<path d="{path}" class="{style}"/>')
+
+    def show_rows(self, end: float) -> None:
+        """Let a tooltip show the row of the figure's numbers at the pointer.
+
+        The first column of the numbers is x, ascending, and ``end`` is the value of x at the right edge.
+        """
+        corners = f"M{_coord(self.left)} {_coord(self.top)}H{_coord(self.right)}V{_coord(self.bottom)}"
+        self.canvas.add_element(f'<path d="{corners}H{_coord(self.left)}" class="rows" data-end="{end:.6g}"/>')
 
     def draw_rule(
         self, *, x: float | None = None, y: float | None = None, style: str = "rule", label: str = "",

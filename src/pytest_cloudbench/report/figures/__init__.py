@@ -8,8 +8,9 @@ from typing import Any
 
 from pytest_cloudbench.report.svg import Canvas
 
-WIDE, NARROW = 540, 344
-"""Widths of a figure on a page and on a telephone, in the drawing's units (see ``svg``)."""
+WIDTH = 380
+"""The width of a figure in the drawing's units (see ``svg``). Three are beside each other on a page, and one fits a
+telephone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mappin
     y_words = row.y.removesuffix("_bytes").replace("_", " ")
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, row.title, description)
+        canvas = Canvas(width, 0, row.title)
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
         entries += [("rule", "published")] if any(x is None for x, _, _ in published_points) else []
         entries += [("published", "published")] if any(x is not None for x, _, _ in published_points) else []

@@ -68,7 +68,7 @@ def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
         return float(names.index(x)) if isinstance(x, str) else x
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, row.title, description)
+        canvas = Canvas(width, 0, row.title)
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
         entries += [("published", row.beside)] if published or any(quote.x is not None for quote in quotes) else []
         entries += [("rule", "published")] if any(quote.x is None for quote in quotes) else []

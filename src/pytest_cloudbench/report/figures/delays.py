@@ -53,7 +53,7 @@ def _build_figure(row: Delays, measurement: Measurement, lines: dict[str, list[f
     all_s += [value for values in lines.values() for value in values] + list(published_medians.values())
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Delays of single changes, {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"Delays of single changes, {measurement.subject}")
         entries = [(f"s{number}", words) for number, words in enumerate(lines)]
         entries += [("rule", "published")] if published_medians else []
         entries += [("band", f"published share of {row.shares_of}s")] if published_shares else []

@@ -184,7 +184,7 @@ def _build_figure(
     page_runs = page_runs if len(page_runs) < len(points) else []  # if all runs are of this page, the band says nothing
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"History, {measurement.label}, {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"History, {measurement.label}, {measurement.subject}")
         legend = [*_LEGEND, *([_BROKEN] if any(panel.broken_runs for panel in panels) else [])]
         legend += [_MARGIN] if any(panel.margin_band(page_runs) for panel in panels) else []
         top = canvas.draw_legend(6, 14, [*legend, *([("band", "this page")] if page_runs else [])], width - 4) + 34

@@ -13,7 +13,7 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.quantities import format_share
 from pytest_cloudbench.report.scales import Categories
-from pytest_cloudbench.report.svg import Canvas, Plane, shorten_text
+from pytest_cloudbench.report.svg import Canvas, Plane, shorten_text, text_width
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import Answers, LossGrid
 
@@ -48,7 +48,7 @@ def _build_loss_grid(
     rates = {key: _latest_loss_rate(measurements) for key, measurements in cells.items()}
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Loss rate, {subject}", description)
+        canvas = Canvas(width, 0, f"Loss rate, {subject}")
         x, y = (
             Categories([f"{number:g}" for number in sensors]),
             Categories([f"{number:g} s" for number in reversed(intervals_s)]),
@@ -64,7 +64,7 @@ def _build_loss_grid(
         return canvas
 
     description = "Share of files that were not there at the end"
-    description += ", and below it what was published. " if published_rates else ". "
+    description += ", and below it what was published (p). " if published_rates else ". "
     description += "A darker cell lost more; a dash was not measured; a question mark has doubts."
     head = ["sensors", "interval, s", "loss rate", "published", "doubts"]
     unknown = (None, False)
@@ -83,7 +83,7 @@ def _draw_cell(
 ) -> None:  # fmt: skip
     """Draw one cell: the measured rate, and the published one below it."""
     rate, is_doubted = measured
-    doubt, is_short = "?" if is_doubted else "", width < 60
+    doubt = "?" if is_doubted else ""
     tip = f"{key[0]:g} sensors, {key[1]:g} s: {_format_percent(rate)}{doubt}"
     canvas.draw_box(
         left,
@@ -96,10 +96,11 @@ def _draw_cell(
     if rate is not None:
         rectangle = f'x="{left + 1:.1f}" y="{top + 1:.1f}" width="{width - 2:.1f}" height="52" pointer-events="none"'
         canvas.add_element(f'<rect {rectangle} class="heat" fill-opacity="{0.04 + 0.62 * min(1.0, rate):.2f}"/>')
-    middle, share = left + width / 2, _format_percent(rate, short=is_short)
+    middle, share = left + width / 2, _format_percent(rate)
     canvas.draw_text(middle, top + (31 if published_rate is None else 23), share + doubt, "value", "middle")
     if published_rate is not None:
-        text = ("p " if is_short else "publ. ") + _format_percent(published_rate, short=is_short)
+        text = f"p {_format_percent(published_rate)}"
+        text = text if text_width(text) <= width - 6 else f"p {published_rate * 100:.0f} %"
         canvas.draw_text(middle, top + 40, text, "note", "middle")
 
 
@@ -108,10 +109,8 @@ def _latest_loss_rate(measurements: Sequence[Measurement]) -> tuple[float | None
     return measurements[-1].number("loss_rate"), bool(measurements[-1].info["doubts"])
 
 
-def _format_percent(value: float | None, *, short: bool = False) -> str:
-    if value is None:
-        return "-"
-    return f"{value * 100:.0f} %" if short else format_share(value)
+def _format_percent(value: float | None) -> str:
+    return "-" if value is None else format_share(value)
 
 
 def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:
@@ -149,14 +148,14 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     ]
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, "What clients can do", description)
+        canvas = Canvas(width, 0, "What clients can do")
         left, cell_width, row_height = 92.0, (width - 96) / len(names), 34.0
         is_narrow = cell_width < 62
-        top = 100.0 if is_narrow else 28.0
+        top = 106.0 if is_narrow else 28.0
         for index, name in enumerate(names):
             middle = left + (index + 0.5) * cell_width
             if is_narrow:
-                canvas.draw_text(middle + 4, top - 4, shorten_text(name, 92), "note", turned=True)
+                canvas.draw_text(middle + 4, top - 4, shorten_text(name, 98), "note", turned=True)
             else:
                 canvas.draw_text(middle, top - 8, shorten_text(name, cell_width), "note", "middle")
         for line, (subject, answers, is_mine) in enumerate(columns):
@@ -176,7 +175,8 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
                     f"{subject}, {name}: {answer or 'not measured'}. {how}",
                 )
                 mark = _MARKS.get(answer, "-")
-                canvas.draw_text(x + cell_width / 2, y + 19, mark[:1] if is_narrow else mark, "value", "middle")
+                shown = mark if text_width(mark) <= cell_width - 6 else mark[:1]
+                canvas.draw_text(x + cell_width / 2, y + 19, shown, "value", "middle")
         canvas.height = top + len(columns) * row_height + 22
         return canvas
 

@@ -55,7 +55,7 @@ def _build_figure(measurement: Measurement, searched: str, probes: list[_Probe])
     verdicts = [verdict for verdict in _VERDICTS if any(probe.passed is verdict for probe in probes)]
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Search for the limit, {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"Search for the limit, {measurement.subject}")
         entries = [(f"d{_VERDICTS[verdict][1]}", _VERDICTS[verdict][0]) for verdict in verdicts]
         entries += [("band", "where the limit is")] if low is not None and high is not None else []
         top = canvas.draw_legend(6, 14, entries, width - 4) + 34

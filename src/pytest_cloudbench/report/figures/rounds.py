@@ -135,7 +135,7 @@ def _completed_figure(row: Rounds, measurement: Measurement, course: _Course) ->
         so_far.append((part.to_s / unit_s, ok / tried))
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Writes completed over time, {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"Writes completed over time, {measurement.subject}")
         entries = [("d0", "completed, 95 % interval"), ("s1", "so far")]
         entries += [("d4", "has doubts")] if any(part.is_doubted for part in parts) else []
         entries += [("unknown", "stopped: not measured")] if course.stops else []
@@ -191,7 +191,7 @@ def _hash_calls_figure(row: Rounds, measurement: Measurement, course: _Course, s
     shown = list(means.items())[:SERIES]
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Hash calls over time, {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"Hash calls over time, {measurement.subject}")
         entries = [(f"s{number}", f"{size:,} kB") for number, (size, _) in enumerate(shown)]
         entries += [("unknown", "stopped: not measured")] if course.stops else []
         top = canvas.draw_legend(6, 14, entries, width - 4) + 34

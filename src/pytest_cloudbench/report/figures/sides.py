@@ -93,7 +93,7 @@ def between_sides(measurement: Measurement) -> Figure | None:
                                [change for change in changes if change.is_points]) if part]  # fmt: skip
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"B against A: {measurement.subject}", description)
+        canvas = Canvas(width, 0, f"B against A: {measurement.subject}")
         top = canvas.draw_legend(6, 14, _LEGEND, width - 4) + 20
         for part in parts:
             top = _draw_changes(canvas, part, top, width) + _GAP

@@ -59,7 +59,7 @@ def _build_figure(table: published.Table, unit: str, rows: Sequence[published.Ro
         return Log(low * 0.8, high * 1.25, text) if low > 0 and high / low >= 30 else Linear(min(0.0, low), high, text)
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"{table.of}, {table.name}", description)
+        canvas = Canvas(width, 0, f"{table.of}, {table.name}")
         entries = [(f"s{number % SERIES}", name) for number, name in enumerate(providers)]
         top = canvas.draw_legend(6, 14, [*entries, ("published", "published")], width - 4) + 20
         left = min(190.0, width * 0.42)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 from pytest_cloudbench.model import Outcome
@@ -43,7 +43,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
     top_share = 1 - 0.5 / max(digest.overall.value_count for digest in drawn.values())
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Response times, {title}", description)
+        canvas = Canvas(width, 0, f"Response times, {title}")
         entries = [(f"s{number % SERIES}", name) for number, name in enumerate(drawn)]
         top = canvas.draw_legend(6, 14, entries, width - 4) + 34 if len(drawn) > 1 else 30.0
         plane = Plane(
@@ -92,12 +92,15 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
     p50, p99, edges = digest.p50_s, digest.p99_s, digest.edges_s
     outcomes_seen = [name for name in OUTCOMES if any(counts.get(name) for counts in digest.outcomes)]
     known_s = [value for value in (*p50, *p99) if value is not None]
-    merged = list(_merge_equal_parts(digest.outcomes, edges))
-    highest_rate = max(sum(counts.values()) / (to_s - from_s) for from_s, to_s, counts in merged)
+    rates = [
+        {name: count / (to_s - from_s) for name, count in counts.items()}
+        for counts, (from_s, to_s) in zip(digest.outcomes, pairwise(edges), strict=True)
+    ]
+    highest_rate = max(sum(rate.values()) for rate in rates)
     counted_when = "ended" if digest.is_by_end else "were due"
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, f"Over time, {title}", description)
+        canvas = Canvas(width, 0, f"Over time, {title}")
         entries = [("s0", "median"), ("s1", "99 %")] if known_s else []
         entries += [("silence", "nothing ended")] if digest.silences else []
         top, right = canvas.draw_legend(6, 14, entries, width - 4) + 34, width - 12
@@ -107,6 +110,8 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
         bars = [(f"o-{name}", OUTCOMES[name]) for name in outcomes_seen]
         head = canvas.draw_legend(6, top + 144, bars, width - 4)
         lower = Plane(canvas, x, Linear(0, highest_rate), 54, head + 34, right, head + 104)
+        for plane in (upper, lower):
+            plane.show_rows(digest.span_s)
         for silence in digest.silences:
             tip = f"nothing ended from {silence.from_s:.2f} to {silence.to_s:.2f} s, {silence.waiting} or more waited"
             box_width = max(1.5, upper.canvas_x(silence.to_s) - upper.canvas_x(silence.from_s))
@@ -116,8 +121,6 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
                 )
         upper.draw_axes("", "response time", x_labels=False)
         middles = [(one + two) / 2 for one, two in pairwise(edges)]
-        both = zip(middles, p50, p99, strict=True)
-        upper.draw_band([None if a is None or b is None else (at, a, b) for at, a, b in both], "band")
         for number, values in ((1, p99), (0, p50)):
             points = [None if value is None else (at, value) for at, value in zip(middles, values, strict=True)]
             upper.draw_line(points, f"s{number}")
@@ -125,14 +128,14 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
                 if point is not None and before is None and after is None:
                     upper.draw_dot(*point, number)
         lower.draw_axes("since the start", f"operations {counted_when.removeprefix('were ')} per second")
-        for from_s, to_s, counts in merged:
-            stacked_rate = 0.0
-            for name in outcomes_seen:
-                if count := counts.get(name, 0):
-                    rate = count / (to_s - from_s)
-                    tip = f"{from_s:.1f} to {to_s:.1f} s: {count:,} {OUTCOMES[name]}"
-                    lower.draw_bar(from_s, to_s, stacked_rate, stacked_rate + rate, f"o-{name}", tip)
-                    stacked_rate += rate
+        heights = [0.0] * len(rates)
+        for name in outcomes_seen:
+            boxes = list[tuple[float, float, float, float]]()
+            for number, (from_s, to_s) in enumerate(pairwise(edges)):
+                if rate := rates[number].get(name, 0.0):
+                    boxes.append((from_s, to_s, heights[number], heights[number] + rate))
+                    heights[number] += rate
+            lower.draw_boxes(boxes, f"o-{name}")
         canvas.height = lower.bottom + 42
         return canvas
 
@@ -150,15 +153,6 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
     return Figure(
         "over-time", figure_title, description, draw, ["from, s", "median, s", "99 %, s", *outcomes_seen], rows
     )
-
-
-def _merge_equal_parts(
-    outcomes: Sequence[Mapping[str, int]], edges: Sequence[float]
-) -> Iterator[tuple[float, float, Mapping[str, int]]]:  # fmt: skip
-    """Yield the parts of the run, with equal neighbours merged, so that a constant load needs few bars."""
-    ends = [0, *(at for at, (one, two) in enumerate(pairwise(outcomes), 1) if one != two), len(outcomes)]
-    for first, last in pairwise(ends):
-        yield edges[first], edges[last], {name: count * (last - first) for name, count in outcomes[first].items()}
 
 
 def _describe_silences(digest: Digest) -> str:

@@ -60,6 +60,13 @@ def answered(emulator: EmulatorService) -> int:
     return sum(sum(counts.values()) for counts in routes.values())
 
 
+@pytest.mark.parametrize("folder", ["/a", "/b/c", "/d/e/f"])
+def test_folder_that_exists_is_no_error(driver: Any, folder: str) -> None:
+    driver.mkdir(folder)
+    driver.mkdir(folder)
+    assert driver.stat(folder).is_folder
+
+
 def refusal(kind: ErrorKind, action: Any) -> CloudError:
     with pytest.raises(CloudError) as caught:
         action()

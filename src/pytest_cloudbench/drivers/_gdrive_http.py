@@ -26,12 +26,9 @@ from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.drivers.sdk import read_pieces
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support import redact
-
-_READ_PIECE_BYTES = 64 * 1024
-# http.client waits for a whole piece: a small first one marks the first byte.
-_FIRST_READ_BYTES = 1024
 
 
 class Refused(Exception):
@@ -132,10 +129,7 @@ class _PerThread(RequestCount):
 
 
 def _read_pieces(response: Any) -> Iterator[bytes]:
-    piece = response.read(_FIRST_READ_BYTES)
-    while piece:
-        yield piece
-        piece = response.read(_READ_PIECE_BYTES)
+    yield from read_pieces(response.read)
     if response.length:  # http.client does not report a body that ends early if it is read in pieces
         raise ConnectionError(f"{response.length} bytes of the answer are missing")
 

@@ -31,9 +31,15 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import bucket_of, key_of, path_of, prefix_of
-from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
+from pytest_cloudbench.drivers.sdk import (
+    UNREADABLE,
+    Meaning,
+    SdkDriver,
+    meaning_of_refusal,
+    network_failure,
+    response_pieces,
+)
 from pytest_cloudbench.model import (
-    KIB,
     MIB,
     Capabilities,
     CloudError,
@@ -71,7 +77,6 @@ _CAPABILITIES = Capabilities(
 _PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
 _CONNECTIONS = 256
 _NO_NAME = re.compile(r"\.(?:/|\Z)|[\\\x00-\x08\x0b\x0c\x0e-\x1f]")
-_READ_PIECE_BYTES = 4 * KIB
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -198,6 +203,7 @@ class AzureDriver(SdkDriver):
             try:
                 if offset and not str(headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
+                pieces.iter_content_func = response_pieces(answer.http_response.internal_response)
                 yield from pieces
             finally:
                 answer.http_response.close()
@@ -317,7 +323,6 @@ def _container_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Ma
             connection_timeout=timeout_of(spec),
             read_timeout=timeout_of(spec),
             connection_verify=None,  # the session says so
-            connection_data_block_size=_READ_PIECE_BYTES,
             use_env_settings=False,
         ),
         "retry_total": 0,

@@ -19,7 +19,7 @@ What the SDK does on its own, and how this driver handles it:
 - It gets another token after a 401 only by repeating: off. With client credentials the driver asks for the next token
   shortly before the old one ends, inside the operation that notices it.
 - Its HTTP library follows redirects: only a download may be redirected, and only to a host of the service.
-- It reads a download in pieces of 1 KiB, which costs CPU.
+- It reads a download in pieces of 1 KiB, which costs CPU: the driver reads the answer itself.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ from pytest_cloudbench.drivers.base import (
     walk,
 )
 from pytest_cloudbench.drivers.keys import as_file
-from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver
+from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver, response_pieces
 from pytest_cloudbench.model import (
-    KIB,
     Capabilities,
     CloudError,
     Conflict,
@@ -87,13 +86,11 @@ _CAPABILITIES = Capabilities(
         Verb.PUT: 1, Verb.GET: 3, Verb.STAT: 2, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2, Verb.MOVE: 2, Verb.SHARE: 2,
         Verb.REVOKE: 2,
     },
-    via="boxsdk on requests; retries off; reads downloads in pieces of 1 KiB",
+    via="boxsdk on requests; retries off; downloads without the SDK's pieces of 1 KiB",
 )  # fmt: skip
 
 # Larger files go in parts, as the service recommends from here on.
 _SESSION_THRESHOLD_BYTES = 50_000_000
-_READ_PIECE_BYTES = 16 * KIB
-_FIRST_READ_BYTES = 1 * KIB
 _LIST_PAGE_ENTRIES = 1000
 _ITEM_FIELDS = ["name", "size", "sha1", "file_version", "parent"]
 
@@ -296,7 +293,7 @@ class BoxDriver(SdkDriver):
         parent, folder_id, names = self._nearest_folder(verb, path)
         if asks and not names and parent:
             parent, _, name = parent.rpartition("/")
-            _, folder_id, names = self._nearest_folder(verb, parent)
+            _, folder_id, names = self._nearest_folder(verb, parent or "/")
             names = [*names, name]
         for name in names:
             parent = f"{parent}/{name}"
@@ -401,10 +398,7 @@ class BoxDriver(SdkDriver):
                     status = response.status_code
                     problem = "202: not ready yet" if stream is None else f"{status}: not the range asked for"
                     raise OwnError(ErrorKind.SERVER, problem)
-                piece_bytes = _FIRST_READ_BYTES
-                while piece := stream.read(piece_bytes):
-                    yield piece
-                    piece_bytes = _READ_PIECE_BYTES
+                yield from response_pieces(response)
             finally:
                 # This returns the connection to the pool if everything was read, and drops it otherwise.
                 response.close()

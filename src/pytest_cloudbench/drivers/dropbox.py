@@ -47,9 +47,8 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
-from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure
+from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure, response_pieces
 from pytest_cloudbench.model import (
-    KIB,
     MIB,
     Capabilities,
     CloudError,
@@ -71,9 +70,6 @@ _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and 
 _HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
-_READ_PIECE_BYTES = 64 * KIB
-# The HTTP library waits for a whole piece: a small first one marks the first byte.
-_FIRST_READ_BYTES = 1 * KIB
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -266,10 +262,7 @@ class DropboxDriver(SdkDriver):
             with closing(response):
                 if offset and response.status_code != 206:
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
-                first = next(response.iter_content(_FIRST_READ_BYTES), b"")
-                if first:
-                    yield first
-                    yield from response.iter_content(_READ_PIECE_BYTES)
+                yield from response_pieces(response)
 
     def stat(self, path: str) -> Entry:
         """Return what Dropbox knows about one path."""

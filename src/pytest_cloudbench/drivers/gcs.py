@@ -46,9 +46,9 @@ from pytest_cloudbench.drivers.sdk import (
     SdkDriver,
     meaning_of_refusal,
     network_failure,
+    response_pieces,
 )
 from pytest_cloudbench.model import (
-    KIB,
     MIB,
     Capabilities,
     CloudError,
@@ -88,9 +88,6 @@ _HOST = "https://storage.googleapis.com"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 _CONNECTIONS = 256
-_READ_PIECE_BYTES = 64 * KIB
-# The HTTP library waits for a whole piece: a small first one marks the first byte.
-_FIRST_READ_BYTES = 1 * KIB
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -221,9 +218,7 @@ class GcsDriver(SdkDriver):
                 raise OwnError(*_meaning_of(response))
             if offset and response.status_code != 206:
                 raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
-            if first := next(response.iter_content(_FIRST_READ_BYTES), b""):
-                yield first
-                yield from response.iter_content(_READ_PIECE_BYTES)
+            yield from response_pieces(response)
 
     def stat(self, path: str) -> Entry:
         """Return what Cloud Storage knows about one object."""

@@ -37,8 +37,8 @@ from pytest_cloudbench.drivers._s3_sdk import (
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.sdk import read_pieces
 from pytest_cloudbench.model import (
-    KIB,
     MIB,
     Capabilities,
     CloudError,
@@ -60,10 +60,6 @@ _CAPABILITIES = replace(
 _PARAMS = frozenset({"endpoint", "region", "addressing", "checksum", "etag", "timeout_s", "token_env"})
 # Up to this size, a body in one piece costs less than a file.
 _ONE_PIECE_BYTES = MIB
-# With 64 KiB, a get of 4 MiB takes a quarter longer than the library alone; with more than 256, no less.
-_READ_PIECE_BYTES = 256 * KIB
-# The HTTP library waits for a whole piece: a small first one marks the first byte.
-_FIRST_READ_BYTES = 1 * KIB
 
 # --- connect --------------------------------------------------------------------------------------
 
@@ -157,10 +153,7 @@ class S3Driver(S3Bucket):
                 # Not judged by the status: rclone's server sends a range with 200.
                 if offset and not answer.get("ContentRange", "").startswith(f"bytes {offset}-"):
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
-                piece_bytes = _FIRST_READ_BYTES
-                while piece := body.read(piece_bytes):
-                    yield piece
-                    piece_bytes = _READ_PIECE_BYTES
+                yield from read_pieces(body.read)
 
     def stat(self, path: str) -> Entry:
         """Return what S3 knows about one key."""

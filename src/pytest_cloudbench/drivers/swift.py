@@ -39,9 +39,9 @@ from pytest_cloudbench.drivers.sdk import (
     SdkDriver,
     meaning_of_refusal,
     network_failure,
+    read_pieces,
 )
 from pytest_cloudbench.model import (
-    KIB,
     MIB,
     Capabilities,
     CloudError,
@@ -71,7 +71,6 @@ _CAPABILITIES = Capabilities(
 
 _PARAMS = frozenset({"auth_url", "timeout_s", "token_env"})
 _ONE_PIECE_BYTES = MIB
-_READ_PIECE_BYTES = 64 * KIB
 _PAGE_ENTRIES = 1000
 
 # --- error table ----------------------------------------------------------------------------------
@@ -236,14 +235,12 @@ class SwiftDriver(SdkDriver):
         name = key_of("get", path)
         options = {"headers": {"Range": f"bytes={offset}-"}} if offset else {}
         with self._cloud_errors("get", path):
-            headers, body = self._connection().get_object(
-                self._container, name, resp_chunk_size=_READ_PIECE_BYTES, **options
-            )
+            headers, body = self._connection().get_object(self._container, name, resp_chunk_size=MIB, **options)
             with closing(body):
                 if offset and not headers.get("content-range", "").startswith(f"bytes {offset}-"):
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
                 missing_bytes = int(headers["content-length"])
-                for piece in body:
+                for piece in read_pieces(body.read):
                     missing_bytes -= len(piece)
                     yield piece
             if missing_bytes:

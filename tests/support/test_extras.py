@@ -43,7 +43,7 @@ def test_an_extra_comes_from_where_the_package_came(
             assert name == "direct_url.json"
             return None if origin is None else json.dumps(origin)
 
-    monkeypatch.setattr(extras, "distribution", lambda name: Installed())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
     assert extras.install_command("s3") == command
 
 
@@ -51,5 +51,5 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "distribution", missing)
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
     assert extras.install_command("s3") == "pip install 'pytest-cloudbench[s3]'"

@@ -16,7 +16,6 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -85,6 +84,8 @@ def read_hellos(path: Path, *, quic: bool) -> list[Hello]:
 
     Raises UsageError if tshark is missing or fails.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     extras.require_extra("capture", "names in QUIC hellos")
     if shutil.which("tshark") is None:
         raise UsageError("tshark is not installed: names in QUIC hellos are unknown (Debian: apt-get install tshark)")

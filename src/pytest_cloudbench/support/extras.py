@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
-from urllib.parse import urlsplit
 
 from pytest_cloudbench.model import UsageError
 
@@ -39,6 +37,9 @@ def install_command(extra: str) -> str:
     pip notes a folder, a file or a repository (https://packaging.python.org/en/latest/specifications/direct-url/), and
     nothing for a package index.
     """
+    from importlib.metadata import PackageNotFoundError, distribution  # imports the parser of mails
+    from urllib.parse import urlsplit
+
     try:
         origin = json.loads(distribution("pytest-cloudbench").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

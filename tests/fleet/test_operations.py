@@ -284,3 +284,24 @@ def test_threads_pause_and_take_the_next_file_as_soon_as_they_are_free(lab: Lab)
     run = lab.run(*FOLDER)
     assert run.counts() == {"passed": 1}, run.text
     assert keys(run.records()["test_it"])
+
+
+def test_a_run_notes_the_limit_on_operations_in_flight_once_for_all_agents(lab: Lab) -> None:
+    lab.write(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def little_memory(monkeypatch):
+            monkeypatch.setattr("pytest_cloudbench.load.engine.engine.count_fitting_threads", lambda: 2)
+        """,
+        name="conftest.py",
+    )
+    lab.write("""
+        def test_put(experiment, payloads):
+            experiment.run(payloads.random(100), arrival=FixedInterval(0.0), sensors=60)
+    """)
+    run = lab.run(*IDEAL, "-n2")
+    notes = [note for note in run.info("test_put[emulated:ideal]")["notes"] if "in flight" in note]
+    assert len(notes) == 1, run.text
+    assert notes[0].startswith("at most 2 operations were in flight in one agent")

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
+from pytest_cloudbench.load.engine.limits import available_bytes
+from pytest_cloudbench.load.engine.memory import check_memory
 from pytest_cloudbench.load.engine.operations import Deal
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime, Threads

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cloudbench.load.engine import cpu_wait
 from pytest_cloudbench.load.engine.cpu_wait import WaitSampler, find_thread_wait
 from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
@@ -175,7 +176,10 @@ def test_each_thread_gets_its_own_wait(cpu: int) -> None:
     assert waits_ns["idle"] < waits_ns["busy"]
 
 
-def test_many_threads_all_get_an_answer_and_their_descriptors_are_few_and_closed() -> None:
+def test_many_threads_all_get_an_answer_and_their_descriptors_are_few_and_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_wait, "count_descriptors_for_waits", lambda: 128)
     read, threads, answers = find_thread_wait(), 200, list[int | None]()
     read()  # this thread's own descriptor stays
     all_have_read, may_end = threading.Barrier(threads + 1), threading.Event()

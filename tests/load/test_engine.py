@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.load.engine.engine import MAX_THREADS, Budget, Engine, outcome_of
+from pytest_cloudbench.load.engine.engine import Budget, Engine, outcome_of
+from pytest_cloudbench.load.engine.pool import MAX_THREADS
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, ResultsError, UsageError, Verb
 from pytest_cloudbench.support.clock import due_ns, now_ns, sleep_until_ns
 from pytest_cloudbench.workload.arrival import FixedInterval, Plan, ThinkTime, Threads, plan
@@ -240,23 +241,32 @@ def test_ten_thousand_sensors_need_no_thread_each() -> None:
     bench.run_open(plan(FixedInterval(2.0, 2.0), range(10_000), 1, "seed"))
     assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(10_000)]
     assert len(bench.ops) == 10_000
-    assert len(threads) <= MAX_THREADS
+    assert len(threads) <= 512
 
 
 @pytest.fixture
 def limit_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the system refuse further threads: fifty agents meet a container's limit before our bound."""
-    start = threading.Thread.start
+    start, start_new_thread = threading.Thread.start, _thread.start_new_thread
 
     def limit(count: int) -> None:
         ours = itertools.count(1)
 
-        def start_some(thread: threading.Thread) -> None:
-            if thread.name.startswith(("engine", "sensor")) and next(ours) > count:
+        def refuse_some() -> None:
+            if next(ours) > count:
                 raise RuntimeError("can't start new thread")
+
+        def start_sensor(thread: threading.Thread) -> None:
+            if thread.name.startswith("sensor"):
+                refuse_some()
             start(thread)
 
-        monkeypatch.setattr(threading.Thread, "start", start_some)
+        def start_in_pool(function: Callable[..., object], args: tuple[Any, ...]) -> int:
+            refuse_some()
+            return start_new_thread(function, args)
+
+        monkeypatch.setattr(threading.Thread, "start", start_sensor)
+        monkeypatch.setattr(_thread, "start_new_thread", start_in_pool)
 
     return limit
 

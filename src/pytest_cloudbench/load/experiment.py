@@ -25,8 +25,10 @@ from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.metrics import METRICS, error_details
 from pytest_cloudbench.judge.ranking import group_values
 from pytest_cloudbench.load.engine.engine import Budget, Engine
-from pytest_cloudbench.load.engine.memory import available_bytes, check_memory
+from pytest_cloudbench.load.engine.limits import available_bytes
+from pytest_cloudbench.load.engine.memory import check_memory
 from pytest_cloudbench.load.engine.operations import Deal, FileOperation, Upload, agent_budget, make_task
+from pytest_cloudbench.load.engine.pool import start_time_s
 from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, entry_properties, failing_gates
@@ -477,6 +479,7 @@ class Experiment:
             begun_cpu_s = time.process_time()
             stopped = self._apply_load(run, engine, planned_s, stopped, watch)
             cpu_s = engine.measured_cpu_s() if run.load.warm_up_s else time.process_time() - begun_cpu_s
+            log.notes += engine.notes
             log.stop()  # it stays open until it is handed in, so that it survives the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
@@ -499,8 +502,9 @@ class Experiment:
         agent, facts, deal = self.agent, self.facts, run.deal
         mine = range(agent.index, deal.sensors, agent.count)
 
-        def wait_for_start(planned_s: float = planned_s) -> int:
-            answer = agent.gather(f"start:{run.name}", run.request.replace(planned_s=planned_s, pid=agent.pid))
+        def wait_for_start(planned_s: float = planned_s, start_s: float = 0.0) -> int:
+            request = run.request.replace(planned_s=planned_s, pid=agent.pid, start_s=start_s)
+            answer = agent.gather(f"start:{run.name}", request)
             began_ns = Started.from_plain(answer).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)
             if deal.for_s:
@@ -514,19 +518,16 @@ class Experiment:
             return stopped
         try:
             if isinstance(deal.arrival, Threads):
-                files, threads = (
-                    deal.agent_files(agent.index, agent.count),
-                    deal.agent_threads(agent.index, agent.count),
-                )
+                files = deal.agent_files(agent.index, agent.count)
+                threads = deal.agent_threads(agent.index, agent.count)
                 engine.run_pool(deal.arrival, threads, files, facts.seed, wait_for_start, facts.time_scale)
             elif isinstance(deal.arrival, ThinkTime):
-                engine.run_closed(
-                    deal.arrival, mine, deal.ops_of_sensor, facts.seed, wait_for_start(), facts.time_scale
-                )
+                start_ns = wait_for_start()
+                engine.run_closed(deal.arrival, mine, deal.ops_of_sensor, facts.seed, start_ns, facts.time_scale)
             else:
                 schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
                 schedule = schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)
-                engine.run_schedule(schedule, wait_for_start(schedule.horizon_s))
+                engine.run_schedule(schedule, wait_for_start(schedule.horizon_s, start_time_s(schedule)))
         except BudgetError as error:
             return str(error)
         return ""
@@ -576,9 +577,8 @@ def _open_log(
 def _written_files(files: Files, deal: Deal, tried: bytes) -> Files:
     """Return the files that a run has left. ``tried`` has the number of each sensor's files if the run ended early."""
     if not tried:
-        return replace(
-            files, members=deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else (), limits=deal.limits
-        )
+        members = deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else ()
+        return replace(files, members=members, limits=deal.limits)
     limits = array("I")
     limits.frombytes(tried)
     if deal.traced_work(0, 1) is not None:

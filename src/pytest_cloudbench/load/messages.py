@@ -133,6 +133,7 @@ class Start(Message, frozen=True):
         planned_s: the shortest time that this agent takes.
         addresses: host and port of the provider's services. Empty without services, None if only parts of it have some.
         pid: this agent's process, 0 on another host.
+        start_s: the time that this agent needs between the answer and the common start, to make threads.
     """
 
     subject: Subject
@@ -141,6 +142,7 @@ class Start(Message, frozen=True):
     planned_s: float = 0.0
     addresses: tuple[tuple[str, int], ...] | None = None
     pid: int = 0
+    start_s: float = 0.0
 
 
 class Started(Message, frozen=True):

@@ -236,7 +236,8 @@ class Conductor:
         reference_s = (reference_cpu_s(),) if is_gated else ()
         counter = wire.start_counting(payloads.values())
         sampler = self._start_sampler(subject.provider, payloads.values())
-        start_ns = now_ns() + _margin_ns(len(payloads))
+        start_s = max(start.start_s for start in payloads.values())
+        start_ns = now_ns() + _margin_ns(len(payloads)) + round(start_s * 1e9)
         item.busy_until_s = start_ns / 1e9 + max(start.planned_s for start in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
@@ -302,7 +303,7 @@ class Conductor:
             run.reference_s += (reference_cpu_s(),)
         run.client_cpu_s = None if None in cpu_s else sum(filter(None, cpu_s))
         for agent, handed_in in payloads.items():
-            run.notes += handed_in.notes
+            run.notes += [note for note in handed_in.notes if note not in run.notes]
             if handed_in.log_path:
                 run.logs[agent] = Path(handed_in.log_path)
         offsets_ns = {agent: handed_in.clock_offset_ns for agent, handed_in in payloads.items()}

@@ -12,15 +12,16 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Collection
+from functools import cache, partial
+from typing import Any
 
 from pytest_cloudbench.judge.quiet import WaitSeries
+from pytest_cloudbench.load.engine.limits import count_descriptors_for_waits
 from pytest_cloudbench.net.sockets.owners import find_descendants
 from pytest_cloudbench.support.clock import now_ns
 
 _OWN_SCHEDSTAT = "/proc/thread-self/schedstat"
 _READ_BYTES = 64
-_MOST_OPEN = 128
-"""Threads whose file stays open. A process may be allowed few descriptors, and each thread needs a connection, too."""
 
 _SAMPLE_S, _REST_FACTOR = 0.04, 50
 """Seconds between two samples, and the least factor between that pause and the time that a sample takes: sampling uses
@@ -34,48 +35,83 @@ _MOST_THREADS = 400
 # --- this thread ---
 
 
-def _find_pread() -> Callable[..., int]:
-    """Return the C library's ``pread`` with 64-bit offsets, called without letting go of the interpreter."""
-    library = ctypes.PyDLL(None)
-    function = getattr(library, "pread64", None) or library.pread
-    function.restype = ctypes.c_ssize_t
-    return function
+class _Library:
+    """The C library's calls that read a file, made without letting go of the interpreter.
+
+    Those of ``os`` let go of it. Where many threads are ready to run, each of them then costs a change of threads and
+    back, which is several times as much as the whole operation. One buffer serves all threads for the same reason.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.PyDLL(None)
+        self._pread = getattr(library, "pread64", None) or library.pread
+        self._pread.restype = ctypes.c_ssize_t
+        self._open, self.close = library.open, library.close
+        self._path, self._flags = ctypes.c_char_p(os.fsencode(_OWN_SCHEDSTAT)), ctypes.c_int(os.O_RDONLY | os.O_CLOEXEC)
+        self._buffer = bytearray(_READ_BYTES)
+        address = ctypes.addressof((ctypes.c_char * _READ_BYTES).from_buffer(self._buffer))
+        self._place = ctypes.c_void_p(address), ctypes.c_size_t(_READ_BYTES), ctypes.c_int64(0)
+
+    def open_own(self) -> int:
+        """Return a descriptor of the calling thread's file. Raises OSError."""
+        descriptor: int = self._open(self._path, self._flags)
+        if descriptor < 0:
+            raise OSError("no descriptor is left")
+        return descriptor
+
+    def read_wait_ns(self, descriptor: int) -> int:
+        """Return how long the thread of a descriptor has waited. Raises OSError if it cannot be read."""
+        read_bytes = self._pread(descriptor, *self._place)
+        if read_bytes <= 0:
+            raise OSError("the thread has ended")
+        return int(self._buffer[:read_bytes].split(None, 2)[1])
 
 
-_pread: Callable[..., int] = _find_pread() if os.name == "posix" else lambda *arguments: 0
+@cache
+def _library() -> _Library:
+    return _Library()
+
+
+def _find_usage() -> Callable[[], Any]:
+    """Return a function that returns what the calling thread has used, which takes 1 microsecond."""
+    try:
+        from resource import RUSAGE_THREAD, getrusage
+    except ImportError:  # only Linux counts for each thread, and only there is it needed
+        return lambda: None
+    return partial(getrusage, RUSAGE_THREAD)
+
+
+_read_usage = _find_usage()
 
 
 class _ThreadFile:
     """The open ``schedstat`` file of a thread, closed when the thread ends."""
 
-    __slots__ = ("_arguments", "_buffer", "number")
+    __slots__ = ("_switches", "_wait_ns", "number")
     open_count = 0
     lock = threading.RLock()  # a descriptor may be collected, and so be closed, while its thread holds the lock
 
     def __init__(self, number: int) -> None:
-        self.number, self._buffer = number, bytearray(_READ_BYTES)
-        address = ctypes.addressof((ctypes.c_char * _READ_BYTES).from_buffer(self._buffer))
-        self._arguments = (
-            ctypes.c_int(number), ctypes.c_void_p(address), ctypes.c_size_t(_READ_BYTES), ctypes.c_int64(0)
-        )  # fmt: skip
+        self.number, self._wait_ns, self._switches = number, 0, -1
 
     def read_wait_ns(self) -> int:
         """Return how long the thread has waited. Raises OSError if it cannot be read.
 
-        ``os.pread`` would let go of the interpreter before each of the two reads of an operation. Where many threads
-        are ready, that costs four times as much as the whole operation.
+        The file is not read again before the thread has left its CPU, because it cannot have waited meanwhile.
         """
-        if _pread(*self._arguments) <= 0:
-            raise OSError("the thread has ended")
-        return int(self._buffer.split(None, 2)[1])  # numbers only grow, so nothing is left of a former reading
+        usage = _read_usage()
+        switches = usage.ru_nvcsw + usage.ru_nivcsw
+        if switches != self._switches:
+            self._wait_ns, self._switches = _library().read_wait_ns(self.number), switches
+        return self._wait_ns
 
     @classmethod
     def open(cls) -> _ThreadFile | None:
         """Return the calling thread's file, or None if enough are open. Raises OSError if it cannot be opened."""
         with cls.lock:
-            if cls.open_count >= _MOST_OPEN:
+            if cls.open_count >= count_descriptors_for_waits():
                 return None
-            descriptor = cls(os.open(_OWN_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC))
+            descriptor = cls(_library().open_own())
             cls.open_count += 1
             return descriptor
 
@@ -111,7 +147,7 @@ def _thread_wait_ns() -> int | None:
         if descriptor is not None:
             return descriptor.read_wait_ns()
         descriptor = _thread_files.descriptor = _ThreadFile.open()
-        return _read_once(_OWN_SCHEDSTAT) if descriptor is None else descriptor.read_wait_ns()
+        return _read_own_once() if descriptor is None else descriptor.read_wait_ns()
     except OSError:  # no descriptor is left, or the thread is ending
         return None
 
@@ -120,12 +156,13 @@ def _read_wait_ns(descriptor: int) -> int:
     return int(os.pread(descriptor, _READ_BYTES, 0).split(None, 2)[1])
 
 
-def _read_once(path: str) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _read_own_once() -> int:
+    library = _library()
+    descriptor = library.open_own()
     try:
-        return _read_wait_ns(descriptor)
+        return library.read_wait_ns(descriptor)
     finally:
-        os.close(descriptor)
+        library.close(descriptor)
 
 
 # --- other threads and processes ---

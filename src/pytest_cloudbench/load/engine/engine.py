@@ -13,31 +13,30 @@ Sensors are entries in a schedule, not threads. Every record leaves through ``re
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench.load.engine.cpu_wait import find_thread_wait
+from pytest_cloudbench.load.engine.limits import count_fitting_threads, describe_limit
+from pytest_cloudbench.load.engine.pool import (
+    MAX_THREADS,
+    TicketPool,
+    adjust_to_threads,
+    count_ready_threads,
+    many_threads,
+)
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Plan, ThinkTime, Threads
 from pytest_cloudbench.workload.trace import VERBS
 
-MAX_THREADS = 512
-"""The most operations in flight at once in one agent. With more, operations begin late, and their records show it."""
-
-_READY_WINDOW_NS = 100_000_000
-_READY_THREADS = 64
 _NAP_S = 0.2
 """The longest wait between checks of the stop signal."""
-
-_SWITCH_INTERVAL_S = 0.02
-"""How long a thread may hold the interpreter while others wait for it. This is longer than an operation's own work.
-Answers that arrive together are therefore finished one by one, and do not all wait for the last one."""
 
 
 class Task(Protocol):
@@ -105,6 +104,7 @@ class Engine:
             driver does not count them.
         end_ns: operations that are due at this time or later are not begun. Set from outside while the engine runs.
         measured_from_ns: operations that are due earlier are a warm-up. Set from outside before the first operation.
+        notes: remarks on limits of the system that delayed operations.
     """
 
     task: Task
@@ -117,6 +117,7 @@ class Engine:
     error: BaseException | None = None
     end_ns: int | None = None
     measured_from_ns: int = 0
+    notes: list[str] = field(default_factory=list)
     _cpu_at_start_s: float | None = None
     _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
     _is_halted: bool = False
@@ -128,9 +129,24 @@ class Engine:
         Raises what the first failing thread raised, unless it was a CloudError. Raises UsageError if the plan specifies
         each operation and ``task`` is not a ``Steps``.
         """
-        pool = _Pool(self, plan, start_ns)
-        ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
-        self._run_until_joined(pool.start_thread, min(ready, len(plan)), pool.join)
+        due_ns, sensor, seq = plan.due_ns, plan.sensor, plan.seq
+        task_of, run_one = self._find_step(plan), self._run_one
+
+        def run_ticket(ticket: int, begin: Callable[[], None]) -> bool:
+            try:
+                task = self.task if task_of is None else task_of(ticket)
+                end_ns = run_one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], begin)
+            except BaseException as error:  # a bug or the budget: ends the run, and the caller raises it
+                self.error = self.error or error
+                self._is_halted = True
+                return False
+            return end_ns is not None
+
+        max_threads = min(self.max_threads, count_fitting_threads())
+        pool = TicketPool(len(plan), run_ticket, max_threads, self._thread_wait_ns)
+        self._run_until_joined(partial(pool.start, count_ready_threads(plan, max_threads)), 1, pool.join)
+        if pool.is_full:
+            self.notes.append(describe_limit(pool.max_threads, pool.are_refused))
 
     def run_closed(
         self, arrival: ThinkTime, sensors: Iterable[int], count: int | Callable[[int], int], seed: str, start_ns: int,
@@ -195,6 +211,16 @@ class Engine:
             ]
         )
 
+    def _find_step(self, plan: Plan) -> Callable[[int], Task] | None:
+        """Return a function from a ticket to its task, or None if the plan does not specify each operation."""
+        codes, sizes, task = plan.code, plan.size_bytes, self.task
+        if codes is None or sizes is None:
+            return None
+        if not isinstance(task, Steps):
+            raise UsageError(f"the plan says what each operation is, and {type(task).__name__} does not do that")
+        step = task.step
+        return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
+
     @property
     def in_flight(self) -> int:
         """The number of operations that have begun and not ended."""
@@ -209,6 +235,7 @@ class Engine:
 
         def start_next() -> None:
             number, thread = next(waiting)
+            adjust_to_threads(number)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -220,18 +247,15 @@ class Engine:
         self._run_until_joined(start_next, len(threads), lambda: _join_threads(threads))
 
     def _run_until_joined(self, start: Callable[[], None], count: int, join: Callable[[], None]) -> None:
-        former_interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        try:
-            for _ in range(count):
-                start()
-            join()
-        except BaseException:
-            self._is_halted = True
-            join()
-            raise
-        finally:
-            sys.setswitchinterval(former_interval_s)
+        with many_threads():
+            try:
+                for _ in range(count):
+                    start()
+                join()
+            except BaseException:
+                self._is_halted = True
+                join()
+                raise
         if self.error is not None:
             raise self.error
 
@@ -308,82 +332,6 @@ class Engine:
             )
         )
         return end_ns
-
-
-class _Pool:
-    """Threads that take tickets. A thread that begins an operation lets another one wait, up to ``max_threads``."""
-
-    def __init__(self, engine: Engine, plan: Plan, start_ns: int) -> None:
-        self._engine, self._plan, self._start_ns = engine, plan, start_ns
-        self._lock = threading.Lock()
-        self._next = 0
-        self._waiting = 0
-        self._is_full = False
-        self._threads: list[threading.Thread] = []
-        self._step = self._find_step()
-
-    def _find_step(self) -> Callable[[int], Task] | None:
-        """Return a function from a ticket to its task, or None if the plan does not specify each operation."""
-        codes, sizes, task = self._plan.code, self._plan.size_bytes, self._engine.task
-        if codes is None or sizes is None:
-            return None
-        if not isinstance(task, Steps):
-            raise UsageError(f"the plan says what each operation is, and {type(task).__name__} does not do that")
-        step = task.step
-        return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
-
-    def start_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._engine._run_guarded, args=(self._take_tickets,), name="engine", daemon=True
-        )
-        with self._lock:
-            self._threads.append(thread)
-            self._waiting += 1
-        try:
-            thread.start()
-        except RuntimeError:  # the system gives no more threads: the existing ones do the work, and are late
-            with self._lock:
-                self._waiting -= 1
-                self._is_full = True
-            if len(self._threads) == 1:
-                raise
-
-    def join(self) -> None:
-        joined = 0
-        while joined < len(self._threads):
-            _join_threads(self._threads[joined : joined + 1])
-            joined += 1
-
-    def _take_tickets(self) -> None:
-        due_ns, sensor, seq, start_ns, run_one = (
-            self._plan.due_ns,
-            self._plan.sensor,
-            self._plan.seq,
-            self._start_ns,
-            self._engine._run_one,
-        )
-        total, lock, leave_waiting = len(due_ns), self._lock, self._leave_waiting
-        task, step = self._engine.task, self._step
-        with lock:
-            ticket = self._next
-            self._next = ticket + 1
-        while ticket < total:
-            if step is not None:
-                task = step(ticket)
-            if run_one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], leave_waiting) is None:
-                return
-            with lock:
-                self._waiting += 1
-                ticket = self._next
-                self._next = ticket + 1
-
-    def _leave_waiting(self) -> None:
-        """Count the calling thread as working, and start another one if none waits for the next operation."""
-        with self._lock:
-            self._waiting -= 1
-            needs_thread = not self._waiting and not self._is_full and self._next < len(self._plan)
-        if needs_thread and len(self._threads) < self._engine.max_threads:
-            self.start_thread()
 
 
 def _join_threads(threads: Iterable[threading.Thread]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from pytest_cloudbench.load.engine.operations import Deal
 from pytest_cloudbench.model import UsageError
@@ -43,34 +41,6 @@ def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
             f"experiment.run: {what} would take about {_format_size(needed)} of memory, and this machine has "
             f"{_format_size(available)}; use fewer, or several runs one after the other"
         )
-
-
-def available_bytes() -> int | None:
-    """Return the memory that this machine or container can still provide, None if unknown."""
-    limits = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
-    return min(limits, default=None)
-
-
-def _machine_bytes() -> int | None:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows offers none of this
-        return None
-
-
-def _container_bytes() -> int | None:
-    try:
-        limit, used = (Path("/sys/fs/cgroup", name).read_text("ascii") for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # there is no limit, or it is "max"
-        return None
 
 
 def _format_size(count_bytes: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cloudbench.net.traffic import resent, sequence
+from pytest_cloudbench.net.traffic import resent, sequence, verdicts
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN
 from pytest_cloudbench.net.traffic.table import NEVER, FlowTable, Side
 
@@ -76,9 +76,8 @@ def _count_flows(table: FlowTable, first_flow: int, end_flow: int) -> None:
     acknowledged_rows = sequence.find_acknowledged(
         columns.group, latest_rows, columns.seq, columns.ack, columns.payload
     )
-    for number in np.unique(np.concatenate((doubtful, columns.group[acknowledged_rows]))).tolist():
-        if table.who.is_tcp[number]:
-            _judge_flow(table, number)
+    numbers = np.unique(np.concatenate((doubtful, columns.group[acknowledged_rows])))
+    _judge_flows(table, numbers[table.who.is_tcp[numbers]])
     if (columns.flags & SYN).any():
         with_handshake, initial_ns = sequence.measure_handshakes_ns(group, time_ns, flags)
         table.times.initial_rtt_ns[with_handshake] = initial_ns
@@ -281,17 +280,41 @@ def _split_segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
         )  # fmt: skip
 
 
-def _judge_flow(table: FlowTable, number: int) -> None:
-    """Judge the packets of a flow that may contain retransmissions."""
+def _judge_flows(table: FlowTable, numbers: Ints) -> None:
+    """Judge the packets of flows that may contain retransmissions."""
     import numpy as np
 
-    rows = table.order[table.starts[number] : table.starts[number + 1]]
-    verdicts = resent.judge_packets(_split_segments(table, rows))
+    if not len(numbers):
+        return
+    rows_of_flows = [table.rows(number) for number in numbers.tolist()]
+    group = np.repeat(np.arange(len(numbers)), [len(rows) for rows in rows_of_flows])
+    rows, packets = np.concatenate(rows_of_flows).astype(np.int64), table.packets
+    columns = (packets.time_ns, table.up, packets.seq, packets.ack, packets.flags, packets.window, packets.payload)
+    segments = verdicts.Connections(group, *(column[rows] for column in columns))
+    judged, undecided = verdicts.judge_connections(segments)
+    table.verdicts[rows] = judged
+    _sum_verdicts(table, numbers, group, segments.up, judged)
+    for number in numbers[undecided].tolist():
+        _judge_flow(table, number)
+
+
+def _judge_flow(table: FlowTable, number: int) -> None:
+    """Judge the packets of a flow that may contain retransmissions, one by one where necessary."""
+    import numpy as np
+
+    rows = table.rows(number)
+    judged = resent.judge_packets(_split_segments(table, rows))
     selected = as_slice(rows)
-    table.verdicts[selected] = verdicts
-    up = table.up[selected]
-    for direction, is_side in enumerate((up, ~up)):
-        counts = np.bincount(verdicts[is_side], minlength=6)
-        table.sums["retransmissions"][direction, number] = counts[1:4].sum()
-        for name, count in zip(("fast", "spurious", "out_of_order", "keep_alives"), counts[2:6].tolist(), strict=True):
-            table.sums[name][direction, number] = count
+    table.verdicts[selected] = judged
+    _sum_verdicts(table, np.array([number]), np.zeros(len(judged), np.int64), table.up[selected], judged)
+
+
+def _sum_verdicts(table: FlowTable, numbers: Ints, group: Ints, up: Any, judged: Any) -> None:
+    """Count the verdicts on packets of flows. ``group`` is each packet's index in ``numbers``."""
+    import numpy as np
+
+    index = (group * 2 + ~up) * 6 + judged
+    counts = np.bincount(index, minlength=len(numbers) * 12).reshape(-1, 2, 6).transpose(1, 0, 2)
+    table.sums["retransmissions"][:, numbers] = counts[:, :, 1:4].sum(2)
+    for kind, name in enumerate(("fast", "spurious", "out_of_order", "keep_alives"), 2):
+        table.sums[name][:, numbers] = counts[:, :, kind]

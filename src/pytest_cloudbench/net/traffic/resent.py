@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 RETRANSMITTED, FAST, SPURIOUS, OUT_OF_ORDER, KEEP_ALIVE = 1, 2, 3, 4, 5
 """Verdicts on packets. 0 is an ordinary packet, and 1 to 3 are retransmissions."""
 
-_FAST_WITHIN_NS = 20_000_000
-_OUT_OF_ORDER_WITHIN_NS = 3_000_000
+FAST_WITHIN_NS = 20_000_000
+OUT_OF_ORDER_WITHIN_NS = 3_000_000
 _UNSIGNED = 1 << 64
 _FEW = 64
 
@@ -191,10 +191,10 @@ class _Machine:
             return 0
         # -1 counts as many, because the field is unsigned in tshark.
         is_repeated = receiver.duplicate_acks >= 2 or receiver.duplicate_acks == -1
-        if is_repeated and receiver.last_ack == seq and 0 <= now_ns - receiver.last_ack_ns < _FAST_WITHIN_NS:
+        if is_repeated and receiver.last_ack == seq and 0 <= now_ns - receiver.last_ack_ns < FAST_WITHIN_NS:
             return FAST
         # Both are unsigned in tshark, so they are huge if time runs backwards.
-        if (now_ns - sender.next_seq_ns) % _UNSIGNED < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS) % _UNSIGNED:
+        if (now_ns - sender.next_seq_ns) % _UNSIGNED < (self.round_trip_ns or OUT_OF_ORDER_WITHIN_NS) % _UNSIGNED:
             end = (seq + payload_bytes + (1 if marks else 0)) & 0xFFFFFFFF
             if end != sender.next_seq:
                 return OUT_OF_ORDER

@@ -32,6 +32,8 @@ MIB = 1024 * 1024
 class Outcome(str, Enum):
     """The outcome of one operation. Throttling is kept apart from failure everywhere."""
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every record needs several
+
     OK = "ok"
     THROTTLED = "throttled"
     FAILED = "failed"
@@ -41,6 +43,8 @@ class Outcome(str, Enum):
 
 class ErrorKind(str, Enum):
     """The reason why an operation did not succeed, in the same words for every provider."""
+
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every record needs several
 
     THROTTLED = "throttled"
     QUOTA = "quota"
@@ -55,6 +59,8 @@ class ErrorKind(str, Enum):
 
 class Verb(str, Enum):
     """The operations that a driver may offer."""
+
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every record needs several
 
     PUT = "put"
     GET = "get"

@@ -70,10 +70,10 @@ class FileNames:
 
     def new(self, sensor: int, seq: int) -> str:
         """Return a unique name for the content of a sensor's operation, even if all overwrite one file."""
-        middle = f"s{sensor:05d}-{seq:06d}"
-        if self.key:
-            middle = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()
-        return f"{self.prefix}{middle}{self.suffix}"
+        if not self.key:
+            return f"{self.prefix}s{sensor:05d}-{seq:06d}{self.suffix}"
+        letters = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()
+        return f"{self.prefix}{letters}{self.suffix}"
 
     def name(self, sensor: int, seq: int) -> str:
         """Return the name of the file that a sensor writes at a sequence number."""
@@ -81,4 +81,5 @@ class FileNames:
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of that file below the run's folder."""
-        return f"{self.folder}/{self.name(sensor, seq)}" if self.folder else self.name(sensor, seq)
+        name = self.only or self.new(sensor, seq)
+        return f"{self.folder}/{name}" if self.folder else name

@@ -48,11 +48,13 @@ class Files:
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of the file of a sensor and sequence number."""
-        return f"{self.folder}/{self.names.path(sensor, self._cycled_number(sensor, seq))}"
+        number = self._cycled_number(sensor, seq) if self.cycle else seq
+        return f"{self.folder}/{self.names.path(sensor, number)}"
 
     def file(self, sensor: int, seq: int) -> tuple[str, Content]:
         """Return the path and the content of the file of a sensor and sequence number."""
-        return self.path(sensor, seq), self.payload.content(sensor, self._cycled_number(sensor, seq))
+        number = self._cycled_number(sensor, seq) if self.cycle else seq
+        return f"{self.folder}/{self.names.path(sensor, number)}", self.payload.content(sensor, number)
 
     def in_turn(self) -> Files:
         """Return the same files, such that a sensor's operation after the last file uses the first one again."""

@@ -66,6 +66,7 @@ _MAX_EXAMINED_CHARACTERS = 8192
 """The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op._fields
+_OK = Outcome.OK
 _PHASE = parquet.Column("phase", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
 
@@ -147,10 +148,9 @@ class OpLog:
         """
         self._pending.append(pack(op, self._detail_number(op.detail) if op.detail else 0))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
-        if op.outcome is Outcome.THROTTLED:
-            self.throttled += 1
-        elif op.outcome is not Outcome.OK:
-            self.failed += 1
+        if op.outcome is not _OK:
+            self.throttled += op.outcome is Outcome.THROTTLED
+            self.failed += op.outcome is not Outcome.THROTTLED
         if self._failure is not None:
             raise self._failure
 

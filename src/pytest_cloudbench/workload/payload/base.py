@@ -52,9 +52,6 @@ class RandomContent:
             yield from (data[offset : offset + length] for offset, length in ranges)
             return
         stream, zeros = self._cipher(0), _zeros()
-        if not hasattr(stream, "reset_nonce"):  # cryptography before 43
-            yield from (self.read(offset, length) for offset, length in ranges)
-            return
         for offset, length in ranges:
             counter, skip = divmod(offset, _AES_BLOCK_BYTES)
             stream.reset_nonce(counter.to_bytes(_AES_BLOCK_BYTES, "big"))

@@ -52,12 +52,15 @@ class RandomContent:
             yield from (data[offset : offset + length] for offset, length in ranges)
             return
         stream, zeros = self._cipher(0), _zeros()
+        reset, update, part = stream.reset_nonce, stream.update, zeros[:0]
         for offset, length in ranges:
             counter, skip = divmod(offset, _AES_BLOCK_BYTES)
-            stream.reset_nonce(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
+            reset(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
             if skip:
-                stream.update(zeros[:skip])
-            yield stream.update(zeros[:length]) if length <= len(zeros) else self.read(offset, length)
+                update(zeros[:skip])
+            if len(part) != length:  # most often it is the same for all
+                part = zeros[:length]
+            yield update(part) if len(part) == length else self.read(offset, length)
 
     def _cipher(self, counter: int) -> CipherContext:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes

@@ -182,28 +182,23 @@ class Duplicated:
         end, size = min(offset + length, self.size_bytes), self.block_bytes
         if end <= offset:
             return b""
-        first = offset // size
+        first, last = offset // size, (end - 1) // size
         blocks, duplicates = -(-self.size_bytes // size), self.duplicates
-        last = (end - 1) // size
-        before = first * duplicates // blocks
+        before, after = (number * duplicates // blocks for number in (first, last + 1))
         # The new blocks are neighbours in ``base`` and are read at once.
-        first_new, numbers = first - before, list[int]()
-        repeated: list[tuple[int, int]] = []
-        for number in range(first, last + 1):
-            after = (number + 1) * duplicates // blocks
-            if after > before:  # never for block 0
-                repeated.append(((number * _KNUTH_MULTIPLIER >> 7) % (number - before) * size, size))
-                numbers.append(number - first)
-            before = after
-        new_bytes = (last + 1 - first - len(numbers)) * size
-        new = memoryview(self.base.read(first_new * size, new_bytes))
+        new = memoryview(self.base.read((first - before) * size, (last + 1 - first - (after - before)) * size))
+        repeating = [-(-(count + 1) * blocks // duplicates) - 1 for count in range(before, after)]
+        repeated = [
+            ((number * _KNUTH_MULTIPLIER >> 7) % (number - count) * size, size)
+            for count, number in enumerate(repeating, before)
+        ]
         parts: list[bytes | memoryview] = []
-        used, position = 0, 0
-        for index, block in zip(numbers, self.base.read_ranges(repeated), strict=True):
-            if index > position:
-                parts.append(new[used : (used := used + (index - position) * size)])
+        used, position = 0, first
+        for number, block in zip(repeating, self.base.read_ranges(repeated), strict=True):
+            if number > position:
+                parts.append(new[used : (used := used + (number - position) * size)])
             parts.append(block)
-            position = index + 1
+            position = number + 1
         parts.append(new[used:])
         data = b"".join(parts)
         skip = offset - first * size

@@ -45,7 +45,11 @@ def write_json(
     summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]
 ) -> None:
     """Write an analysis as one JSON document, one flow at a time since all flows may not fit into memory."""
-    to.write(json.dumps({**summary, "notes": notes}, indent=1)[:-2])
+    text = json.dumps({**summary, "comments": [], "notes": notes}, indent=1)[:-2]
+    if summary["comments"]:  # there may be one for each packet, and indenting is slow
+        comments = json.dumps(summary["comments"], separators=(",\n  ", ": "))
+        text = text.replace('\n "comments": []', f'\n "comments": [\n  {comments[1:-1]}\n ]', 1)
+    to.write(text)
     to.write(',\n "flows": [')
     for number, flow in enumerate(flows):
         to.write(f"{',' if number else ''}\n  {json.dumps(flow)}")

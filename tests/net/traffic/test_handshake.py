@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.net.traffic import analyze
 from pytest_cloudbench.net.traffic.handshake import (
+    make_dns_parser,
     parse_client_hello,
     parse_dns_message,
     parse_quic_version,
@@ -112,6 +113,15 @@ def test_dns_messages_are_parsed() -> None:
     assert (found.is_answer, [str(each) for each in found.addresses]) == (True, ["10.1.2.3", "2001:db8::5"])
     assert parse_dns_message(answer[:-1]) is None
     assert parse_dns_message(ask[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
+
+
+def test_messages_that_differ_in_their_number_are_parsed_alike_unless_a_name_refers_to_it() -> None:
+    parse, rest = make_dns_parser(), b"\x01\x00\x00\x01" + bytes(6)
+    for refers in (question("a.example.com"), question("b.example.com"), b"\1x\xc0\x00", b"\1y\xc0\x01"):
+        for number in (b"\1a", b"\1b", b"\0\0", b"\3\0", b"\3abc"[:2]):
+            message = number + rest + refers + b"\0\1\0\1"
+            assert parse(message) == parse_dns_message(message)
+    assert parse(b"\1") is None
 
 
 @settings(deadline=None)

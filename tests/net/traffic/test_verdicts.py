@@ -70,8 +70,9 @@ def test_lossy_connections_are_decided_at_once_with_each_verdict() -> None:
 
 def test_connections_with_a_state_of_their_own_are_left_to_steps() -> None:
     sent = [*BEGIN, segment(30, True, 100, 100)]
-    beyond = [*sent, segment(40, False, 1, ack=900)]
+    beyond = [*sent, segment(40, False, 1, 10, 900), segment(41, False, 11, 10, 900), segment(42, True, 200, 0, 11)]
+    counted = [*beyond, segment(43, False, 11, 10, 900)]
     probed = [*sent, segment(40, False, 1, ack=200, window=0), segment(50, True, 200, 1)]
     again = [*sent, segment(31, True, 300, 100), segment(60, True, 99, flags=2, ack=0)]
     far = [*sent, segment(60, True, 100 + 2**31 - 50, 100)]
-    assert judge_at_once([sent, beyond, probed, again, far])[1] == {1, 2, 3, 4}
+    assert judge_at_once([sent, counted, probed, again, far, beyond])[1] == {1, 2, 3, 4}

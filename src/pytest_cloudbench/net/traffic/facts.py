@@ -157,16 +157,15 @@ def _read_dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[s
     names: dict[Address, dict[str, None]] = {}
     queries: dict[str, int] = {}
     is_dns = ~table.who.is_tcp & (table.who.server_port == _DNS_PORT)
-    for number in table.numbers[is_dns[table.numbers]].tolist():
-        for is_up in (True, False):
-            for datagram in streams.read_datagrams(table, buffer, number, up=is_up):
-                message = handshake.parse_dns_message(datagram)
-                if message is None:
-                    continue
-                if not message.is_answer:
-                    queries[message.name] = queries.get(message.name, 0) + 1
-                for address in message.addresses:
-                    names.setdefault(address, {})[message.name] = None
+    parse = handshake.make_dns_parser()
+    for datagram in streams.read_all_datagrams(table, buffer, table.numbers[is_dns[table.numbers]]):
+        message = parse(datagram)
+        if message is None:
+            continue
+        if not message.is_answer:
+            queries[message.name] = queries.get(message.name, 0) + 1
+        for address in message.addresses:
+            names.setdefault(address, {})[message.name] = None
     return names, queries
 
 

@@ -5,7 +5,9 @@ The bytes are untrusted. Every length is checked, no input raises, and truncated
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
 from pytest_cloudbench.net.traffic.packets import Address
@@ -16,6 +18,7 @@ _QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
+_REMEMBERED_MESSAGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,17 @@ def parse_dns_message(datagram: bytes) -> DnsMessage | None:
     except _TruncatedError:
         return None
     return DnsMessage(name, bool(flags >> 15), tuple(addresses))
+
+
+def make_dns_parser() -> Callable[[bytes], DnsMessage | None]:
+    """Return ``parse_dns_message`` with a memory for the last messages, since few differ by more than their number."""
+    parsed = lru_cache(_REMEMBERED_MESSAGES)(parse_dns_message)
+
+    def parse(datagram: bytes) -> DnsMessage | None:
+        refers_to_number = b"\xc0\x00" in datagram or b"\xc0\x01" in datagram  # a name that begins with it
+        return parsed(datagram if refers_to_number or len(datagram) < 2 else b"\0\0" + datagram[2:])
+
+    return parse
 
 
 def _read_dns_name(body: _ByteReader) -> str:

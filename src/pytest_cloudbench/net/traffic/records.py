@@ -361,10 +361,10 @@ class Reader:
             pair = _gather_bytes(self.buffer, positions, 4).view(order + "u2").reshape(-1, 2).astype(np.int64)
             code, size = pair[:, 0], pair[:, 1]
             fits = (code != 0) & (positions + 4 + size <= end)
-            for position, length in zip(positions[fits & (code == 1)], size[fits & (code == 1)], strict=True):
-                self.comments.append(
-                    decode_text(bytes(self.buffer[int(position) + 4 : int(position) + 4 + int(length)]))
-                )
+            is_comment = fits & (code == 1)
+            starts = positions[is_comment] + 4
+            for start, end_of_text in zip(starts.tolist(), (starts + size[is_comment]).tolist(), strict=True):
+                self.comments.append(decode_text(self.buffer[start:end_of_text]))
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
             positions, end = (positions + 4 + size + (-size % 4))[fits], end[fits]

@@ -20,7 +20,7 @@ TOUCHED_PACKETS = 512
 """Number of packets read before a mapped file's pages are released. Each may bring in 64 KiB around it."""
 _FEW_ROWS = 64
 _HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
-_PART_ROWS = 1 << 15
+_PART_ROWS, _FLOWS_AT_ONCE = 1 << 15, 1024
 _PIECE_BYTES = MIB
 
 
@@ -159,6 +159,24 @@ def read_datagrams(
     for row in _payload_rows(table, number, up=up, max_rows=max_rows).tolist():
         offset = int(table.packets.offset[row])
         yield bytes(buffer[offset : offset + int(table.packets.kept[row])])
+
+
+def read_all_datagrams(table: FlowTable, buffer: Buffer, numbers: Ints) -> Iterator[bytes]:
+    """Yield the same of many flows, for each flow what the client sent before what the server sent."""
+    import numpy as np
+
+    packets = table.packets
+    for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
+        rows_of_flows = [table.rows(number) for number in numbers[begin : begin + _FLOWS_AT_ONCE].tolist()]
+        rows = np.concatenate(rows_of_flows)
+        group = np.repeat(np.arange(len(rows_of_flows)), [len(own_rows) for own_rows in rows_of_flows])
+        rows = rows[np.argsort(group * 2 + ~table.up[rows], kind="stable")]
+        rows = rows[packets.payload[rows] > 0]
+        for part in range(0, len(rows), _PART_ROWS):
+            part_rows = rows[part : part + _PART_ROWS]
+            starts = packets.offset[part_rows]
+            for start, end in zip(starts.tolist(), (starts + packets.kept[part_rows]).tolist(), strict=True):
+                yield bytes(buffer[start:end])
 
 
 def _order_segments(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:

@@ -73,10 +73,15 @@ def judge_connections(connections: Connections) -> tuple[NDArray[np.uint8], Ints
     first = sequence.mark_beginnings(packets.group)
     first[len(sent_up) : len(sent_up) + 1] = True  # the first packet down may belong to the same flow as the last up
     states, unclear = _find_states(packets, first)
-    unclear |= _find_unclear(packets, states, latest, has_latest)
+    # Probes of a zero window.
+    unclear |= has_latest & (packets.payload == 1) & (states.start == states.expected) & (packets.window[latest] == 0)
     round_trips_ns = _spread_round_trips(connections)[order]
     verdicts = np.empty(len(order), np.uint8)
-    verdicts[order] = _classify(packets, states, latest, has_latest, first, round_trips_ns)
+    verdicts[order], counting_rows = _classify(packets, states, latest, has_latest, first, round_trips_ns)
+    is_beyond = _find_beyond(packets, states, latest, has_latest)
+    if is_beyond.any():
+        side = packets.group * 2 + (np.arange(len(order)) >= len(sent_up))
+        unclear |= is_beyond & np.isin(side, side[counting_rows])
     return verdicts, np.unique(packets.group[unclear])
 
 
@@ -120,14 +125,11 @@ def _find_states(packets: Connections, first: Mask) -> tuple[_States, Mask]:
     return _States(start, end, expected, expected_ns, next_seq, is_keep_alive), unclear
 
 
-def _find_unclear(packets: Connections, states: _States, latest: Ints, has_latest: Mask) -> Mask:
-    """Return which packets change the state in a way that depends on more than their own direction."""
-    # Acknowledgements of bytes that were not captured.
-    unclear: Mask = has_latest & (packets.flags & ACK > 0)
-    unclear &= (packets.ack - states.next_seq[latest]).view("i4") > 0
-    # Probes of a zero window.
-    unclear |= has_latest & (packets.payload == 1) & (states.start == states.expected) & (packets.window[latest] == 0)
-    return unclear
+def _find_beyond(packets: Connections, states: _States, latest: Ints, has_latest: Mask) -> Mask:
+    """Return which packets acknowledge bytes that were not captured. tshark then miscounts duplicates."""
+    is_beyond: Mask = has_latest & (packets.flags & ACK > 0)
+    is_beyond &= (packets.ack - states.next_seq[latest]).view("i4") > 0
+    return is_beyond
 
 
 def _count_duplicate_acks(packets: Connections, states: _States, latest: Ints, has_latest: Mask, first: Mask) -> Ints:
@@ -147,8 +149,11 @@ def _count_duplicate_acks(packets: Connections, states: _States, latest: Ints, h
 
 def _classify(
     packets: Connections, states: _States, latest: Ints, has_latest: Mask, first: Mask, round_trips_ns: Ints
-) -> NDArray[np.uint8]:
-    """Return the verdicts by the rules of ``resent``, of which the first that applies counts."""
+) -> tuple[NDArray[np.uint8], Ints]:
+    """Return the verdicts by the rules of ``resent``, and the rows whose verdict depends on duplicate acknowledgements.
+
+    The first rule that applies counts.
+    """
     import numpy as np
 
     verdicts = np.zeros(len(first), np.uint8)
@@ -161,18 +166,19 @@ def _classify(
     is_behind &= (packets.payload <= 1) | (states.start != states.expected - 1)
     rows = ((is_spurious | is_behind) & ~states.is_keep_alive).nonzero()[0]
     if not len(rows):
-        return verdicts
+        return verdicts, rows
     now_ns, other = packets.time_ns[rows], latest[rows]
     duplicates = _count_duplicate_acks(packets, states, latest, has_latest, first)
     since_ack_ns = now_ns - packets.time_ns[other]
-    is_fast = has_latest[rows] & (duplicates[other] >= 2) & (acked[rows] == packets.seq[rows])
-    is_fast &= (since_ack_ns >= 0) & (since_ack_ns < FAST_WITHIN_NS)
+    is_counting = has_latest[rows] & (acked[rows] == packets.seq[rows])
+    is_counting &= (since_ack_ns >= 0) & (since_ack_ns < FAST_WITHIN_NS)
+    is_fast = is_counting & (duplicates[other] >= 2)
     # Both times are unsigned in tshark, so they are huge if time runs backwards.
     limits_ns = np.where(round_trips_ns[rows] == 0, OUT_OF_ORDER_WITHIN_NS, round_trips_ns[rows])
     is_soon = (now_ns - states.expected_ns[rows]).view(np.uint64) < limits_ns.view(np.uint64)
     is_late = is_soon & (states.end[rows] != states.expected[rows])
     verdicts[rows] = np.select([is_spurious[rows], is_fast, is_late], [SPURIOUS, FAST, OUT_OF_ORDER], RETRANSMITTED)
-    return verdicts
+    return verdicts, rows[is_counting]
 
 
 def _spread_round_trips(connections: Connections) -> Ints:

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,10 @@ class Pair:
         self.scan()
 
     def scan(self) -> None:
-        self.engine.take_scan(self.everything(self.mirror.box), self.everything(self.mirror.sync), self.now_ns)
+        agreed = self.store.entries.listing
+        box = self.mirror.box.find_all_entries(lambda folder: None, partial(agreed, side="ours"))
+        sync = self.mirror.sync.find_all_entries(lambda folder: None, partial(agreed, side="theirs"))
+        self.engine.take_scan(box, sync, self.now_ns)
 
     def everything(self, side: FolderSide) -> FoundAll:
         return side.find_all_entries(lambda folder: None)

@@ -281,7 +281,7 @@ def test_both_deleted(pair: Pair) -> None:
     (pair.box / "a").unlink()
     (pair.sync / "a").unlink()
     pair.settle()
-    assert (pair.both(), pair.store.entries) == ({}, {})
+    assert (pair.both(), dict(pair.store.entries)) == ({}, {})
 
 
 def test_a_new_file_in_a_folder_that_was_deleted_here(pair: Pair) -> None:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_cloudbench.model import ResultsError, UsageError
@@ -264,6 +265,8 @@ class SavingBox:
         try:
             for _ in range(5):
                 self._scan()
+                if not self.engine.has_work:
+                    return True
                 self.engine.pull_all(now_ns())
                 self.engine.push_all(now_ns())
                 self.engine.pull_all(now_ns())
@@ -371,12 +374,13 @@ class SavingBox:
         for index, side in enumerate((self._box, self._sync)):
             watcher = self._watchers[index] if self._watchers else PollingWatcher()
             watcher.begin_scan()
-            entries = side.find_all_entries(watcher.watch_folder)
+            agreed = partial(self._store.entries.listing, side="theirs" if index else "ours")
+            entries = side.find_all_entries(watcher.watch_folder, agreed)
             if watcher.fileno() >= 0 and any(error.errno == errno.ENOSPC for error in entries.unknown.values()):
                 self._report_event(Trouble("note", _TOO_MANY.format(side.name)))
                 watcher.close()
                 watcher = self._watchers[index] = PollingWatcher()
-                entries = side.find_all_entries(watcher.watch_folder)
+                entries = side.find_all_entries(watcher.watch_folder, agreed)
             watcher.end_scan()
             scans.append(entries)
         now = now_ns()

@@ -35,6 +35,12 @@ class Page(NamedTuple):
 
 def copy_data(source: int, target: int) -> None:
     """Copy a file into an empty one, holes included."""
+    status = os.fstat(source)
+    if status.st_size <= min(_CHUNK_BYTES - 1, 512 * getattr(status, "st_blocks", 0)):  # a small file without holes
+        piece = os.pread(source, _CHUNK_BYTES, 0)
+        if len(piece) < _CHUNK_BYTES:
+            write_at(target, piece, 0)
+            return
     offset = 0
     while (offset := _find_data(source, offset)) >= 0:
         piece = os.pread(source, _CHUNK_BYTES, offset)

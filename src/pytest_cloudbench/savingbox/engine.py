@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
+from pytest_cloudbench.savingbox.agreements import Side
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, Waiting
+from pytest_cloudbench.savingbox.listings import FoundEntry
 from pytest_cloudbench.savingbox.mirror import Deed, Mirror
-from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundAll, FoundEntry, OvertakenError, VanishedError
+from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundAll, OvertakenError, VanishedError
 from pytest_cloudbench.savingbox.store import NEVER
 from pytest_cloudbench.support.watching import FileMark
 
@@ -125,16 +127,22 @@ class BoxEngine:
 
     def take_scan(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
         """Take in a scan of both folders: every entry that differs from the agreement has changed."""
-        entries = self.mirror.store.entries
         for folder, error in (*box.unknown.items(), *sync.unknown.items()):
             self._say_once("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
-        ours = {path for path in (*box.entries, *entries) if box.is_known(path) and sync.is_known(path)}
-        self.box_changed(
-            sorted(path for path in ours if self._differs_from_agreement(path, box.entries.get(path), "ours")), now_ns
-        )
-        theirs = {path for path in (*sync.entries, *entries) if box.is_known(path) and sync.is_known(path)}
-        changed = [path for path in theirs if self._differs_from_agreement(path, sync.entries.get(path), "theirs")]
-        self.sync_changed(changed, now_ns)
+        changed = self._find_differing(box, "ours"), self._find_differing(sync, "theirs")
+        ours, theirs = ([path for path in paths if box.is_known(path) and sync.is_known(path)] for paths in changed)
+        self.box_changed(sorted(ours), now_ns)
+        self.sync_changed(theirs, now_ns)
+
+    def _find_differing(self, found: FoundAll, side: Side) -> Iterator[str]:
+        """Yield the entries of a scan that are not as agreed."""
+        agreed = self.mirror.store.entries
+        yield from (path for path, entry in found.entries.items() if self._differs_from_agreement(path, entry, side))
+        yield from (path for path in found.gone if path in agreed)
+        for folder in agreed.folders.keys() - found.compared:
+            yield from (
+                path for path in agreed.paths_in(folder) if path not in found.entries and path not in found.gone
+            )
 
     def box_changed(self, paths: Iterable[str], now_ns: int, *, is_event: bool = False) -> None:
         """Note that these entries of the box may have changed just now.
@@ -148,14 +156,14 @@ class BoxEngine:
         linked: set[int] = set()
         paths = list(paths)
         self._gone_inodes = self._find_gone_inodes(paths)
-        for path in paths:
-            self._take_box_change(path, now_ns, linked)
-            if is_event and not self._is_waiting(path):
-                self._compare_content(path, now_ns)
+        with self.mirror.box.remembering_folder():
+            for path in paths:
+                self._take_box_change(path, now_ns, linked)
+                if is_event and not self._is_waiting(path):
+                    self._compare_content(path, now_ns)
         self._gone_inodes = {}
         if linked:  # no event reports the other names of these files
-            names = [path for path, was in self.mirror.store.entries.items() if was.box.inode in linked]
-            for path in names:
+            for path in self.mirror.store.entries.paths_with_inodes(linked):
                 self._take_box_change(path, now_ns, set())
 
     def sync_changed(self, paths: Iterable[str], now_ns: int) -> None:
@@ -184,6 +192,11 @@ class BoxEngine:
     def unpushed_files(self) -> int:
         """The number of entries that wait, or that could not be pushed."""
         return len(self.batcher) + len(self._failed)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any entry is known to differ from the agreement."""
+        return bool(self.unpushed_files or self.incoming or self.mirror.again)
 
     def is_at_rest(self) -> bool:
         """Return whether both folders are as agreed, as far as is known. Raises OSError if that cannot be told."""
@@ -229,7 +242,7 @@ class BoxEngine:
 
     # --- inside ---
 
-    def _differs_from_agreement(self, path: str, now: FoundEntry | None, side: Literal["ours", "theirs"]) -> bool:
+    def _differs_from_agreement(self, path: str, now: FoundEntry | None, side: Side) -> bool:
         was = self.mirror.store.get(path)
         if was is None or now is None:
             return (was is None) != (now is None)
@@ -249,12 +262,14 @@ class BoxEngine:
             mark = now and now.mark
             if self._is_waiting(path) and path in self._noticed_marks and self._noticed_marks[path] == mark:
                 return  # examined again: it has not changed since
-            self._noticed_marks[path] = mark
+            is_full = self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes
+            if not is_full or path in self._noticed_marks:  # when all is due, it does not matter what changes again
+                self._noticed_marks[path] = mark
             self._failed.pop(path, None)
             if now is None or now.kind != "file":
                 self.batcher.add_removal(path, now_ns)
                 return
-            if path in self._count_due_ns or self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes:
+            if path in self._count_due_ns or is_full:
                 self.batcher.add_change(path, self._bytes_of(path), now_ns)
                 return
             counted_bytes = self._count_bytes(path, now, now_ns)
@@ -405,7 +420,6 @@ class BoxEngine:
         self.mirror.sync.must_be_there()
         self.mirror.box.must_be_there()
         before_bytes, changed = self.mirror.written_bytes, 0
-        self._note_intents(paths)
         try:
             if moved := self.mirror.repeat_renames(paths):
                 changed += moved
@@ -429,7 +443,8 @@ class BoxEngine:
                 changed += deed in ("pushed", "conflict")
                 self._note_success(path)
 
-        self._act_on_all(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
+        order = self._deepest_deletions_first(list(paths))
+        self._act_on_all(order, self.mirror.sync, push_path, self._note_intents)
         if changed:
             self.pushes += 1
             self.report(Push(
@@ -447,20 +462,27 @@ class BoxEngine:
             self._failed.update({path: _Failed(now_ns, waiting) for path, waiting in waiting_paths.items()})
             raise
 
-    def _act_on_all(self, paths: Sequence[str], target: FolderSide, handle_entry: Callable[[str], None]) -> None:
-        """Act on many entries. An agreement is stored only after its files are on the disk."""
+    def _act_on_all(
+        self, paths: Sequence[str], target: FolderSide, handle_entry: Callable[[str], None],
+        announce: Callable[[Sequence[str]], None] = lambda paths: None,
+    ) -> None:  # fmt: skip
+        """Act on many entries, part by part. An agreement is stored only after its files are on the disk.
+
+        ``announce`` is called with the entries of each part before that.
+        """
         target.is_durable = len(paths) <= _MANY
-        for count, path in enumerate(paths):
-            handle_entry(path)
-            if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
-                self._flush()
-            if count % _PROGRESS == _PROGRESS - 1:
-                self.report(MirrorProgress(count + 1, len(paths)))
-                if count % _SYNCED == _SYNCED - 1:
-                    os.sync()
+        for begin in range(0, len(paths), _SYNCED):
+            part = paths[begin : begin + _SYNCED]
+            announce(part)
+            for count, path in enumerate(part, begin + 1):
+                handle_entry(path)
+                if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
                     self._flush()
-        if not target.is_durable:
-            os.sync()
+                if count % _PROGRESS == 0:
+                    self.report(MirrorProgress(count, len(paths)))
+            if not target.is_durable:
+                os.sync()
+            self._flush()
         self._flush()
 
     def _note_intents(self, paths: Iterable[str]) -> None:

@@ -31,8 +31,10 @@ from typing import Literal
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
-from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundEntry, OvertakenError, may_be_written, parents
-from pytest_cloudbench.savingbox.store import NEVER, Agreed, AgreementStore, Intent, Patching, WrittenPiece
+from pytest_cloudbench.savingbox.agreements import Agreed
+from pytest_cloudbench.savingbox.listings import FoundEntry
+from pytest_cloudbench.savingbox.side import BusyError, FolderSide, OvertakenError, may_be_written, parents
+from pytest_cloudbench.savingbox.store import NEVER, AgreementStore, Intent, Patching, WrittenPiece
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.support.watching import FileMark, mark_file
 
@@ -127,6 +129,10 @@ class Mirror:
         Raises BusyError and OvertakenError (look again), VanishedError, and OSError. Nothing is lost then: the
         entry still differs from the agreement.
         """
+        with self.box.remembering_folder(), self.sync.remembering_folder():
+            return self._reconcile(path)
+
+    def _reconcile(self, path: str) -> Deed:
         was = self.store.get(path)
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
         # An entry may be missing because the whole folder is: check the root before believing in a deletion.
@@ -157,14 +163,21 @@ class Mirror:
 
     def repeat_renames(self, paths: Iterable[str]) -> int:
         """Repeat renames of these entries of the box in the sync folder. Returns their number."""
-        removed, created = [], []
+        removed, new_paths = [], []
         for path in sorted(paths):
-            change, now = self.box_change(path)
-            if now is None and (was := self.store.get(path)) is not None and was.kind != "link":
+            was = self.store.get(path)
+            if was is None:
+                new_paths.append(path)
+            elif was.kind != "link" and self.box.find_entry(path) is None:
                 removed.append((path, was))
-            elif change == "yes" and now is not None and self.store.get(path) is None and now.kind != "link":
-                created.append((path, now))
+        if not removed:
+            return 0
+        found_new = ((path, self.box.find_entry(path)) for path in new_paths)
+        created = [(path, now) for path, now in found_new if now is not None and now.kind != "link"]
         by_inode = {(was.kind, was.box.inode): path for path, was in reversed(removed)}
+        tops = {path for path, now in created if (now.kind, now.mark.inode) in by_inode}
+        with contextlib.suppress(OSError):  # the note only helps after a kill
+            self.note_intents(path for path, _ in created if not tops.isdisjoint((path, *parents(path))))
         count = 0
         for path, now in created:
             old = by_inode.pop((now.kind, now.mark.inode), None)
@@ -175,13 +188,14 @@ class Mirror:
     def note_intents(self, paths: Iterable[str]) -> None:
         """Note all at once that these are about to be pushed. Raises OSError."""
         intents = {}
-        for path in paths:
-            try:
-                ours, theirs = self.box.find_entry(path), self.sync.find_entry(path)
-            except OSError:
-                continue  # the push itself reports the error
-            if ours is not None:
-                intents[path] = Intent.for_entry("theirs", ours, theirs)
+        with self.box.remembering_folder(), self.sync.remembering_folder():
+            for path in paths:
+                try:
+                    ours, theirs = self.box.find_entry(path), self.sync.find_entry(path)
+                except OSError:
+                    continue  # the push itself reports the error
+                if ours is not None:
+                    intents[path] = Intent.for_entry("theirs", ours, theirs)
         self.store.begin_intents(intents)
 
     def _note_intent(
@@ -272,8 +286,9 @@ class Mirror:
             if may_be_written(fd):
                 content.notice_stores(fd)
             if present is None:
-                self.writes.follow_file(fd)
-                self._copies[os.fstat(fd).st_ino] = path
+                if not isinstance(self.writes, NoWrites):
+                    self.writes.follow_file(fd)
+                    self._copies[os.fstat(fd).st_ino] = path
                 new_entry, taken = self.sync.put_file(path, fd, source_entry.mode, None, note)
                 written_bytes = new_entry.mark.size_bytes
             else:
@@ -428,11 +443,13 @@ class Mirror:
         return False
 
     def _ensure_parents(self, path: str, target: FolderSide) -> None:
+        if target.has_folder_of(path):
+            return
         for parent in parents(path):
             now = target.find_entry(parent)
             if now is None or now.kind != "folder":
                 self.reconcile(parent)
-        if (folders := parents(path)) and ((now := target.find_entry(folders[-1])) is None or now.kind != "folder"):
+        if not target.has_folder_of(path):
             raise OvertakenError(f"{path!r}: the folder it is in is gone")
 
     def _is_same(self, path: str, ours: FoundEntry, theirs: FoundEntry) -> bool:

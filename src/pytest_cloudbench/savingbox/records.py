@@ -20,13 +20,15 @@ from typing import Any
 from pytest_cloudbench.model import CloudbenchError, ResultsError, UsageError
 
 Record = tuple[str, str, Any]
-"""The subject of a value, its path, and the value, which JSON can hold."""
+"""The subject of a value, its path, and the value: bytes, or what JSON can hold."""
 
 _CREATE = "CREATE TABLE record (about TEXT, path BLOB, value BLOB, PRIMARY KEY (about, path)) WITHOUT ROWID"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_DAMAGE = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM)
 _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 _CHECKSUM_BYTES = 4
+_BYTES = b"\0"
+"""What precedes a value of bytes, and no JSON."""
 
 
 class DamagedError(CloudbenchError):
@@ -34,7 +36,7 @@ class DamagedError(CloudbenchError):
 
 
 class RecordFile:
-    """JSON values by subject and path, in a file that one process has open.
+    """Values by subject and path, in a file that one process has open.
 
     Args:
         path: the file, created with its folder.
@@ -151,7 +153,8 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _pack_value(about: str, path: bytes, value: Any) -> bytes:
-    text = json.dumps(value, separators=(",", ":")).encode()  # integers of any size: times may exceed 64 bits
+    is_raw = isinstance(value, bytes)  # in JSON, integers may have any size: times may exceed 64 bits
+    text = _BYTES + value if is_raw else json.dumps(value, separators=(",", ":")).encode()
     return _checksum_of(about, path, text) + text
 
 
@@ -160,7 +163,7 @@ def _unpack_value(about: object, path: object, value: object) -> Any:
     if isinstance(about, str) and isinstance(path, bytes) and isinstance(value, bytes):
         checksum, text = value[:_CHECKSUM_BYTES], value[_CHECKSUM_BYTES:]
         if checksum == _checksum_of(about, path, text):
-            return json.loads(text)
+            return text[1:] if text.startswith(_BYTES) else json.loads(text)
     raise DamagedError(f"the record of {path!r} does not have its checksum")
 
 

@@ -17,18 +17,18 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
+from pytest_cloudbench.savingbox.agreements import join_path
+from pytest_cloudbench.savingbox.listings import NUMBERS, FoundEntry, decode_row, encode_row, name_of, split_listing
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 STAGED = ".~cloudbench-saving-"
 """Prefix of unfinished files' names, on systems where every file needs a name. Such entries are never mirrored."""
-
-Kind = Literal["file", "folder", "link"]
 
 _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
@@ -50,35 +50,22 @@ class VanishedError(CloudbenchError):
     """The folder is gone, or another folder has its name."""
 
 
-class FoundEntry(NamedTuple):
-    """One entry, as it was seen.
-
-    Attributes:
-        kind: ``file``, ``folder`` or ``link`` (symbolic).
-        mode: permissions.
-        mark: changes whenever the file changes.
-        names: the number of its hard links.
-        target: of a symbolic link.
-    """
-
-    kind: Kind
-    mode: int
-    mark: FileMark
-    names: int = 1
-    target: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundAll:
-    """All entries of a folder, as they were seen.
+    """The entries of a folder, as they were seen.
 
     Attributes:
-        entries: by relative path, each folder before its entries.
+        entries: by relative path, each folder before its entries. Of compared folders, only those that are not as
+            agreed.
         unknown: relative paths of folders that could not be read, with the reason. Their entries are not known.
+        compared: relative paths of the folders that were compared with what is agreed.
+        gone: agreed entries of compared folders that are not there.
     """
 
     entries: Mapping[str, FoundEntry]
     unknown: Mapping[str, OSError]
+    compared: Set[str] = frozenset()
+    gone: Set[str] = frozenset()
 
     def is_known(self, path: str) -> bool:
         """Return whether the entry does not exist if this path is absent from ``entries``."""
@@ -109,6 +96,7 @@ class FolderSide:
     is_durable: bool = True
     identity: str = field(default="", init=False)
     _staging: str = field(default="", init=False)
+    _real_folder: str | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
@@ -124,8 +112,8 @@ class FolderSide:
         """Remove unfinished files that a killed process has left. A scan removes those in inner folders."""
         for folder in {self._staging or self.root, self.root}:
             with contextlib.suppress(OSError):
-                for entry in os.scandir(folder):
-                    self._remove_staged(entry)
+                for name in os.listdir(folder):
+                    self._remove_staged(f"{folder}/{name}")
 
     def must_be_there(self) -> None:
         """Raise VanishedError unless the root is still the folder that was opened."""
@@ -143,51 +131,101 @@ class FolderSide:
 
         A path through a symbolic link is not an entry: the link's target is not part of the folder.
         """
-        for parent in parents(relative):
-            try:
-                if not stat.S_ISDIR(os.lstat(self.path(parent)).st_mode):
-                    return None
-            except GONE:
-                return None
+        if not self.has_folder_of(relative):
+            return None
         try:
             return _make_entry(self.path(relative), os.lstat(self.path(relative)))
         except GONE:
             return None
 
-    def find_all_entries(self, on_folder: Callable[[str], None]) -> FoundAll:
+    def has_folder_of(self, relative: str) -> bool:
+        """Return whether the folder that an entry is in exists, and no part of its path is a symbolic link."""
+        folder = relative.rpartition("/")[0]
+        if not folder or folder == self._real_folder:
+            return True
+        for parent in (*parents(folder), folder):
+            try:
+                if not stat.S_ISDIR(os.lstat(self.path(parent)).st_mode):
+                    return False
+            except GONE:
+                return False
+        if self._real_folder is not None:
+            self._real_folder = folder
+        return True
+
+    @contextlib.contextmanager
+    def remembering_folder(self) -> Iterator[None]:
+        """Look only once meanwhile, and after each step that changes the folder, at the folder that an entry is in."""
+        self._real_folder = ""
+        try:
+            yield
+        finally:
+            self._real_folder = None
+
+    def _begin_step(self, step: str, relative: str) -> None:
+        """Announce a step that changes the folder, after which all is looked at again."""
+        self.before(step, relative)
+        if self._real_folder is not None:
+            self._real_folder = ""
+
+    def find_all_entries(
+        self, on_folder: Callable[[str], None], agreed: Callable[[str], bytes] | None = None
+    ) -> FoundAll:
         """Return all entries. Raises VanishedError.
 
         Args:
             on_folder: called with each folder's relative path before the folder is listed, so that changes are
                 noticed from then on.
+            agreed: returns a folder's listing as agreed. With None, no folder is compared.
         """
-        entries: dict[str, FoundEntry] = {}
-        unknown: dict[str, OSError] = {}
+        entries, unknown, compared, gone = dict[str, FoundEntry](), dict[str, OSError](), set[str](), set[str]()
         open_folders = [""]
         while open_folders:
             folder = open_folders.pop()
             try:
                 on_folder(folder)
-                with os.scandir(self.path(folder)) as listed:
-                    children = [(entry.name, entry) for entry in listed]
+                rows = self._list_rows(folder, open_folders)
             except GONE:
                 entries.pop(folder, None)
+                gone.add(folder)
                 continue
             except OSError as error:
                 unknown[folder] = error
                 continue
-            for name, entry in children:
-                if name.startswith(STAGED):
-                    self._remove_staged(entry)
-                    continue
-                path = f"{folder}/{name}" if folder else name
-                with contextlib.suppress(*GONE):
-                    if (found_entry := _make_entry(entry.path, entry.stat(follow_symlinks=False))) is not None:
-                        entries[path] = found_entry
-                        if found_entry.kind == "folder":
-                            open_folders.append(path)
+            was = b"" if agreed is None else agreed(folder)
+            if agreed is not None:
+                compared.add(folder)
+            if was == b"".join(sorted(rows)):
+                continue
+            agreed_rows = set(split_listing(was))
+            entries.update((join_path(folder, name_of(row)), decode_row(row)) for row in rows if row not in agreed_rows)
+            gone.update(join_path(folder, name) for name in {*map(name_of, agreed_rows)}.difference(map(name_of, rows)))
         self.must_be_there()
-        return FoundAll(entries, unknown)
+        return FoundAll(entries, unknown, compared, gone)
+
+    def _list_rows(self, folder: str, open_folders: list[str]) -> list[bytes]:
+        """Return the rows of a folder's listing, in any order, and add the folders in it. Raises OSError."""
+        rows: list[bytes] = []
+        fd = os.open(self.path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with os.scandir(fd) as listed:  # of a descriptor: then the system looks names up without their folders
+                for entry in listed:
+                    name = entry.name
+                    if name.startswith(STAGED):
+                        self._remove_staged(name, fd)
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                        row = _make_row(name, status, fd)
+                    except GONE:
+                        continue
+                    if row:
+                        rows.append(row)
+                        if stat.S_ISDIR(status.st_mode):
+                            open_folders.append(join_path(folder, name))
+        finally:
+            os.close(fd)
+        return rows
 
     def names(self, relative: str) -> list[str]:
         """Return the names in a folder. Raises OSError."""
@@ -214,13 +252,13 @@ class FolderSide:
 
     def make_folder(self, relative: str, mode: int) -> None:
         """Create a folder. Raises OSError."""
-        self.before("mkdir", relative)
+        self._begin_step("mkdir", relative)
         os.mkdir(self.path(relative), mode | stat.S_IRWXU)
         os.chmod(self.path(relative), mode)
 
     def make_link(self, relative: str, target: str) -> None:
         """Create a symbolic link. Raises OSError."""
-        self.before("symlink", relative)
+        self._begin_step("symlink", relative)
         os.symlink(target, self.path(relative))
 
     def set_mode(self, relative: str, mode: int) -> None:
@@ -233,23 +271,23 @@ class FolderSide:
             with self.reading(relative) as source:
                 self.put_file(relative, source, mode, entry)
             return
-        self.before("chmod", relative)
+        self._begin_step("chmod", relative)
         os.chmod(self.path(relative), mode)
 
     def remove_folder(self, relative: str) -> None:
         """Remove an empty folder. Raises OSError if it is not."""
-        self.before("rmdir", relative)
+        self._begin_step("rmdir", relative)
         os.rmdir(self.path(relative))
 
     def remove(self, relative: str, seen: FoundEntry) -> None:
         """Remove a file or link, if it is unchanged since ``seen``. Raises OvertakenError, BusyError and OSError."""
-        self.before("unlink", relative)
+        self._begin_step("unlink", relative)
         with self.hold_entry(relative, seen):
             os.unlink(self.path(relative))
 
     def rename(self, old: str, new: str) -> None:
         """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
-        self.before("rename", new)
+        self._begin_step("rename", new)
         _rename_to_free_name(self.path(old), self.path(new))
 
     def put_file(
@@ -262,7 +300,7 @@ class FolderSide:
         Returns the new file, and the mark that the source had before the copied content was read.
         Raises FileExistsError, OvertakenError, BusyError and OSError, and leaves the folder as before.
         """
-        self.before("copy", relative)
+        self._begin_step("copy", relative)
         try:
             return self._write_new_file(relative, source, mode, replaced, note)
         except OSError as error:
@@ -290,7 +328,7 @@ class FolderSide:
             if self.is_durable:
                 os.fsync(fd)
             note(taken)
-            self.before("publish", relative)
+            self._begin_step("publish", relative)
             if replaced is None:
                 _link_name(fd, name, self.path(relative))
                 _raise_close_event(self.path(relative))
@@ -342,18 +380,18 @@ class FolderSide:
         note(taken)
         if not is_as_before:
             journal(pages, was_bytes, taken.size_bytes)
-        self.before("patch", relative)
+        self._begin_step("patch", relative)
         flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         fd = os.open(self.path(relative), flags)
         try:
             if mark_file(os.fstat(fd)) != seen.mark:
                 raise OvertakenError(f"{relative!r} has changed")
             for page in pages:
-                self.before("write", relative)
+                self._begin_step("write", relative)
                 content.write_at(fd, page.new, page.offset)
             if not is_as_before:
                 os.ftruncate(fd, taken.size_bytes)
-            self.before("stamp", relative)
+            self._begin_step("stamp", relative)
             os.fchmod(fd, mode)
             os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
             if self.is_durable and not is_as_before:
@@ -374,11 +412,11 @@ class FolderSide:
             raise VanishedError(f"{self.name} {self.root!r}: no longer a folder")
         return f"{system:x}:{status.st_ino}"
 
-    def _remove_staged(self, entry: os.DirEntry[str]) -> None:
+    def _remove_staged(self, path: str, folder: int | None = None) -> None:
         """Remove the entry if it is an unfinished file of this folder. No file may be in the making meanwhile."""
-        if entry.name.startswith(self._staged_prefix()):
+        if os.path.basename(path).startswith(self._staged_prefix()):
             with contextlib.suppress(OSError):
-                os.unlink(entry.path)
+                os.unlink(path, dir_fd=folder)
 
     def _staged_prefix(self) -> str:
         return f"{STAGED}{os.path.basename(os.path.abspath(self.root))}-"
@@ -424,7 +462,7 @@ class FolderSide:
         return now
 
 
-def _make_entry(path: str, status: os.stat_result) -> FoundEntry | None:
+def _make_entry(path: str, status: os.stat_result, folder: int | None = None) -> FoundEntry | None:
     """Return the entry with this status, or None for pipes, sockets and devices, which are not mirrored."""
     mode, mark = stat.S_IMODE(status.st_mode), mark_file(status)
     if stat.S_ISREG(status.st_mode):
@@ -432,8 +470,20 @@ def _make_entry(path: str, status: os.stat_result) -> FoundEntry | None:
     if stat.S_ISDIR(status.st_mode):
         return FoundEntry("folder", mode | stat.S_IRWXU, mark)  # we need all rights, to change its entries
     if stat.S_ISLNK(status.st_mode):
-        return FoundEntry("link", 0, mark, target=os.readlink(path))
+        return FoundEntry("link", 0, mark, target=os.readlink(path, dir_fd=folder))
     return None
+
+
+def _make_row(name: str, status: os.stat_result, folder: int) -> bytes:
+    """Return the row of an entry of an open folder, or nothing for pipes, sockets and devices. Raises OSError."""
+    if stat.S_ISREG(status.st_mode):
+        mark = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        try:
+            return os.fsencode(name) + b"\0" + NUMBERS.pack(status.st_mode, *mark, 0)
+        except struct.error:
+            pass  # wide numbers, as below
+    entry = _make_entry(name, status, folder)
+    return b"" if entry is None else encode_row(name, entry.kind, entry.mode, entry.mark, entry.target)
 
 
 def _take_at_most(pages: Iterable[content.Page], limit: int) -> list[content.Page] | None:
@@ -483,12 +533,9 @@ def _link_name(fd: int, name: str, path: str) -> None:
     if name:
         _rename_to_free_name(name, path)
         return
-    folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Only with a folder's descriptor does Python call linkat(AT_SYMLINK_FOLLOW), which is needed here.
-        os.link(str(fd), path, src_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)
+    # Only with a folder's descriptor does Python call linkat(AT_SYMLINK_FOLLOW), which is needed here. The system
+    # ignores the descriptor, because the path is absolute.
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
 
 
 def _raise_close_event(path: str) -> None:

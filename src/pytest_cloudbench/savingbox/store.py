@@ -12,39 +12,28 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import fsdecode
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.savingbox.agreements import Agreed, AgreedFolder, Agreements, join_path
+from pytest_cloudbench.savingbox.listings import FoundEntry, Kind
 from pytest_cloudbench.savingbox.records import DamagedError, Record, RecordFile
-from pytest_cloudbench.savingbox.side import FoundEntry, Kind
 from pytest_cloudbench.support.watching import FileMark
 
-SCHEMA = 3
-"""1 and 2 had columns instead of records: their agreements are read, their notes of unfinished work are dropped."""
+SCHEMA = 4
+"""1 and 2 had columns instead of records: their agreements are read, their notes of unfinished work are dropped. 3 had
+a record for each agreement and no other, as newer ones still have."""
 
 NEVER = FileMark(0, -1, 0, 0)
 """A mark that no file has: forces the file to be compared."""
 
-
-class Agreed(NamedTuple):
-    """An entry that both folders had with the same content.
-
-    Attributes:
-        kind: of both entries.
-        mode: its permissions.
-        box: its mark in the box, or ``NEVER`` if a change might not show.
-        sync: its mark in the sync folder.
-        target: of a symbolic link.
-    """
-
-    kind: Kind
-    mode: int
-    box: FileMark
-    sync: FileMark
-    target: str = ""
+_GONE: list[object] = []
+"""Stored where an entry of a folder's listing is gone."""
+_MANY = 64
+"""More intents than this are one record."""
 
 
 class Intent(NamedTuple):
@@ -67,6 +56,12 @@ class Intent(NamedTuple):
     source: FileMark
     was_inode: int = 0
     was_changed_ns: int = 0
+
+    @classmethod
+    def from_record(cls, values: Sequence[Any]) -> Intent:
+        """Return the note that was stored as these values."""
+        side, kind, mode, target, source, *was = values
+        return cls(side, kind, mode, target, FileMark(*source), *was)
 
     @classmethod
     def for_entry(cls, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None) -> Intent:
@@ -147,22 +142,22 @@ class AgreementStore:
 
     def __init__(self, path: Path, pair: str) -> None:
         self.path = path
-        self._pending: dict[str, Agreed | None] = {}
+        self.entries = Agreements()
+        self._pending: set[str] = set()
         self._file = RecordFile(path, _records_of_columns)
         records = self._file.found
         self._meta: dict[str, str] = records.get("meta", {})
         stored_pair = self.read_meta("pair")
-        if stored_pair not in ("", pair) or self.read_meta("schema") not in ("", str(SCHEMA)):
+        if stored_pair not in ("", pair) or self.read_meta("schema") not in ("", "3", str(SCHEMA)):
             self.close()
             raise UsageError(f"{str(path)!r}: belongs to other folders, or to another version: {stored_pair}")
-        self.entries = {
-            path: Agreed(kind, mode, FileMark(*box), FileMark(*sync), target)
-            for path, (kind, mode, box, sync, target) in records.get("agreed", {}).items()
-        }
-        self._begun = {
-            path: Intent(side, kind, mode, target, FileMark(*source), *was)
-            for path, (side, kind, mode, target, source, *was) in records.get("begun", {}).items()
-        }
+        self._read_agreements(records)
+        self._groups: dict[str, set[str]] = {}
+        self._begun: dict[str, Intent] = {}
+        for number, intents in records.get("begun together", {}).items():
+            self._groups[number] = set(intents)
+            self._begun |= {path: Intent.from_record(values) for path, values in intents.items()}
+        self._begun |= {path: Intent.from_record(values) for path, values in records.get("begun", {}).items()}
         self._patches = {
             path: Patching(inode, was_bytes, to_bytes, tuple(WrittenPiece(*piece) for piece in pieces))
             for path, (inode, was_bytes, to_bytes, pieces) in records.get("patching", {}).items()
@@ -170,6 +165,7 @@ class AgreementStore:
         records.clear()
         try:
             self.write_meta(pair=pair, schema=str(SCHEMA))
+            self._write_folders(folder for folder, agreements in self.entries.folders.items() if agreements.is_due)
         except OSError as error:
             self.close()
             raise ResultsError(f"{str(path)!r}: {error.strerror}") from error
@@ -179,56 +175,87 @@ class AgreementStore:
         """The damage of the file when it was opened, or empty if there was none."""
         return self._file.problem
 
+    def _read_agreements(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        folders = self.entries.folders
+        for folder, data in records.get("folder", {}).items():
+            folders[folder] = AgreedFolder.unpack(data)
+        for path, values in records.get("agreed", {}).items():
+            agreed = None
+            if values != _GONE:
+                kind, mode, box, sync, target = values
+                agreed = Agreed(kind, mode, FileMark(*box), FileMark(*sync), target)
+            self.entries.put(path, agreed)
+
     # --- agreements ---
 
     def get(self, path: str) -> Agreed | None:
         """Return the agreement on an entry, or None if there is none."""
-        return self.entries.get(path)
+        return self.entries.find(path)
 
     def agree_on(self, path: str, kind: Kind, box: FoundEntry, sync: FoundEntry) -> None:
         """Note that both folders have this entry with the same content."""
-        self._set_agreement(path, Agreed(kind, box.mode, box.mark, sync.mark, box.target))
+        self.replace(path, Agreed(kind, box.mode, box.mark, sync.mark, box.target))
 
     def replace(self, path: str, agreed: Agreed | None) -> None:
         """Replace an agreement, or drop it with None if neither folder has the entry."""
-        self._set_agreement(path, agreed)
+        self.entries.put(path, agreed)
+        self._pending.add(path)
 
     def rename(self, old: str, new: str) -> None:
         """Note that an entry, with everything in it, has a new name in both folders."""
-        for path in [path for path in self.entries if path == old or path.startswith(f"{old}/")]:
-            agreed = self.entries[path]
-            self._set_agreement(path, None)
-            self._set_agreement(new + path[len(old) :], agreed)
+        for path in self.entries.paths_below(old):
+            agreed = self.get(path)
+            self.replace(path, None)
+            self.replace(new + path[len(old) :], agreed)
 
     def flush(self) -> None:
         """Write all changes. If that raises OSError, as on a full disk, they are kept for the next call."""
         if not self._pending:
             return
+        folders = {path.rpartition("/")[0] for path in self._pending}
+        due = {folder for folder in folders if self.entries.folders[folder].is_due}
         changed_records: list[Record] = []
-        for path, agreed in self._pending.items():
-            changed_records.append(("agreed", path, agreed))
+        for path in self._pending:
+            if path.rpartition("/")[0] not in due:
+                changed_records.append(("agreed", path, self.get(path) or _GONE))
             changed_records += [(about, path, None) for about, notes in self._notes() if path in notes]
-        self._file.write(changed_records)
+        split_groups = [number for number, paths in self._groups.items() if not paths.isdisjoint(self._pending)]
+        for number in split_groups:
+            changed_records.append(("begun together", number, None))
+            rest = self._groups[number] - self._pending
+            changed_records += [("begun", path, self._begun[path]) for path in rest if path in self._begun]
+        self._write_folders(due, changed_records)
+        for number in split_groups:
+            del self._groups[number]
         for path in self._pending:
             for _, notes in self._notes():
                 notes.pop(path, None)
         self._pending.clear()
 
-    def _set_agreement(self, path: str, agreed: Agreed | None) -> None:
-        if agreed is None:
-            self.entries.pop(path, None)
-        else:
-            self.entries[path] = agreed
-        self._pending[path] = agreed
+    def _write_folders(self, folders: Iterable[str], others: Iterable[Record] = ()) -> None:
+        """Write new listings of folders, and other records with them. Raises OSError."""
+        renewed = {folder: self.entries.folders[folder].renewed() for folder in folders}
+        changed_records = list(others)
+        for folder, agreements in renewed.items():
+            changed_records.append(("folder", folder, agreements.pack() or None))
+            names = self.entries.folders[folder].newer
+            changed_records += [("agreed", join_path(folder, name), None) for name in names]
+        if changed_records:
+            self._file.write(changed_records)
+        self.entries.folders.update(renewed)
 
     # --- what is under way ---
 
     def begin_intents(self, intents: Mapping[str, Intent]) -> None:
         """Note entries that are about to be made. Raises OSError."""
         new = {path: intent for path, intent in intents.items() if self._begun.get(path) != intent}
-        if new:
+        if len(new) > _MANY:
+            number = str(max(map(int, self._groups), default=0) + 1)
+            self._file.write([("begun together", number, new)])
+            self._groups[number] = set(new)
+        elif new:
             self._file.write(("begun", path, intent) for path, intent in new.items())
-            self._begun |= new
+        self._begun |= new
 
     def unfinished_intents(self) -> dict[str, Intent]:
         """Return the entries that have begun and were not noted as done."""
@@ -249,7 +276,11 @@ class AgreementStore:
 
     def forget_unfinished(self) -> None:
         """Drop the notes of entries and patches that have begun. Raises OSError."""
-        self._file.write((about, path, None) for about, notes in self._notes() for path in notes)
+        records = [(about, path, None) for about, notes in self._notes() for path in notes]
+        records += [("begun together", number, None) for number in self._groups]
+        if records:
+            self._file.write(records)
+        self._groups.clear()
         for _, notes in self._notes():
             notes.clear()
 
@@ -264,13 +295,18 @@ class AgreementStore:
 
     def write_meta(self, **values: str) -> None:
         """Store values for the pair. Raises OSError."""
-        self._file.write(("meta", name, value) for name, value in values.items())
-        self._meta |= values
+        new = {name: value for name, value in values.items() if self._meta.get(name) != value}
+        if new:
+            self._file.write(("meta", name, value) for name, value in new.items())
+        self._meta |= new
 
     def forget_all(self) -> None:
         """Drop all agreements, so that both folders are merged anew. Raises OSError."""
-        self._file.write(("agreed", path, None) for path in {*self.entries, *self._pending})
-        self.entries.clear()
+        folders = self.entries.folders
+        records = [("folder", folder, None) for folder in folders]
+        records += [("agreed", join_path(folder, name), None) for folder in folders for name in folders[folder].newer]
+        self._file.write(records)
+        folders.clear()
         self._pending.clear()
         self.forget_unfinished()
 

@@ -1,0 +1,113 @@
+"""Listings of folders as bytes, so that one comparison tells whether a folder is as agreed.
+
+What may live here: the format of a listing, which is one row for each entry, sorted by name. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from pytest_cloudbench.support.watching import FileMark
+
+Kind = Literal["file", "folder", "link"]
+
+NUMBERS = struct.Struct("<HQqqqH")
+"""What follows a name and a NUL: type and permissions, the mark, and the length of what comes after."""
+_FORMATS: dict[Kind, int] = {"file": stat.S_IFREG, "folder": stat.S_IFDIR, "link": stat.S_IFLNK}
+_KINDS: dict[int, Kind] = {bits: kind for kind, bits in _FORMATS.items()}
+_WIDE = 0
+"""The type of a row whose numbers do not fit, such as times after 2262. They follow as JSON."""
+
+
+class FoundEntry(NamedTuple):
+    """One entry, as it was seen.
+
+    Attributes:
+        kind: ``file``, ``folder`` or ``link`` (symbolic).
+        mode: permissions.
+        mark: changes whenever the file changes.
+        names: the number of its hard links.
+        target: of a symbolic link.
+    """
+
+    kind: Kind
+    mode: int
+    mark: FileMark
+    names: int = 1
+    target: str = ""
+
+
+def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "") -> bytes:
+    """Return the row of an entry. Of a folder's mark it has the inode only: the rest changes with its entries."""
+    numbers = (mark.inode, 0, 0, 0) if kind == "folder" else tuple(mark)
+    head, rest = os.fsencode(name) + b"\0", os.fsencode(target)
+    try:
+        return head + NUMBERS.pack(_FORMATS[kind] | mode, *numbers, len(rest)) + rest
+    except struct.error:
+        rest = json.dumps([kind, mode, numbers, target], separators=(",", ":")).encode()
+        return head + NUMBERS.pack(_WIDE, 0, 0, 0, 0, len(rest)) + rest
+
+
+def decode_row(row: bytes) -> FoundEntry:
+    """Return the entry of a row."""
+    at = row.index(0) + 1
+    bits, *numbers, _ = NUMBERS.unpack_from(row, at)
+    rest = row[at + NUMBERS.size :]
+    if bits == _WIDE:
+        kind, mode, numbers, target = json.loads(rest)
+        return FoundEntry(kind, mode, FileMark(*numbers), target=target)
+    return FoundEntry(_KINDS[stat.S_IFMT(bits)], stat.S_IMODE(bits), FileMark(*numbers), target=os.fsdecode(rest))
+
+
+def name_of(row: bytes) -> str:
+    """Return the name in a row."""
+    return os.fsdecode(row[: row.index(0)])
+
+
+def split_listing(listing: bytes) -> Iterator[bytes]:
+    """Yield the rows of a listing."""
+    begin, length, numbers_bytes = 0, len(listing), NUMBERS.size
+    while begin < length:
+        end = listing.index(0, begin) + 1 + numbers_bytes
+        end += listing[end - 2] | listing[end - 1] << 8
+        yield listing[begin:end]
+        begin = end
+
+
+class FolderListing:
+    """A listing in which single rows are looked up."""
+
+    __slots__ = ("_begins", "data")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+        self._begins: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._find_begins()) - 1
+
+    def get(self, name: str) -> bytes | None:
+        """Return the row with this name, or None if there is none."""
+        begins, sought = self._find_begins(), os.fsencode(name) + b"\0"
+        index = bisect_left(
+            begins, sought, hi=len(begins) - 1, key=lambda begin: self.data[begin : begin + len(sought)]
+        )
+        if self.data.startswith(sought, begins[index]):
+            return self.data[begins[index] : begins[index + 1]]
+        return None
+
+    def _find_begins(self) -> array[int]:
+        """Return where each row begins, and the end of the last one."""
+        if self._begins is None:
+            self._begins, end = array("Q", [0]), 0
+            for row in split_listing(self.data):
+                end += len(row)
+                self._begins.append(end)
+        return self._begins

@@ -54,7 +54,7 @@ class EagerProtocol(HttpToolsProtocol):
         """Make this object available as ``scope["state"]["connection"]``."""
         super().connection_made(transport)
         self.app_state = {"connection": self}
-        self._in_head, self._head_bytes, self._is_head_too_long = True, 0, False
+        self._in_head, self._head_bytes, self._packet_bytes, self._is_head_too_long = True, 0, 0, False
         self._head_start_s = self._received_s = self.loop.time()
         self._patience = self.loop.call_later(self.head_s, self._end_if_stopped)
 
@@ -106,7 +106,7 @@ class EagerProtocol(HttpToolsProtocol):
             if self._linger_bytes < 0:
                 self.transport.abort()  # abort, because an orderly end of TLS would continue to read
             return
-        self._received_s, self._reading = self.loop.time(), True
+        self._received_s, self._reading, self._packet_bytes = self.loop.time(), True, len(data)
         try:
             super().data_received(data)
         finally:
@@ -139,8 +139,10 @@ class EagerProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the size of a complete head."""
         self._in_head, self._head_start_s = False, None
-        head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        self._is_head_too_long = head_bytes > self.most_head_bytes
+        self._is_head_too_long = False
+        if self._head_bytes + self._packet_bytes > self.most_head_bytes:  # a head cannot be longer than what has come
+            head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            self._is_head_too_long = head_bytes > self.most_head_bytes
         super().on_headers_complete()
 
     def _end_if_stopped(self) -> None:

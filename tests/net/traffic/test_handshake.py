@@ -115,6 +115,18 @@ def test_dns_messages_are_parsed() -> None:
     assert parse_dns_message(ask[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
 
 
+def test_pages_are_released_while_many_messages_are_read() -> None:
+    message = b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question("a.example.com") + b"\0\1\0\1"
+    frames = [
+        (craft.START_NS + number, craft.udp("10.0.0.1", 5000 + number % 7, "10.0.0.9", 53, message))
+        for number in range(3000)
+    ]
+    released, data = list[int](), craft.pcap(frames, nano=True)
+    found = analyze(data, release=released.append)
+    assert found.dns_queries == {"a.example.com": 3000}
+    assert released.count(len(data)) > 3000 // 512
+
+
 def test_messages_that_differ_in_their_number_are_parsed_alike_unless_a_name_refers_to_it() -> None:
     parse, rest = make_dns_parser(), b"\x01\x00\x00\x01" + bytes(6)
     for refers in (question("a.example.com"), question("b.example.com"), b"\1x\xc0\x00", b"\1y\xc0\x01"):

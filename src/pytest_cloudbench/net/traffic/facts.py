@@ -132,7 +132,7 @@ def find_facts(
 ) -> tuple[CaptureFacts, dict[str, int]]:
     """Return facts about flows from hellos and DNS, and how often each name was queried."""
     facts = CaptureFacts(table)
-    resolved, queries = _read_dns(table, buffer)
+    resolved, queries = _read_dns(table, buffer, release)
     if resolved:
         names = [tuple(resolved.get(address, ())) for address in table.who.addresses]
         for number, server in zip(table.numbers.tolist(), table.who.server[table.numbers].tolist(), strict=True):
@@ -152,13 +152,15 @@ def find_facts(
     return facts, queries
 
 
-def _read_dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[str, None]], dict[str, int]]:
+def _read_dns(
+    table: FlowTable, buffer: Buffer, release: Callable[[int], None]
+) -> tuple[Mapping[Address, dict[str, None]], dict[str, int]]:
     """Return the names of each address in DNS answers, and how often each name was queried."""
     names: dict[Address, dict[str, None]] = {}
     queries: dict[str, int] = {}
     is_dns = ~table.who.is_tcp & (table.who.server_port == _DNS_PORT)
     parse = handshake.make_dns_parser()
-    for datagram in streams.read_all_datagrams(table, buffer, table.numbers[is_dns[table.numbers]]):
+    for datagram in streams.read_all_datagrams(table, buffer, table.numbers[is_dns[table.numbers]], release):
         message = parse(datagram)
         if message is None:
             continue

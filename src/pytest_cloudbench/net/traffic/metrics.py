@@ -278,11 +278,13 @@ def pieces(table: FlowTable, flow: Flow) -> SentPieces:
     """
     import numpy as np
 
+    if not flow.is_tcp:
+        return SentPieces(*[np.zeros(0, np.int64)] * 4)
     packets, rows = table.packets, table.rows(flow)
     selected = as_slice(rows)  # avoid copies, because a long flow takes much memory
     up, has_payload = table.up[selected], packets.payload[selected] > 0
     sent_rows = np.flatnonzero(up & has_payload).astype(np.int32)
-    if not flow.is_tcp or not len(sent_rows):
+    if not len(sent_rows):
         return SentPieces(*[np.zeros(0, np.int64)] * 4)
     answers = np.flatnonzero(~up & has_payload).astype(np.int32)
     acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)

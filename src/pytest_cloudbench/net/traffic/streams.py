@@ -161,7 +161,9 @@ def read_datagrams(
         yield bytes(buffer[offset : offset + int(table.packets.kept[row])])
 
 
-def read_all_datagrams(table: FlowTable, buffer: Buffer, numbers: Ints) -> Iterator[bytes]:
+def read_all_datagrams(
+    table: FlowTable, buffer: Buffer, numbers: Ints, release: Callable[[int], None]
+) -> Iterator[bytes]:
     """Yield the same of many flows, for each flow what the client sent before what the server sent."""
     import numpy as np
 
@@ -172,11 +174,13 @@ def read_all_datagrams(table: FlowTable, buffer: Buffer, numbers: Ints) -> Itera
         group = np.repeat(np.arange(len(rows_of_flows)), [len(own_rows) for own_rows in rows_of_flows])
         rows = rows[np.argsort(group * 2 + ~table.up[rows], kind="stable")]
         rows = rows[packets.payload[rows] > 0]
-        for part in range(0, len(rows), _PART_ROWS):
-            part_rows = rows[part : part + _PART_ROWS]
+        for part in range(0, len(rows), TOUCHED_PACKETS):
+            part_rows = rows[part : part + TOUCHED_PACKETS]
             starts = packets.offset[part_rows]
             for start, end in zip(starts.tolist(), (starts + packets.kept[part_rows]).tolist(), strict=True):
                 yield bytes(buffer[start:end])
+            if len(rows) > TOUCHED_PACKETS:
+                release(len(buffer))
 
 
 def _order_segments(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:

@@ -22,6 +22,13 @@ CONFTEST = """
             (HERE / f"ready-{name}").touch()
 """
 
+ON_ANOTHER_HOST = """
+    from pytest_cloudbench.fleet import agent
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        agent.host_id = lambda: "another"
+"""
+
 TESTS = f"""
     def test_first(experiment, payloads, fleet):
         told(fleet)
@@ -80,9 +87,15 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     assert run.logs() == []
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["leader", "other"])
-def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int) -> None:
-    running = lab.write(CONFTEST, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3")
+@pytest.mark.parametrize(
+    ("victim", "conftest"),
+    [(0, CONFTEST), pytest.param(1, CONFTEST, marks=pytest.mark.slow), (1, CONFTEST + ON_ANOTHER_HOST)],
+    ids=["leader", "other", "on another host"],
+)
+def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int, conftest: str) -> None:
+    # Forked workers are on this host, so that those which only claim another one must not be forked.
+    start = "spawn" if conftest != CONFTEST else "fork"
+    running = lab.write(conftest, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3", f"-ocloudbench_start={start}")
     running.wait_for_records(f"gw{victim}", "test_first", 30)
     running.workers()[f"gw{victim}"].kill()
     killed_ns = time.monotonic_ns()

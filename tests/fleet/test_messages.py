@@ -75,7 +75,7 @@ def test_what_goes_in_comes_out(message: Sample) -> None:
     "message",
     [
         START,
-        HandedIn("run", "", ("moved",), None, "", verified=True, clock_offset_ns=-(10**15)),
+        HandedIn("run", "", ("moved",), None, "", verified=True),
         Merged({"loss_rate": None, "levels": [1, [2, 3]]}, (("met", "gate x"),), (), ("note",)),
         Offset(-(10**13), 500, 7),
     ],

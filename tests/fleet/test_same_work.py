@@ -61,11 +61,11 @@ def test_agents_on_another_host_send_their_logs(lab: Lab) -> None:
 
         if "PYTEST_XDIST_WORKER" in os.environ:
             agent.host_id = lambda: "another"
-            oplog._COPY_BYTES = 1000  # several pieces of each log
+            oplog._PIECE_BYTES = 1000  # several pieces of each log
         """,
         "conftest.py",
     )
-    check_complete(lab.write(TESTS).run(*FOLDER, "-n", "2"), 2)
+    check_complete(lab.write(TESTS).run(*FOLDER, "-n", "2", "-ocloudbench_start=spawn"), 2)
 
 
 @pytest.mark.parametrize("agents", [1, 2, pytest.param(5, marks=pytest.mark.slow)])

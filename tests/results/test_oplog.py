@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
-from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
+from pytest_cloudbench.results.oplog import (
+    LOG_SCHEMA,
+    PARQUET_SCHEMA,
+    OpLog,
+    SentLog,
+    read_log,
+    read_parquet,
+    write_parquet,
+)
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 from pytest_cloudbench.workload.payload import DIGESTS, RandomContent, digest
 from tests.limits import HANG_S
@@ -60,6 +68,29 @@ def write_log(path: Path, records: list[Op]) -> Path:
 
 
 # --- round trips ---
+
+
+@FEW
+@given(records=st.lists(ops.filter(lambda op: max(op[4:8]) < 2**62), max_size=20), offset_ns=st.integers(0, 10**12))
+def test_a_log_sent_piece_by_piece_is_read_with_the_times_of_the_controller(
+    records: list[Op], offset_ns: int, tmp_path: Path
+) -> None:
+    pieces: list[bytes] = []
+    with SentLog({**HEADER, "clock_offset_ns": offset_ns}, None, pieces.append) as log:
+        for record in records:
+            log.record(record)
+    received, written = tmp_path / "received.oplog", tmp_path / "gw0.oplog"
+    received.write_bytes(b"".join(pieces))
+    written.unlink(missing_ok=True)
+    expected = read_log(write_log(written, records)).shift_times(offset_ns)
+    assert list(read_log(received).ops()) == list(expected.ops())
+
+
+def test_records_are_sent_while_the_log_is_open(tmp_path: Path) -> None:
+    is_sent = threading.Event()
+    with SentLog(HEADER, None, lambda piece: is_sent.set() if b"busy" in piece else None) as log:
+        log.record(op()._replace(detail="busy"))
+        assert is_sent.wait(HANG_S)
 
 
 @FEW

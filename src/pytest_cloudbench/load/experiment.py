@@ -5,7 +5,6 @@ What may live here: one run from its empty folder to its merged result, and conc
 
 from __future__ import annotations
 
-import tempfile
 import time
 from array import array
 from collections import Counter
@@ -59,7 +58,7 @@ from pytest_cloudbench.model import (
     did_you_mean,
 )
 from pytest_cloudbench.providers import Provider
-from pytest_cloudbench.results.oplog import OpLog
+from pytest_cloudbench.results.oplog import OpLog, RecordLog, SentLog
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.workload.arrival import Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
@@ -299,7 +298,7 @@ class Experiment:
             raise
 
     @contextmanager
-    def logged(self, run: str, load: LoadShape) -> Iterator[OpLog]:
+    def logged(self, run: str, load: LoadShape) -> Iterator[RecordLog]:
         """Yield a log for this agent's work in ``scratch``. Its records become a part of the next conclusion.
 
         ``load`` is the plan of that work. All agents enter and leave together.
@@ -487,15 +486,12 @@ class Experiment:
         return self._hand_in_log(run.name, log, run.request.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
 
     def _hand_in_log(
-        self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
+        self, run: str, log: RecordLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
     ) -> Result:
         """Hand in this agent's finished log. Return the result that the controller merged from all agents' logs."""
-        agent = self.agent
-        for piece in () if agent.same_clock else log.pieces():  # only if the controller cannot read it where it is
-            agent.ask("records", LogPiece(run, piece))
-        path = str(log.path) if agent.same_clock else ""
-        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, agent.clock_offset_ns)
-        return self._take_result(agent.gather(f"result:{run}", done), label)
+        path = str(log.path) if isinstance(log, OpLog) else ""
+        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified)
+        return self._take_result(self.agent.gather(f"result:{run}", done), label)
 
     def _apply_load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
         """Run this agent's share of the load. Return the reason if it ended early, or an empty text."""
@@ -565,11 +561,12 @@ def parse_result(answer: Any) -> Result:
 
 def _open_log(
     agent: Agent, facts: RunFacts, nodeid: str, run: str, progress: Callable[..., None] | None = None
-) -> OpLog:
-    """Open this agent's log of a run: in the run's folder, or in a temporary folder on another host. See ``OpLog``."""
+) -> RecordLog:
+    """Open this agent's log of a run: in the run's folder, or sent to the controller from another host."""
     header = {"agent": agent.name, "nodeid": nodeid, "run": run, "owner": facts.owner, "writer": owner_text()}
     if not agent.same_clock:
-        return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header, progress)
+        there = {**header, "clock_offset_ns": agent.clock_offset_ns}
+        return SentLog(there, progress, lambda piece: agent.tell("records", LogPiece(run, piece)))
     path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 

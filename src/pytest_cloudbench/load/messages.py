@@ -156,12 +156,11 @@ class HandedIn(Message, frozen=True):
 
     Attributes:
         run: the run's name.
-        log_path: the agent's log, or an empty text if it was sent in pieces.
+        log_path: the agent's log, or an empty text if it was sent while it grew.
         notes: remarks about the log.
         cpu_s: the agent's own CPU time without that of a warm-up, None if it was not measured.
         stopped: the reason if it ended early, or an empty text.
         verified: whether the provider's listing was sent.
-        clock_offset_ns: is added to the log's times to get the controller's.
     """
 
     run: str
@@ -170,7 +169,6 @@ class HandedIn(Message, frozen=True):
     cpu_s: float | None
     stopped: str
     verified: bool
-    clock_offset_ns: int
 
 
 class Merged(Message, frozen=True):
@@ -240,7 +238,7 @@ class ListingPage(Message, frozen=True):
 
 
 class LogPiece(Message, frozen=True):
-    """A piece of the log of an agent on another host."""
+    """The next piece of the log of an agent on another host, sent while the agent runs."""
 
     run: str
     piece: bytes

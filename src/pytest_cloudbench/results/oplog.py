@@ -3,8 +3,9 @@
 A killed agent loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
-the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
+Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``; from another host, ``clock_offset_ns``, which is
+added to all times to get the controller's), then records as ``records.pack`` makes them, and the texts of their
+details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
 
 Parquet schema 4 has the fields of ``Op``, enumerations as text, the digest as hexadecimal text, and ``phase``, which is
 ``warm_up`` or ``measured``. Metrics are computed from the latter. Schema 3 had no ``cpu_wait_ns``, schema 2 also no
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from pytest_cloudbench.judge.records import (
     BLOCK_RECORDS,
@@ -54,6 +55,8 @@ PARQUET_SCHEMA = 4
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+"""The most that is sent at once: other messages of the agent wait meanwhile."""
 _MAX_HEADER_BYTES = 1 << 20
 """The maximum length of the first line."""
 _MAX_DETAILS = 250
@@ -71,49 +74,39 @@ _PHASE = parquet.Column("phase", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
 
 
-class OpLog:
-    """A file of records that are written while an experiment runs. ``record`` may be called from many threads.
+class RecordLog:
+    """The log of an agent that runs an experiment, without the place that it is written to.
+
+    ``record`` may be called from many threads. A thread writes what was recorded every quarter of a second.
 
     Args:
-        path: the file, whose folder is created.
         header: the content of the first line.
         progress: called about four times a second, and at the end, with the number of records, of those throttled, of
             others that did not succeed, and of a sample since the last call: response times in seconds of operations
             that succeeded, and the greatest lateness (None if nothing was recorded).
-        moved: called with the new path when the log has to continue elsewhere.
 
     Attributes:
         samples: the largest number of response times that ``progress`` gets.
+        notes: remarks about how it was written.
     """
 
     samples = 64
 
     def __init__(
-        self, path: Path, header: Mapping[str, Any],
+        self, header: Mapping[str, Any],
         progress: Callable[[int, int, int, list[float], float | None], None] | None = None,
-        moved: Callable[[Path], None] = lambda path: None,
     ) -> None:  # fmt: skip
-        self.path, self.notes = path, list[str]()
+        self.notes = list[str]()
         self.count = self.throttled = self.failed = 0
-        self._progress, self._report_move = progress, moved
+        self._progress = progress
         self._pending: deque[bytes] = deque()
         self._details, self._texts, self._details_lock = dict[str, int](), [""], threading.Lock()
         self._closing = threading.Event()
         self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
         self._failure: ResultsError | None = None
-        self._has_moved = False
-        self._file = self._open(path)
         self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
 
-    @staticmethod
-    def _open(path: Path, mode: str = "ab") -> IO[bytes]:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open(f"{mode}+", buffering=0)
-        except OSError as error:
-            raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
-
-    def __enter__(self) -> OpLog:
+    def __enter__(self) -> Self:
         with contextlib.suppress(
             ResultsError
         ):  # writes the header early, so that a log is known even after an early kill
@@ -124,15 +117,10 @@ class OpLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.stop()
-            if kind is None and self._is_file_lost():
-                self._write_again()
-        finally:
-            self._file.close()
+        self.stop()
 
     def stop(self) -> None:
-        """Write all records, after which no more may follow. The file stays open until the context ends.
+        """Write all records, after which no more may follow. The place stays open until the context ends.
 
         Raises ResultsError if they cannot be written.
         """
@@ -198,6 +186,71 @@ class OpLog:
         with contextlib.suppress(IndexError):
             while True:
                 self._unwritten += self._pending.popleft()
+        self._write()
+
+    def _write(self) -> None:
+        """Write ``_unwritten``, and remove from it what was written. Raises ResultsError."""
+        raise NotImplementedError
+
+
+class SentLog(RecordLog):
+    """A log that is sent to another host while it grows, for agents whose files the controller cannot read.
+
+    Args:
+        header, progress: of ``RecordLog``.
+        send: takes the next piece of the log.
+    """
+
+    def __init__(
+        self, header: Mapping[str, Any], progress: Callable[[int, int, int, list[float], float | None], None] | None,
+        send: Callable[[bytes], None],
+    ) -> None:  # fmt: skip
+        super().__init__(header, progress)
+        self._send = send
+
+    def _write(self) -> None:
+        while self._unwritten:
+            self._send(bytes(self._unwritten[:_PIECE_BYTES]))
+            del self._unwritten[:_PIECE_BYTES]
+
+
+class OpLog(RecordLog):
+    """A log in a file.
+
+    Args:
+        path: the file, whose folder is created.
+        header, progress: of ``RecordLog``.
+        moved: called with the new path when the log has to continue elsewhere.
+    """
+
+    def __init__(
+        self, path: Path, header: Mapping[str, Any],
+        progress: Callable[[int, int, int, list[float], float | None], None] | None = None,
+        moved: Callable[[Path], None] = lambda path: None,
+    ) -> None:  # fmt: skip
+        super().__init__(header, progress)
+        self.path, self._report_move, self._has_moved = path, moved, False
+        self._file = self._open(path)
+
+    @staticmethod
+    def _open(path: Path, mode: str = "ab") -> IO[bytes]:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open(f"{mode}+", buffering=0)
+        except OSError as error:
+            raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+            if kind is None and self._is_file_lost():
+                self._write_again()
+        finally:
+            self._file.close()
+
+    def _write(self) -> None:
         while self._unwritten:
             try:
                 del self._unwritten[: self._file.write(self._unwritten)]
@@ -254,12 +307,6 @@ class OpLog:
         self._has_moved = True
         self._continue_in(file, target, f"{former_path}: {reason}; the records continue in {target}")
         self._report_move(target)
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield everything written, piece by piece, for a host that cannot read this file."""
-        with self.path.open("rb") as file:
-            while piece := file.read(_COPY_BYTES):
-                yield piece
 
     def _copy_to(self, file: IO[bytes]) -> None:
         source = self._file.fileno()
@@ -345,12 +392,13 @@ def read_log(path: Path) -> OpTable:
     if not header_line.endswith(b"\n") and expected_start.startswith(header_line[: len(expected_start)]):
         return OpTable()  # killed before the first line was complete
     try:
-        schema = json.loads(header_line)["schema"]
+        header = json.loads(header_line)
+        schema, offset_ns = header["schema"], int(header.get("clock_offset_ns", 0))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
     if schema != LOG_SCHEMA and schema not in FORMER_BYTES:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
-    return OpTable(_Log(path, schema, len(header_line), size_bytes))
+    return OpTable(_Log(path, schema, len(header_line), size_bytes)).shift_times(offset_ns)
 
 
 def write_parquet(

@@ -219,5 +219,8 @@ def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, mon
 
 
 def test_a_folder_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert os.path.samefile(made(Path("~")).folder.parent, tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)  # the client's work folder is made here
+    assert os.path.samefile(made(Path("~")).folder.parent, home)

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
-from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.load.conductor.costs import Spending, announce_run
 from pytest_cloudbench.load.engine.stopping import Decider
 from pytest_cloudbench.load.merging import wire
@@ -88,6 +88,7 @@ class Conductor:
             allow=self.spending.check,
         )  # fmt: skip
         self._runs: dict[str, OpenRun] = {}
+        self._ended_runs = set[str]()
         self.reports: list[tuple[str, Path | None]] = []
         self.is_incomplete = False
         self.doubts: tuple[str, ...] = ()
@@ -186,10 +187,15 @@ class Conductor:
                 self.coordinator.say(run.item.nodeid, "end", EndOfRun(report.run, run.end_ns))
 
     def _keep_log_piece(self, agent: str, log_piece: LogPiece) -> None:
-        """Keep a piece of the log of an agent on another host."""
-        run = self._runs[log_piece.run]
-        make_results_folder(run.folder)
-        with (run.folder / f"{agent}.oplog").open("ab") as file:
+        """Write the next piece of the log of an agent on another host, as if the agent were here.
+
+        The first one may come before the run begins. One that comes after its end is from an agent that was given up.
+        """
+        if log_piece.run in self._ended_runs:
+            return
+        folder = Path(self.facts.results) / slug(log_piece.run)
+        make_results_folder(folder)
+        with (folder / f"{agent}.oplog").open("ab") as file:
             file.write(log_piece.piece)
 
     def _add_listing_page(self, agent: str, page: ListingPage) -> int:
@@ -306,9 +312,9 @@ class Conductor:
             run.notes += [note for note in handed_in.notes if note not in run.notes]
             if handed_in.log_path:
                 run.logs[agent] = Path(handed_in.log_path)
-        offsets_ns = {agent: handed_in.clock_offset_ns for agent, handed_in in payloads.items()}
+        self._ended_runs.add(first.run)
         try:
-            return self._merge_run(run, self._budget_doubts(payloads), offsets_ns)
+            return self._merge_run(run, self._budget_doubts(payloads))
         except KeyboardInterrupt:  # without xdist this is the thread that Ctrl-C reaches
             self._runs[first.run] = run
             raise
@@ -323,7 +329,7 @@ class Conductor:
         used_up = {option for option in limits if any(reason.startswith(option) for reason in reasons)}
         return [f"{option} {limits[option]} is used up" for option in sorted(used_up)]
 
-    def _merge_run(self, run: OpenRun, stopped: list[str], offsets_ns: Mapping[str, int]) -> Merged:
+    def _merge_run(self, run: OpenRun, stopped: list[str]) -> Merged:
         doubts = [*self.doubts, *_lost_agent_doubts(run.item), *stopped]
         if run.counter is not None:
             run.counter.close()
@@ -331,7 +337,7 @@ class Conductor:
             run.sampler.stop()
         provider = run.request.subject.provider
         died, servers = self._providers.died(provider), self._providers.own_servers(provider)
-        merged = merge_run(run, self.entries, doubts, died, servers, offsets_ns)
+        merged = merge_run(run, self.entries, doubts, died, servers)
         self.is_incomplete |= run.is_incomplete
         return merged
 
@@ -386,7 +392,7 @@ class Conductor:
             if not (run.logs or run.folder.is_dir()):
                 continue
             try:
-                self._merge_run(run, [why], {})
+                self._merge_run(run, [why])
             except CloudbenchError as error:
                 self._say(str(error))
         if self._contests is not None:

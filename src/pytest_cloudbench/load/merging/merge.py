@@ -125,9 +125,7 @@ class _Measurement:
         return len(self.table) - self.summary.ops
 
 
-def merge_run(
-    run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, servers: str, offsets_ns: Mapping[str, int]
-) -> Merged:
+def merge_run(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, servers: str) -> Merged:
     """Merge, verify, judge and store one run.
 
     Args:
@@ -136,10 +134,9 @@ def merge_run(
         doubts: reasons to distrust its numbers that are known before they are computed.
         died: the reason if its emulator has died, or an empty text.
         servers: names the servers that this session chose and started for it, or is empty.
-        offsets_ns: agent to the offset to add to its times.
     """
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
-    table = OpTable(*(oplog.read_log(path).shift_times(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
+    table = OpTable(*map(oplog.read_log, logs.values()))
     measurement = _measure(run, table)
     doubts = [*doubts, *_list_doubts(run, measurement, entries.facts.max_lateness_s), *([died] if died else [])]
     doubts += server_doubts(servers, measurement.summary.kinds, measurement.summary.ops)

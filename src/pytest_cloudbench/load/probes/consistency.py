@@ -20,7 +20,7 @@ from pytest_cloudbench.load.messages import LoadShape
 from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, Op, Outcome, UsageError, Verb, chunks
 from pytest_cloudbench.providers import connect
 from pytest_cloudbench.providers.for_agents import Provided
-from pytest_cloudbench.results.oplog import OpLog
+from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.payload import Generator, RandomContent
 
@@ -171,7 +171,7 @@ class _Probe:
     key: str
     size_bytes: int
     agent: int
-    log: OpLog
+    log: RecordLog
     budget: Budget
     stop: threading.Event
     deadline_s: float

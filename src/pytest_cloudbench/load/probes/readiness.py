@@ -24,7 +24,7 @@ from pytest_cloudbench.load.messages import ClockReading, LoadShape, ProgressRep
 from pytest_cloudbench.load.probes.reader import NOT_INTACT, SHORT, Attempt, ReaderProcess, Watcher
 from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, UsageError, Verb
-from pytest_cloudbench.results.oplog import OpLog
+from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.payload import Generator
 
@@ -289,7 +289,7 @@ class _FileSeries:
             return None
         return offsets[self.reader].minus(offsets[self.writer])
 
-    def _measure_file(self, number: int, reader: Watcher | ReaderProcess | None, log: OpLog) -> bool:
+    def _measure_file(self, number: int, reader: Watcher | ReaderProcess | None, log: RecordLog) -> bool:
         """Measure one file. Return False to end the series: a needed agent is gone, or a budget is used up."""
         agent, name = self.experiment.agent, f"{self.run}:{number}"
         path, content = self.on.file(number, 0)
@@ -315,7 +315,7 @@ class _FileSeries:
             agent.tell("progress", ProgressReport(2 * len(self.results), 0, failed, ()))
         return not result.stopped
 
-    def _upload_file(self, number: int, log: OpLog) -> UploadSeen:
+    def _upload_file(self, number: int, log: RecordLog) -> UploadSeen:
         """Upload a file and record it. A failure is counted, and not retried."""
         path, content = self.on.file(number, 0)
         driver, index = self.experiment.provider.driver, self.experiment.agent.index
@@ -335,7 +335,7 @@ class _FileSeries:
         )  # fmt: skip
         return UploadSeen(start_ns, end_ns, kind.value if kind else "")
 
-    def _record_attempts(self, number: int, attempts: Sequence[Attempt], log: OpLog) -> None:
+    def _record_attempts(self, number: int, attempts: Sequence[Attempt], log: RecordLog) -> None:
         """Record every try as an ordinary operation."""
         for seq, attempt in enumerate(attempts):
             kind = None

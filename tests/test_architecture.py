@@ -156,6 +156,10 @@ PRIVATES = {
     ("fleet.scheduler", "_check_nodes_have_same_collection"): "xdist reports what workers collected differently",
     ("fleet.start.forking", "_cache_rinfo"): "what a worker says of itself before there is one to ask",
     ("fleet.start.forking", "_register"): "execnet's list of a group's gateways, which it ends",
+    (
+        "fleet.hosts.gateways",
+        "_active_nodes",
+    ): "xdist's workers that have not ended, among which are those of lost hosts",
     ("fleet.start.warm", "_given_basetemp"): "pytest has no public way to move the folder of a session that has begun",
     ("fleet.start.warm", "_basetemp"): "the same",
     ("fleet.start.warm", "_registry"): "what the end of a process removes; Python has no public list of it",

@@ -161,9 +161,17 @@ class ControllerSession:
         """Return whether an agent is at an item that only it runs."""
         return False if self._scheduler is None else bool(self._scheduler.is_apart(agent))
 
+    def is_elsewhere(self, agent: str) -> bool:
+        """Return whether an agent was started on another host, by a table of hosts or by xdist."""
+        gateway = self._gateways.get(agent)
+        return gateway is not None and (bool(gateway.spec.host) or not gateway.spec.popen)
+
     def size(self) -> int:
         """Return how many agents run an item for the whole fleet, if none is lost."""
-        return 1 if self._scheduler is None else int(self._scheduler.numnodes)
+        if self._scheduler is None:
+            return 1
+        xdist: Any = self.config.pluginmanager.getplugin("dsession")
+        return len(xdist.nodemanager.specs)
 
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Note items that a worker has collected and that all workers run."""

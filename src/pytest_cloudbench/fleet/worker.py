@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.session import Answering, ControllerSession
 
 _CHANNEL = "cloudbench_channel"
-_FACTS = "cloudbench_facts"
+FACTS_KEY = "cloudbench_facts"
 
 
 def open_session(
@@ -36,11 +36,11 @@ def open_session(
     """
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     if workerinput is not None:
-        return WorkerSession(workerinput[_CHANNEL], workerinput[_FACTS], workerinput["workerid"])
+        return WorkerSession(workerinput[_CHANNEL], workerinput[FACTS_KEY], workerinput["workerid"])
     from pytest_cloudbench.fleet.session import ControllerSession
 
     try:
-        session = ControllerSession(config, _CHANNEL, _FACTS, make_answering)
+        session = ControllerSession(config, _CHANNEL, FACTS_KEY, make_answering)
         if at_once:
             session.serve()
     except UsageError as error:

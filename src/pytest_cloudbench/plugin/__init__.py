@@ -116,6 +116,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cloudbench.load import policy
 
         policy.adopt_files(config)
+    if config.option.cloudbench_hosts and not hasattr(config, "workerinput"):
+        from pytest_cloudbench.fleet.hosts import gateways
+
+        gateways.plan_agents(config, config.option.cloudbench_hosts)
     if getattr(config.option, "benchmark_compare", None) and not hasattr(config, "workerinput"):
         from pytest_cloudbench.results.benchmarks import compare_later
 
@@ -380,6 +384,10 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
         from pytest_cloudbench.fleet.start import forking
 
         forking.fork_workers(config, specs, f"{__name__}.warm_entry")
+        if config.option.cloudbench_hosts:
+            from pytest_cloudbench.fleet.hosts import gateways
+
+            gateways.connect_hosts(config)
         _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
 
 

@@ -55,6 +55,10 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
                     "served:RECIPE.toml (a real server that the run starts), folder:PATH, raid:FILE.toml (several as "
                     f"one), or the name of a real one (default: {DEFAULT_PROVIDER})",
         }),
+        Option("--cloudbench-hosts", {
+            "metavar": "FILE.toml", "default": None,
+            "help": "carry agents on the hosts of this table, too, beside those of -n: name, ssh or command, agents",
+        }),
         Option("--client", {
             "action": "append", "metavar": "NAME|FILE.toml", "default": [],
             "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that "

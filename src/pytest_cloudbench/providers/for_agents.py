@@ -29,6 +29,10 @@ class Provided(Message, frozen=True):
     is_kept: bool = True
     children: tuple[Provided, ...] = ()
 
+    def needs_service(self) -> bool:
+        """Return whether it, or a part of it, is a service that the controller's machine runs."""
+        return self.endpoint is not None or any(child.needs_service() for child in self.children)
+
     @property
     def has_services(self) -> bool:
         """True if services stand in for the provider or a part of it."""

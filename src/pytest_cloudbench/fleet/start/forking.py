@@ -34,7 +34,7 @@ _MOST_STOPPED = 3
 """How often in a row the warm worker may be seen stopped before the others are started without it."""
 _END_S = 10.0
 
-_INTERPRETER = (
+INTERPRETER = (
     "from execnet import gateway_base as base; "
     "base.serve(base.init_popen_io(base.get_execmodel('main_thread_only')), id='{}-worker')"
 )
@@ -203,23 +203,34 @@ class Forking:
         self._group.allocate_id(spec)
         near, far = socket.socketpair()
         process = WorkerProcess(self._warm.kill)
-        gateway = execnet.Gateway(SocketIO(near, self._group.execmodel, process.wait, process.kill), spec)
-        # xdist asks for these facts before it says what a worker is to do, and nobody could answer yet.
-        gateway._cache_rinfo = RInfo(
-            {
-                "executable": sys.executable, "version_info": sys.version_info[:5], "platform": sys.platform,
-                "cwd": os.getcwd(), "pid": None,
-            }
+        gateway = open_gateway(
+            self._group, SocketIO(near, self._group.execmodel, process.wait, process.kill), spec, sys.executable,
+            os.getcwd(),
         )  # fmt: skip
-        self._group._register(gateway)
         self._requests[gateway.id] = _Request(gateway.id, process, far)
         return gateway
+
+
+def open_gateway(group: Any, io: Any, spec: Any, executable: str, folder: str) -> Any:
+    """Return a gateway of a group whose other end need not be there yet.
+
+    xdist asks for facts about a worker's process before it says what the worker is to do, and nobody could answer.
+    """
+    gateway = execnet.Gateway(io, spec)
+    gateway._cache_rinfo = RInfo(
+        {
+            "executable": executable, "version_info": sys.version_info[:5], "platform": sys.platform, "cwd": folder,
+            "pid": None,
+        }
+    )  # fmt: skip
+    group._register(gateway)
+    return gateway
 
 
 def _is_local(spec: Any) -> bool:
     """Return whether a worker is to run with this interpreter, in this folder."""
     return bool(spec.popen) and not (
-        spec.python or spec.chdir or spec.via or spec.nice or getattr(spec, "dont_write_bytecode", None)
+        spec.host or spec.python or spec.chdir or spec.via or spec.nice or getattr(spec, "dont_write_bytecode", None)
     )
 
 
@@ -309,7 +320,7 @@ class _WarmWorker:
             request.process.give_up()
         else:
             self.obstacle = self.obstacle or answer["refused"]
-            command = [sys.executable, "-u", "-c", _INTERPRETER.format(request.worker)]
+            command = [sys.executable, "-u", "-c", INTERPRETER.format(request.worker)]
             connection = request.connection.fileno()
             popen = subprocess.Popen(command, stdin=connection, stdout=connection, env=self._env)
             request.process.began(popen.pid, popen)

@@ -42,8 +42,9 @@ from pytest_cloudbench.load.messages import (
 )
 from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.load.series import SeriesKeeper
-from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.providers import Providers
+from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.results import benchmarks, recovery
 from pytest_cloudbench.results.machine import read_cpu_ticks, reference_cpu_s
@@ -93,6 +94,7 @@ class Conductor:
         self.is_incomplete = False
         self.doubts: tuple[str, ...] = ()
         self.meter = Meter()
+        self.is_elsewhere: Callable[[str], bool] = lambda agent: False
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
@@ -121,7 +123,7 @@ class Conductor:
                 "deselected": self._note_deselected,
                 "entries": self._add_stock,
                 "alone": _handle_request(Conclusion, self._conclude_alone),
-                "provide": self._providers.provide,
+                "provide": self._provide,
                 "agree": _handle_request(Start, self._announce_run),
                 "ruled": _handle_request(ItemEnded, self._rule_on_item),
                 "apart": lambda agent, nodeid: self.entries.gate.apart_s(nodeid) if self.entries.gate else 0.0,
@@ -144,6 +146,16 @@ class Conductor:
         return self.coordinator
 
     # -- answers to single agents -----------------------------------------------------------------
+
+    def _provide(self, agent: str, text: str) -> Provided:
+        """Prepare a provider for an agent. Raises UsageError if the agent is on a host that cannot reach it."""
+        provided = self._providers.provide(agent, text)
+        if self.is_elsewhere(agent) and provided.needs_service():
+            raise UsageError(
+                f"{text} is started on this machine and listens on its loopback, which {agent} on another host cannot "
+                "reach: name a provider that all hosts reach"
+            )
+        return provided
 
     def _add_collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
         self.expect_items(nodeids)

@@ -52,6 +52,9 @@ class Workers(Protocol):
     def size(self) -> int:
         """Return how many agents run an item for the whole fleet, if none is lost."""
 
+    def is_elsewhere(self, agent: str) -> bool:
+        """Return whether an agent is on another host."""
+
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Note items that workers have collected and that all of them run."""
 
@@ -93,6 +96,7 @@ class Serving:
         if cassette is not None:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
+        self.conductor.is_elsewhere = workers.is_elsewhere
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None

@@ -1,0 +1,221 @@
+"""The plugin that gives xdist its workers on other hosts, and goes on without a host that is gone.
+
+It uses private names of pytest-xdist and execnet, as ``fleet.start.forking`` does. ``tests/fleet/hosts`` fails by their
+names when one of them moves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Generator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import execnet
+import pytest
+from xdist.scheduler import EachScheduling
+from xdist.workermanage import parse_tx_spec_config
+
+from pytest_cloudbench.fleet.hosts import relay, travel
+from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
+from pytest_cloudbench.fleet.hosts.table import Host, read_hosts
+from pytest_cloudbench.fleet.start.forking import INTERPRETER, open_gateway
+from pytest_cloudbench.fleet.worker import FACTS_KEY
+from pytest_cloudbench.model import UsageError
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+_HOSTS = pytest.StashKey[list[Host]]()
+_LOST_EVENT = "cloudbench_host_lost"
+_PATHS_KEY = "cloudbench_paths"
+
+_WORKER = """
+import os
+
+receive, root = channel.receive, os.environ["CLOUDBENCH_HOST_FOLDER"]
+
+def receive_here():
+    del channel.receive
+    workerinput, args, options, _sys_path = receive()
+    options.pop("basetemp", None)
+    paths = workerinput.pop({paths_key!r})
+    args = [arg if arg not in paths else paths[arg].format(root=root) for arg in args]
+    return workerinput, args, options, None
+
+channel.receive = receive_here
+exec(compile({source!r}, {path!r}, "exec"), globals())
+"""
+"""The code that xdist runs in a worker elsewhere: its own, with paths of that host in place of the controller's."""
+
+
+def plan_agents(config: pytest.Config, table: str) -> None:
+    """Have xdist start the agents of a table's hosts, beside those of ``-n`` and ``--tx``.
+
+    Raises pytest.UsageError (one line, exit status 4) for a table that cannot be read.
+    """
+    option = config.option
+    try:
+        hosts = read_hosts(Path(table))
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    if option.collectonly:
+        return
+    config.stash[_HOSTS] = hosts
+    option.tx = [*option.tx, *(f"{host.agents}*{_tx_spec(host)}" for host in hosts)]
+    option.dist = "load" if option.dist == "no" else option.dist
+
+
+def connect_hosts(config: pytest.Config) -> None:
+    """Begin to connect to the planned hosts, if there are any, before xdist starts its workers."""
+    if hosts := config.stash.get(_HOSTS, []):
+        config.pluginmanager.register(HostAgents(config, hosts, config.option.cloudbench_patience), "cloudbench-hosts")
+
+
+def _tx_spec(host: Host) -> str:
+    """Return xdist's spec of a worker on a host. For xdist it is a local one, since nothing is to be copied there."""
+    return f"popen//host={host.name}"
+
+
+class HostAgents:
+    """A plugin of the controller that starts agents on hosts, with one connection to each host.
+
+    Args:
+        config: pytest's configuration in the controller.
+        hosts: where agents run.
+        patience_s: how long a host may say nothing.
+    """
+
+    def __init__(self, config: pytest.Config, hosts: Sequence[Host], patience_s: float) -> None:
+        self._config = config
+        self._dsession: Any = config.pluginmanager.getplugin("dsession")
+        self._nodemanager: Any = self._dsession.nodemanager
+        self._set_up_node = self._nodemanager.setup_node
+        self._nodemanager.setup_node = self._set_up
+        self._group: Any = self._nodemanager.group
+        self._connect_elsewhere = self._group.makegateway
+        self._report_end = self._dsession.worker_errordown
+        self._group.makegateway = self._connect
+        self._dsession.worker_errordown = self._end_worker
+        setattr(self._dsession, f"worker_{_LOST_EVENT}", self._print_loss)
+        self._numbers, self._streams = count(1), dict[str, HostStream]()
+        self._is_on_host = False
+        self._connections = {host.name: HostConnection(host, patience_s, self._note_loss) for host in hosts}
+        self._open()
+
+    def _open(self) -> None:
+        config = self._config
+        archive = travel.pack_files(config.rootpath, [config.inipath] if config.inipath else [])
+        for connection in self._connections.values():
+            connection.open()
+            connection.send(relay.FILES, archive)
+            connection.send(relay.FILES, b"")
+
+    # -- hooks ----------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Say to a worker on another host that nothing here is there: neither this clock nor these files."""
+        self._is_on_host = bool(node.gateway.spec.host)
+        if self._is_on_host:
+            node.workerinput[_PATHS_KEY] = _map_paths(self._config)
+            node.workerinput[FACTS_KEY]["host"] = ""
+
+    def pytest_xdist_getremotemodule(self) -> Any:
+        """Return the code for a worker on another host."""
+        if not self._is_on_host:
+            return None
+        from xdist import remote
+
+        return _WORKER.format(paths_key=_PATHS_KEY, source=inspect.getsource(remote), path=remote.__file__)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        """End everything on all hosts, after the workers have ended."""
+        yield
+        for connection in self._connections.values():
+            connection.close()
+
+    # -- workers --------------------------------------------------------------------------------------
+
+    def _set_up(self, spec: Any, putevent: Any) -> Any:
+        """Do what xdist does to start a worker. It would fail if it learned meanwhile that the host is gone."""
+        node = self._set_up_node(spec, putevent)
+        if (stream := self._streams.get(node.gateway.id)) is not None:
+            stream.release()
+        return node
+
+    def _connect(self, spec: Any = None) -> Any:
+        """Return a gateway, in place of ``execnet.Group.makegateway``. It never waits for a host."""
+        if not (isinstance(spec, execnet.XSpec) and spec.host):
+            return self._connect_elsewhere(spec)
+        self._group.allocate_id(spec)
+        connection, number = self._connections[str(spec.host)], next(self._numbers)
+        stream = connection.add_stream(number, self._group.execmodel, is_held=True)
+        host, folder = connection.host, self._find_folder()
+        argv = [host.python, "-u", "-c", INTERPRETER.format(spec.id)]
+        connection.command(start={"stream": number, "argv": argv, "env": dict(host.env), "folder": folder})
+        self._streams[str(spec.id)] = stream
+        return open_gateway(self._group, stream, spec, host.python, folder)
+
+    def _find_folder(self) -> str:
+        """Return the folder that pytest was called in, below its root directory."""
+        folder = os.path.relpath(Path(self._config.invocation_params.dir), self._config.rootpath)
+        return "." if folder.startswith("..") else folder
+
+    def _end_worker(self, node: WorkerController, error: object | None) -> None:
+        """Do what xdist does when a worker has crashed. On a host that is gone, none replaces it."""
+        connection = self._connections.get(str(node.gateway.spec.host))
+        if connection is not None and not hasattr(node, "workerinfo"):
+            connection.give_up(f"an agent did not start: {connection.last_line() or error}")
+        if connection is None or not connection.lost_because:
+            self._report_end(node, error)
+            return
+        xdist = self._dsession
+        if node in xdist.sched.nodes and (item := xdist.sched.remove_node(node)):
+            xdist.handle_crashitem(item, node)
+        xdist._active_nodes.remove(node)
+        if xdist._active_nodes:
+            self._go_on_without(connection.host)
+        else:
+            xdist.shouldstop = "no host is left"
+
+    def _go_on_without(self, host: Host) -> None:
+        """Have the scheduler wait for no worker of a host, and begin if it has waited for these alone."""
+        option, sched = self._config.option, self._dsession.sched
+        option.tx = [spec for spec in option.tx if not spec.endswith(_tx_spec(host))]
+        if not option.tx:  # the other workers of the last host are about to end, too
+            return
+        sched.numnodes = len(parse_tx_spec_config(self._config))
+        collected, nodes = sched.node2collection, sched.nodes
+        if not collected or len(collected) < sched.numnodes or any(node not in collected for node in nodes):
+            return
+        if isinstance(sched, EachScheduling):
+            sched.collection_is_completed = True
+        sched.schedule()
+
+    def _note_loss(self, connection: HostConnection) -> None:
+        self._dsession.queue.put((_LOST_EVENT, {"connection": connection}))
+
+    def _print_loss(self, connection: HostConnection) -> None:
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        host = connection.host
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(
+                f"cloudbench: host {host.name}: {connection.lost_because}; going on without its agents ({host.agents})"
+            )
+
+
+def _map_paths(config: pytest.Config) -> dict[str, str]:
+    """Return the arguments that name tests, or pytest's folder and file, by absolute paths, to those of a host."""
+    root = config.rootpath
+    paths = [*config.args, str(root), *([str(config.inipath)] if config.inipath else [])]
+    below = {
+        path: f"{{root}}/{Path(path).relative_to(root)}"
+        for path in paths
+        if os.path.isabs(path) and Path(path).is_relative_to(root)
+    }
+    return below | {f"--rootdir={path}": f"--rootdir={there}" for path, there in below.items()}

@@ -1,0 +1,303 @@
+"""The program that runs on another host for a session: it starts agents, and carries their bytes over one pipe.
+
+Its source is sent to a bare Python, so it needs nothing but the standard library of Python 3.11. It ends, with all that
+it has started and written, when its pipe ends or when the controller has been silent for too long.
+
+A frame is a header (``FRAME``: stream, length) and its payload. Stream 0 has commands and answers in JSON, ``FILES``
+has the archive of files, and any other has the bytes of one agent. An empty frame ends a stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from typing import Any
+
+FRAME = struct.Struct(">IQ")
+MAGIC = b"cloudbench-relay 1\n"
+"""What precedes the first frame. A login shell may have written other lines before."""
+FILES = 0xFFFFFFFF
+"""The stream of the archive of files."""
+FOLDER_PREFIX = "cloudbench-host-"
+BEAT_S = 1.0
+_CHUNK_BYTES = 1 << 16
+_MOST_WAITING_BYTES = 8 << 20
+"""Bytes for the controller above which no more are read from agents."""
+
+
+def pack_frame(stream: int, payload: bytes) -> bytes:
+    """Return a frame."""
+    return FRAME.pack(stream, len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Return the frames that are complete with these bytes."""
+        self._data += data
+        frames, start = [], 0
+        while len(self._data) - start >= FRAME.size:
+            stream, length = FRAME.unpack_from(self._data, start)
+            end = start + FRAME.size + length
+            if len(self._data) < end:
+                break
+            frames.append((stream, bytes(self._data[start + FRAME.size : end])))
+            start = end
+        del self._data[:start]
+        return frames
+
+
+class Relay:
+    """The host's side of a connection.
+
+    Args:
+        source, sink: descriptors of the pipe.
+        silence_s: after so many seconds without a word of the controller, everything ends.
+    """
+
+    def __init__(self, source: int, sink: int, silence_s: float) -> None:
+        self._source, self._sink, self._silence_s = source, sink, silence_s
+        self._reader = FrameReader()
+        self._outgoing = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._sockets: dict[int, socket.socket] = {}
+        self._unsent: dict[int, bytearray] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._half_closed = set[int]()
+        self._archive = bytearray()
+        remove_abandoned_folders()
+        self._folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+        self._is_paused = self._is_ended = False
+
+    def run(self) -> None:
+        """Serve until the controller has gone."""
+        for descriptor in (self._source, self._sink):
+            os.set_blocking(descriptor, False)
+        self._selector.register(self._source, selectors.EVENT_READ, 0)
+        self._say(hello=describe_host())
+        heard_s = beaten_s = time.monotonic()
+        try:
+            while not self._is_ended:
+                for key, events in self._selector.select(BEAT_S / 2):
+                    if key.fd == self._source:
+                        heard_s = time.monotonic()
+                        self._receive()
+                    elif key.fd != self._sink:
+                        self._serve(key.data, events)
+                now_s = time.monotonic()
+                if now_s - beaten_s >= BEAT_S:
+                    beaten_s = now_s
+                    self._say(beat=now_s)
+                    self._reap()
+                self._flush()
+                self._is_ended |= now_s - heard_s > self._silence_s
+        except Exception as error:
+            self._say(failed=f"{type(error).__name__}: {error}")
+            self._flush()
+            raise
+        finally:
+            self._end()
+
+    def _say(self, **message: Any) -> None:
+        self._outgoing += pack_frame(0, json.dumps(message).encode())
+
+    def _flush(self) -> None:
+        """Write what the pipe takes. The sink is watched only while something waits, or it would be ready always."""
+        with contextlib.suppress(BlockingIOError):
+            while self._outgoing:
+                try:
+                    del self._outgoing[: os.write(self._sink, memoryview(self._outgoing)[:_CHUNK_BYTES].tobytes())]
+                except BrokenPipeError:
+                    self._is_ended = True
+                    return
+        is_watched = self._sink in self._selector.get_map()
+        if bool(self._outgoing) != is_watched:
+            if is_watched:
+                self._selector.unregister(self._sink)
+            else:
+                self._selector.register(self._sink, selectors.EVENT_WRITE)
+        is_full = len(self._outgoing) > _MOST_WAITING_BYTES
+        if is_full != self._is_paused:
+            self._is_paused = is_full
+            for stream in self._sockets:
+                self._watch(stream)
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self._source, 1 << 20)
+        except BlockingIOError:
+            return
+        self._is_ended |= not data
+        for stream, payload in self._reader.feed(data):
+            if stream == 0:
+                self._obey(json.loads(payload))
+            elif stream == FILES:
+                self._take_files(payload)
+            elif stream in self._sockets:
+                self._unsent[stream] += payload
+                if not payload:
+                    self._half_closed.add(stream)
+                self._send(stream)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        if "start" in command:
+            self._start(**command["start"])
+        elif "kill" in command and (process := self._processes.get(command["kill"])) is not None:
+            kill_group(process)
+        elif "end" in command:
+            self._is_ended = True
+
+    def _take_files(self, payload: bytes) -> None:
+        self._archive += payload
+        if payload:
+            return
+        try:
+            with tarfile.open(fileobj=io.BytesIO(self._archive)) as archive:
+                if hasattr(tarfile, "data_filter"):  # since Python 3.11.4
+                    archive.extraction_filter = tarfile.data_filter
+                archive.extractall(self._folder)
+        except (OSError, tarfile.TarError) as error:
+            self._say(failed=f"cannot write the tests to {self._folder}: {error}")
+        self._archive.clear()
+
+    def _start(self, stream: int, argv: list[str], env: dict[str, str], folder: str) -> None:
+        """Start an agent whose standard input and output are a stream."""
+        near, far = socket.socketpair()
+        cwd = os.path.join(self._folder, folder)
+        command = [word or sys.executable for word in argv]
+        variables = {**os.environ, **env, "CLOUDBENCH_HOST_FOLDER": self._folder}
+        try:
+            os.makedirs(cwd, exist_ok=True)
+            process = subprocess.Popen(
+                command, stdin=far.fileno(), stdout=far.fileno(), cwd=cwd, env=variables, start_new_session=True
+            )
+        except OSError as error:
+            near.close()
+            self._say(failed=f"cannot start {command[0]} in {cwd}: {error}")
+            self._outgoing += pack_frame(stream, b"")
+            return
+        finally:
+            far.close()
+        near.setblocking(False)
+        self._sockets[stream], self._unsent[stream], self._processes[stream] = near, bytearray(), process
+        self._watch(stream)
+
+    def _watch(self, stream: int) -> None:
+        connection = self._sockets[stream]
+        events = 0 if self._is_paused else selectors.EVENT_READ
+        events |= selectors.EVENT_WRITE if self._unsent[stream] else 0
+        is_watched = connection.fileno() in self._selector.get_map()
+        if events and is_watched:
+            self._selector.modify(connection, events, stream)
+        elif events:
+            self._selector.register(connection, events, stream)
+        elif is_watched:
+            self._selector.unregister(connection)
+
+    def _serve(self, stream: int, events: int) -> None:
+        connection = self._sockets.get(stream)
+        if connection is None:
+            return
+        if events & selectors.EVENT_WRITE:
+            self._send(stream)
+        if not events & selectors.EVENT_READ:
+            return
+        try:
+            data = connection.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._outgoing += pack_frame(stream, data)
+        if not data:
+            self._end_stream(stream)
+
+    def _send(self, stream: int) -> None:
+        """Send an agent what it takes. One that is gone takes nothing more, which reading from it shows."""
+        connection, unsent = self._sockets[stream], self._unsent[stream]
+        try:
+            while unsent:
+                del unsent[: connection.send(unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            unsent.clear()
+        if not unsent and stream in self._half_closed:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+        self._watch(stream)
+
+    def _end_stream(self, stream: int) -> None:
+        connection = self._sockets.pop(stream)
+        self._unsent.pop(stream)
+        self._half_closed.discard(stream)
+        if connection.fileno() in self._selector.get_map():
+            self._selector.unregister(connection)
+        connection.close()
+
+    def _reap(self) -> None:
+        for stream in [stream for stream, process in self._processes.items() if process.poll() is not None]:
+            del self._processes[stream]
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            kill_group(process)
+        for process in self._processes.values():
+            process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started in its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of relays that were killed."""
+    parent = tempfile.gettempdir()
+    for name in os.listdir(parent):
+        pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if name.startswith(FOLDER_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+
+
+def describe_host() -> dict[str, Any]:
+    """Return what there is to know of this host."""
+    return {
+        "python": platform.python_version(), "executable": sys.executable, "node": platform.node(),
+        "kernel": f"{platform.system()} {platform.release()}", "machine": platform.machine(), "cores": os.cpu_count(),
+        "pid": os.getpid(),
+    }  # fmt: skip
+
+
+def main(silence_s: float) -> None:
+    """Serve over this process's standard input and output, which nothing else may use from now on."""
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(0))
+    try:
+        os.write(sink, MAGIC)
+        Relay(source, sink, silence_s).run()
+    finally:
+        os._exit(0)  # the interpreter that reads commands would go on

@@ -1,0 +1,188 @@
+"""A session with agents on several hosts: the same work, and no wait for a host that is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleet.harness import Ended, Lab, Running, grid, keys
+
+INTERVAL_S = 0.1
+SENSORS, COUNT = 6, 40
+TESTS = f"""
+    def test_first(experiment, payloads, fleet):
+        (pathlib.Path(os.environ["PIDS"]) / f"pid-{{fleet.name}}").write_text(str(os.getpid()))
+        experiment.run(
+            payloads.random(50), arrival=FixedInterval({INTERVAL_S}), sensors={SENSORS}, ops_per_sensor={COUNT}
+        ).check()
+
+    def test_second(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2).check()
+"""
+
+
+def describe_hosts(*commands: tuple[str, ...], agents: int = 2) -> str:
+    rows = [
+        f'[[host]]\nname = "host{number}"\nagents = {agents}\ncommand = {list(command)}\n'
+        for number, command in enumerate(commands, 1)
+    ]
+    return "\n".join(rows).replace("'", '"')
+
+
+HERE = (sys.executable,)
+
+
+@pytest.fixture
+def options(lab: Lab) -> tuple[str, ...]:
+    objects = lab.folder / "objects"
+    objects.mkdir()
+    find_temporary(lab).mkdir()
+    return ("--provider", f"folder:{objects}", "--cloudbench-hosts", "hosts.toml")
+
+
+def find_temporary(lab: Lab) -> Path:
+    """Return where hosts write, which is not a part of the project."""
+    return lab.folder.with_name(f"{lab.folder.name}-tmp")
+
+
+def temporary(lab: Lab) -> dict[str, str]:
+    return {"TMPDIR": str(find_temporary(lab)), "PIDS": str(lab.folder)}
+
+
+def find_relay(running: Running, agent: str) -> psutil.Process:
+    """Return the relay that has started an agent."""
+    parent = running.workers()[agent].parent()
+    assert parent is not None
+    assert parent.cmdline()[-2:] == ["-m", "code"]
+    return parent
+
+
+def check_host_was_lost(run: Ended, reason: str) -> None:
+    assert run.leftovers == []
+    assert "INTERNALERROR" not in run.text
+    assert len(run.lines_with(f"cloudbench: host host2: {reason}")) == 1, run.text
+    assert "replacing crashed worker" not in run.text
+
+
+def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
+    lab.write("import os\nassert os.getcwd() == os.path.dirname(__file__)", "conftest.py")
+    run = lab.run(*options, "-n", "1", env=temporary(lab))
+    assert run.status == 0, run.text
+    assert run.counts() == {"passed": 2}
+    assert run.leftovers == []
+    assert list(find_temporary(lab).glob("cloudbench-host-*")) == []
+    assert run.logs() == []
+    assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
+    [info] = [entry["extra_info"] for name, entry in run.entries.items() if name.startswith("test_first")]
+    assert info["agents"] == 5
+    assert info["missing_agents"] == {}
+
+
+def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
+    run = lab.write(TESTS).run(*options)
+    assert run.status == pytest.ExitCode.USAGE_ERROR
+    assert run.lines_with("ERROR: hosts.toml: No such file or directory")
+
+
+def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
+    running = lab.start(*options, env=temporary(lab))
+    running.wait_for_records("gw2", "test_first", 20)
+    find_relay(running, "gw2").kill()
+    killed_ns = time.monotonic_ns()
+    run = running.end()
+    check_host_was_lost(run, "the connection broke")
+    assert run.counts() == {"failed": 1, "passed": 1}, run.text
+    first = run.records()["test_first"]
+    start_ns = min(first.scheduled_ns)
+    due = {
+        key for key in grid(SENSORS, COUNT) if start_ns + round(key[1] * INTERVAL_S * 1e9) < killed_ns - 1_200_000_000
+    }
+    assert {key for key in due if key[0] % 4 in (2, 3)}, "it was killed in mid-run"
+    assert due <= set(keys(first))
+    [info] = [entry["extra_info"] for name, entry in run.entries.items() if name.startswith("test_second")]
+    assert info["agents"] == 2
+    assert any("began with 2 of 4 agents" in doubt for doubt in info["doubts"])
+    leftover = list(find_temporary(lab).glob("cloudbench-host-*"))
+    lab.run(*options, "-k", "second", env=temporary(lab))
+    assert leftover, "a killed relay could not remove its folder"
+    assert list(find_temporary(lab).glob("cloudbench-host-*")) == [], "the next one has"
+
+
+def test_a_frozen_host_is_given_up_after_the_patience(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
+    running = lab.start(*options, "-ocloudbench_patience=5", env=temporary(lab))
+    running.wait_for_records("gw2", "test_first", 5)
+    relay = find_relay(running, "gw2")
+    processes = [relay, *relay.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    status = running.process.wait()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    run = running.end()
+    assert status == 1
+    check_host_was_lost(run, "has not answered for")
+    assert run.counts() == {"failed": 1, "passed": 1}, run.text
+
+
+UNREACHABLE = {
+    "no such program": (("/none/ssh", "host"), "/none/ssh: No such file or directory"),
+    "refused": (("sh", "-c", "echo Permission denied >&2; exit 255"), "Permission denied"),
+    "silent": (("sh", "-c", "exec sleep 1000"), "has not answered for"),
+    "bare": ((sys.executable, "-S"), "an agent did not start: ModuleNotFoundError: No module named"),
+}
+
+
+@pytest.mark.parametrize("case", [*UNREACHABLE])
+def test_a_host_that_does_not_begin_is_left_out(lab: Lab, options: tuple[str, ...], case: str) -> None:
+    command, reason = UNREACHABLE[case]
+    lab.write(TESTS).write(describe_hosts(HERE, command), "hosts.toml")
+    if case == "bare":
+        lab.write(describe_hosts(HERE, HERE).replace("[[host]]", "[[host]]\nenv = { PYTHONHOME = '/none' }", 2).replace(
+            "env = { PYTHONHOME = '/none' }", "", 1), "hosts.toml")  # fmt: skip
+        reason = "an agent did not start"
+    run = lab.run(*options, "-k", "second", "-ocloudbench_patience=8", env=temporary(lab))
+    check_host_was_lost(run, reason)
+    assert run.status == 0, run.text
+    assert run.counts()["passed"] == 1
+    [entry] = run.entries.values()
+    assert entry["extra_info"]["agents"] == 2
+    assert any("began with 2 of 4 agents" in doubt for doubt in entry["extra_info"]["doubts"])
+
+
+def test_a_session_without_any_host_left_ends(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(*[UNREACHABLE["refused"][0]] * 2), "hosts.toml")
+    run = lab.run(*options, env=temporary(lab))
+    assert run.status != 0
+    assert "INTERNALERROR" not in run.text
+    assert "no host is left" in run.text
+    assert run.leftovers == []
+
+
+def test_a_service_that_hosts_cannot_reach_is_refused_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE), "hosts.toml")
+    hosts = options[2:]
+    run = lab.run(*hosts, "--provider", "emulated:ideal", "-k", "second", env=temporary(lab))
+    assert run.status == 1
+    assert run.lines_with("which gw0 on another host cannot reach: name a provider that all hosts reach")
+    assert "Traceback" not in run.text
+
+
+def test_paths_of_the_controller_become_those_of_a_host(lab: Lab, options: tuple[str, ...]) -> None:
+    (lab.folder / "sub").mkdir()
+    lab.write("from pytest_cloudbench import FixedInterval\n" + textwrap.dedent(TESTS), "sub/test_it.py").write(
+        describe_hosts(HERE), "hosts.toml"
+    )
+    path = Path(lab.folder / "sub" / "test_it.py")
+    run = lab.run(*options, f"{path}", "-k", "second", f"--rootdir={lab.folder}", env=temporary(lab))
+    assert run.status == 0, run.text
+    assert run.counts()["passed"] == 1

@@ -1,0 +1,168 @@
+"""The relay: frames whole however they are cut, agents started and carried, and nothing left at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.fleet.hosts.connection import HostConnection
+from pytest_cloudbench.fleet.hosts.relay import FILES, FOLDER_PREFIX, FrameReader, pack_frame
+from pytest_cloudbench.fleet.hosts.table import Host
+from pytest_cloudbench.fleet.hosts.travel import pack_files
+from pytest_cloudbench.model import FleetError, UsageError
+from pytest_cloudbench.support.clock import wait_for
+from tests.limits import HANG_S
+
+ECHO = "import os\nwhile data := os.read(0, 4096): os.write(1, data.upper())"
+frames = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=50)), max_size=8)
+
+
+@given(frames=frames, cuts=st.lists(st.integers(0, 500), max_size=10))
+def test_frames_are_whole_however_their_bytes_arrive(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    data = b"".join(pack_frame(*frame) for frame in frames)
+    bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    reader = FrameReader()
+    received = [frame for start, end in itertools.pairwise(bounds) for frame in reader.feed(data[start:end])]
+    assert received == frames
+
+
+class Losses:
+    """Takes the reason for which a host is given up."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.is_lost = threading.Event()
+
+    def __call__(self, connection: HostConnection) -> None:
+        self.reasons.append(connection.lost_because)
+        self.is_lost.set()
+
+
+@pytest.fixture
+def losses() -> Losses:
+    return Losses()
+
+
+@pytest.fixture
+def connection(losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostConnection]:
+    """A connection to this machine, whose relay writes into ``tmp_path``."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    connection = HostConnection(Host("here", (sys.executable,)), HANG_S, losses)
+    connection.open()
+    yield connection
+    connection.close()
+    assert list(tmp_path.glob(f"{FOLDER_PREFIX}*")) == []
+
+
+def start(connection: HostConnection, number: int, program: str, **more: str) -> None:
+    argv = ["", "-u", "-c", program]
+    connection.command(start={"stream": number, "argv": argv, "env": more, "folder": "."})
+
+
+def test_each_agent_has_a_stream_of_its_own(connection: HostConnection) -> None:
+    streams = [connection.add_stream(number, None) for number in (1, 2)]
+    for stream in streams:
+        start(connection, stream.number, ECHO)
+    streams[0].write(b"one" * 100_000)
+    streams[1].write(b"two")
+    assert streams[1].read(3) == b"TWO"
+    assert streams[0].read(300_000) == b"ONE" * 100_000
+    streams[0].close_write()
+    streams[0].wait()
+    with pytest.raises(EOFError):
+        streams[0].read(1)
+
+
+def test_the_host_says_what_it_is(connection: HostConnection) -> None:
+    connection.wait(HANG_S)
+    assert connection.facts["cores"] == os.cpu_count()
+    assert connection.facts["executable"] == sys.executable
+
+
+def test_an_agent_has_the_tests_and_the_environment(connection: HostConnection, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "sub").mkdir(parents=True)
+    (project / "sub" / "test_it.py").write_text("content")
+    connection.send(FILES, pack_files(project))
+    connection.send(FILES, b"")
+    stream = connection.add_stream(1, None)
+    start(connection, 1, "import os; print(open('sub/test_it.py').read(), os.environ['KEY'], flush=True)", KEY="value")
+    assert stream.read(13) == b"content value"
+
+
+def test_what_an_agent_has_started_ends_with_the_connection(connection: HostConnection) -> None:
+    stream = connection.add_stream(1, None)
+    start(connection, 1, "import subprocess, sys\n"
+                         "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+                         "print(f'{child.pid:10}', flush=True)\nchild.wait()")  # fmt: skip
+    pid = int(stream.read(10))
+    connection.close()
+    assert wait_for(lambda: not os.path.exists(f"/proc/{pid}"), HANG_S, poll_s=0.02)
+
+
+def test_a_killed_agent_ends_alone(connection: HostConnection) -> None:
+    killed, other = (connection.add_stream(number, None) for number in (1, 2))
+    for stream in (killed, other):
+        start(connection, stream.number, ECHO)
+    killed.kill()
+    killed.wait()
+    with pytest.raises(OSError, match="gone"):
+        killed.write(b"x")
+    other.write(b"still here")
+    assert other.read(10) == b"STILL HERE"
+
+
+def test_a_program_that_is_not_there_ends_the_host_with_its_name(connection: HostConnection, losses: Losses) -> None:
+    stream = connection.add_stream(1, None)
+    connection.command(start={"stream": 1, "argv": ["/none/python"], "env": {}, "folder": "."})
+    stream.wait()
+    assert losses.is_lost.wait(HANG_S)
+    assert "cannot start /none/python" in losses.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("/none/ssh", "host"), "/none/ssh: No such file or directory"),
+        (("sh", "-c", "echo Permission denied >&2; exit 255"), "Permission denied"),
+        (("sh", "-c", "exit 3"), "sh ended with exit status 3"),
+        (("sh", "-c", "yes"), "started no Python"),
+        (("sh", "-c", "echo Welcome; exec sleep 1000"), "has not answered for"),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_given_up_once(command: tuple[str, ...], reason: str, losses: Losses) -> None:
+    patience_s = 1.0 if "answered" in reason else HANG_S
+    connection = HostConnection(Host("gone", command), patience_s, losses)
+    stream = connection.add_stream(1, None)
+    connection.open()
+    with pytest.raises(FleetError, match=reason):
+        connection.wait(HANG_S)
+    stream.wait()
+    connection.close()
+    assert len(losses.reasons) == 1
+
+
+def test_a_login_that_greets_is_read_over(losses: Losses, tmp_path: Path) -> None:
+    greeting = tmp_path / "shell"
+    greeting.write_text(f'#!/bin/sh\necho "Welcome to host"; exec {sys.executable} "$@"\n')
+    greeting.chmod(0o755)
+    connection = HostConnection(Host("polite", (str(greeting),)), HANG_S, losses)
+    connection.open()
+    connection.wait(HANG_S)
+    connection.close()
+    assert losses.reasons == []
+
+
+def test_a_project_that_is_too_large_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.fleet.hosts.travel._MOST_BYTES", 1 << 20)
+    (tmp_path / "data.csv").write_bytes(bytes(2 << 20))
+    with pytest.raises(UsageError, match="too large to be sent"):
+        pack_files(tmp_path)

@@ -11,6 +11,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "put": "put emulated:ideal --size 1MiB --rate 50/s --for 30s",
         "get": "get folder:/mnt/nas --size 1MiB --threads 8 --for 30s",
         "mixed": "mixed emulated:ideal --rate 40/s --mix put=20,get=70,list=10 --for 1min",
+        "hosts check": "hosts check hosts.toml",
         "estimate": "estimate test_sensors.py --provider folder:/mnt/nas",
         "new": "new experiment.bench.toml",
         "schema": "schema --path",

@@ -29,6 +29,7 @@ _HOMES = {
     "analyze": ("analyze",),
     "accounts": ("login", "status", "logout", "doctor"),
     "testbed": ("testbed",),
+    "hosts": ("hosts",),
     "history": ("history", "compare", "show", "ops", "baseline"),
     "export": ("machine", "export"),
     "report": ("report",),

@@ -83,8 +83,8 @@ def test_each_agent_has_a_stream_of_its_own(connection: HostConnection) -> None:
 
 def test_the_host_says_what_it_is(connection: HostConnection) -> None:
     connection.wait(HANG_S)
-    assert connection.facts["cores"] == os.cpu_count()
-    assert connection.facts["executable"] == sys.executable
+    assert connection.description["cores"] == os.cpu_count()
+    assert connection.description["executable"] == sys.executable
 
 
 def test_an_agent_has_the_tests_and_the_environment(connection: HostConnection, tmp_path: Path) -> None:

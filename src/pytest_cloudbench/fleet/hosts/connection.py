@@ -107,12 +107,12 @@ class HostConnection:
         lost: called once, from another thread, with the reason, when the host is given up.
 
     Attributes:
-        facts: what the host said of itself. Empty before it answered.
+        description: what the host said of itself. Empty before it answered.
         lost_because: why it was given up. Empty if it was not.
     """
 
     def __init__(self, host: Host, patience_s: float, lost: Callable[[HostConnection], None]) -> None:
-        self.host, self.facts, self.lost_because = host, dict[str, Any](), ""
+        self.host, self.description, self.lost_because = host, dict[str, Any](), ""
         self._patience_s, self._report_loss = patience_s, lost
         self._streams: dict[int, HostStream] = {}
         self._outgoing = queue.SimpleQueue[bytes | None]()
@@ -235,7 +235,7 @@ class HostConnection:
         if number == 0:
             message = json.loads(payload)
             if "hello" in message:
-                self.facts = message["hello"]
+                self.description = message["hello"]
                 self._has_answered.set()
                 self._is_settled.set()
             elif "failed" in message:

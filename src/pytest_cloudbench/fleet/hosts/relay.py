@@ -284,8 +284,15 @@ def describe_host() -> dict[str, Any]:
     return {
         "python": platform.python_version(), "executable": sys.executable, "node": platform.node(),
         "kernel": f"{platform.system()} {platform.release()}", "machine": platform.machine(), "cores": os.cpu_count(),
-        "pid": os.getpid(),
+        "pid": os.getpid(), "free_bytes": count_free_bytes(),
     }  # fmt: skip
+
+
+def count_free_bytes() -> int | None:
+    """Return the memory that new processes may take. None if the system does not tell."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    return None
 
 
 def main(silence_s: float) -> None:

@@ -1,0 +1,97 @@
+"""Whether agents can run on a host: asked before a session, one line for each host."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
+from pytest_cloudbench.fleet.hosts.probe import digest_code
+from pytest_cloudbench.fleet.hosts.table import Host
+from pytest_cloudbench.fleet.offsets import measure_offset
+from pytest_cloudbench.model import FleetError
+
+_PROBE = "from pytest_cloudbench.fleet.hosts import probe; probe.main()"
+_DIGITS = 20
+_CLOCK_IS_WRONG_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A host, and whether agents can run there.
+
+    Attributes:
+        host: which.
+        is_ready: whether they can.
+        text: what there is to know of it, or why they cannot and what to do.
+    """
+
+    host: Host
+    is_ready: bool
+    text: str
+
+
+def check_hosts(hosts: Sequence[Host], patience_s: float) -> list[Checked]:
+    """Ask all hosts at the same time. None takes much longer than ``patience_s``."""
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        return list(pool.map(partial(_check, patience_s=patience_s), hosts))
+
+
+def _check(host: Host, patience_s: float) -> Checked:
+    connection = HostConnection(host, patience_s, lambda connection: None)
+    connection.open()
+    try:
+        connection.wait(patience_s)
+        return _ask(connection, host)
+    except FleetError:
+        return Checked(host, False, f"{connection.lost_because}; does `{' '.join(host.command[:-1])}` work by hand?")
+    finally:
+        connection.close()
+
+
+def _ask(connection: HostConnection, host: Host) -> Checked:
+    stream = connection.add_stream(1, None)
+    connection.command(
+        start={"stream": 1, "argv": [host.python, "-u", "-c", _PROBE], "env": dict(host.env), "folder": "."}
+    )
+    try:
+        answer = json.loads(_read_line(stream))
+        offset = measure_offset(lambda: _read_clock(stream), time.time_ns)
+    except EOFError:
+        connection.close()  # so that all that the host has written is here
+        reason = connection.lost_because or connection.last_line()
+        return Checked(host, False, f"{reason}: install pytest-cloudbench {__version__} there")
+    if (answer["version"], answer["code"]) != (__version__, digest_code()):
+        theirs = f"pytest-cloudbench {answer['version']} with code {answer['code']}"
+        return Checked(
+            host, False, f"has {theirs}, and this machine {__version__} with {digest_code()}: install the same"
+        )
+    about = connection.description
+    memory = f", {about['free_bytes'] / 2**30:.1f} GiB free" if about.get("free_bytes") else ""
+    off_s, bound_ms = offset.offset_ns / 1e9, offset.error_ns / 1e6
+    way = "ahead" if off_s > 0 else "behind"
+    clock = (
+        f"clock {abs(off_s):.3g} s {way}"
+        if abs(off_s) >= _CLOCK_IS_WRONG_S
+        else f"clock right within {bound_ms:.1f} ms"
+    )
+    return Checked(
+        host, True, f"Python {about['python']}, {about['cores']} cores{memory}, {clock}, {host.agents} agents"
+    )
+
+
+def _read_line(stream: HostStream) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += stream.read(1)
+    return line
+
+
+def _read_clock(stream: HostStream) -> int:
+    stream.write(b"?")
+    return int(stream.read(_DIGITS))

@@ -77,7 +77,8 @@ class HostStream:
         """Send all the bytes. Raises OSError if the agent is gone."""
         if self._has_ended:
             raise BrokenPipeError("the agent is gone")
-        self._connection.send(self.number, data)
+        if data:  # an empty frame would be the end
+            self._connection.send(self.number, data)
 
     def close_read(self) -> None:
         """Receive no more."""
@@ -172,11 +173,15 @@ class HostConnection:
         self._is_settled.set()
         self._outgoing.put(None)
 
-    def close(self) -> None:
-        """End everything on the host, and the connection."""
+    def end(self) -> None:
+        """Begin to end everything on the host, without waiting for it."""
         self._is_closing.set()
         self.command(end=True)
         self._outgoing.put(None)
+
+    def close(self) -> None:
+        """End everything on the host, and the connection."""
+        self.end()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()

@@ -136,6 +136,8 @@ class HostAgents:
         """End everything on all hosts, after the workers have ended."""
         yield
         for connection in self._connections.values():
+            connection.end()
+        for connection in self._connections.values():
             connection.close()
 
     # -- workers --------------------------------------------------------------------------------------

@@ -27,15 +27,12 @@ TESTS = f"""
 """
 
 
-def describe_hosts(*commands: tuple[str, ...], agents: int = 2) -> str:
-    rows = [
-        f'[[host]]\nname = "host{number}"\nagents = {agents}\ncommand = {list(command)}\n'
-        for number, command in enumerate(commands, 1)
-    ]
-    return "\n".join(rows).replace("'", '"')
+HERE = f'command = ["{sys.executable}"]'
 
 
-HERE = (sys.executable,)
+def describe_hosts(*rows: str) -> str:
+    """Return a table of hosts with two agents each, by how to reach them."""
+    return "\n".join(f'[[host]]\nname = "host{number}"\nagents = 2\n{row}' for number, row in enumerate(rows, 1))
 
 
 @pytest.fixture
@@ -116,6 +113,7 @@ def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[st
     assert list(find_temporary(lab).glob("cloudbench-host-*")) == [], "the next one has"
 
 
+@pytest.mark.slow
 def test_a_frozen_host_is_given_up_after_the_patience(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     running = lab.start(*options, "-ocloudbench_patience=5", env=temporary(lab))
@@ -134,22 +132,24 @@ def test_a_frozen_host_is_given_up_after_the_patience(lab: Lab, options: tuple[s
     assert run.counts() == {"failed": 1, "passed": 1}, run.text
 
 
+REFUSED = 'command = ["sh", "-c", "echo Permission denied >&2; exit 255"]'
 UNREACHABLE = {
-    "no such program": (("/none/ssh", "host"), "/none/ssh: No such file or directory"),
-    "refused": (("sh", "-c", "echo Permission denied >&2; exit 255"), "Permission denied"),
-    "silent": (("sh", "-c", "exec sleep 1000"), "has not answered for"),
-    "bare": ((sys.executable, "-S"), "an agent did not start: ModuleNotFoundError: No module named"),
+    "no such program": ('command = ["/none/ssh", "host"]', "/none/ssh: No such file or directory"),
+    "refused": (REFUSED, "Permission denied"),
+    "silent": ('command = ["sh", "-c", "exec sleep 1000"]', "has not answered for"),
+    "bare": (f'{HERE}\npython = "./bare"', "an agent did not start: ModuleNotFoundError: No module named"),
 }
 
 
-@pytest.mark.parametrize("case", [*UNREACHABLE])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case == "refused" else pytest.mark.slow) for case in UNREACHABLE]
+)
 def test_a_host_that_does_not_begin_is_left_out(lab: Lab, options: tuple[str, ...], case: str) -> None:
-    command, reason = UNREACHABLE[case]
-    lab.write(TESTS).write(describe_hosts(HERE, command), "hosts.toml")
-    if case == "bare":
-        lab.write(describe_hosts(HERE, HERE).replace("[[host]]", "[[host]]\nenv = { PYTHONHOME = '/none' }", 2).replace(
-            "env = { PYTHONHOME = '/none' }", "", 1), "hosts.toml")  # fmt: skip
-        reason = "an agent did not start"
+    row, reason = UNREACHABLE[case]
+    bare = lab.folder / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n', "utf-8")
+    bare.chmod(0o755)
+    lab.write(TESTS).write(describe_hosts(HERE, row.replace("./bare", str(bare))), "hosts.toml")
     run = lab.run(*options, "-k", "second", "-ocloudbench_patience=8", env=temporary(lab))
     check_host_was_lost(run, reason)
     assert run.status == 0, run.text
@@ -160,7 +160,7 @@ def test_a_host_that_does_not_begin_is_left_out(lab: Lab, options: tuple[str, ..
 
 
 def test_a_session_without_any_host_left_ends(lab: Lab, options: tuple[str, ...]) -> None:
-    lab.write(TESTS).write(describe_hosts(*[UNREACHABLE["refused"][0]] * 2), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(REFUSED, REFUSED), "hosts.toml")
     run = lab.run(*options, env=temporary(lab))
     assert run.status != 0
     assert "INTERNALERROR" not in run.text
@@ -177,6 +177,7 @@ def test_a_service_that_hosts_cannot_reach_is_refused_in_one_line(lab: Lab, opti
     assert "Traceback" not in run.text
 
 
+@pytest.mark.slow
 def test_paths_of_the_controller_become_those_of_a_host(lab: Lab, options: tuple[str, ...]) -> None:
     (lab.folder / "sub").mkdir()
     lab.write("from pytest_cloudbench import FixedInterval\n" + textwrap.dedent(TESTS), "sub/test_it.py").write(

@@ -64,6 +64,30 @@ def linux_says_ns(pid: int | None = None) -> int:
     return sum(int(Path(path).read_text().split()[1]) for path in paths)
 
 
+def test_a_reading_is_not_changed_by_another_thread_that_reads_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, is_switched = cpu_wait._Library(), threading.Event()
+    monkeypatch.setattr(cpu_wait, "_library", lambda: library)
+    files = []
+    for wait_ns in (111, 2222222):
+        (tmp_path / str(wait_ns)).write_text(f"5 {wait_ns} 7\n", "ascii")
+        files.append(cpu_wait._ThreadFile(os.open(tmp_path / str(wait_ns), os.O_RDONLY)))
+        monkeypatch.setattr(cpu_wait._ThreadFile, "open_count", cpu_wait._ThreadFile.open_count + 1)
+    pread = library._pread
+
+    def pread_and_switch(*arguments: object) -> int:
+        """Let another thread read as soon as this one has, as the interpreter may after any call."""
+        read_bytes: int = pread(*arguments)
+        if not is_switched.is_set():
+            is_switched.set()
+            assert files[1].read_wait_ns() == 2222222
+        return read_bytes
+
+    monkeypatch.setattr(library, "_pread", pread_and_switch)
+    assert files[0].read_wait_ns() == 111
+
+
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 

@@ -39,7 +39,7 @@ class _Library:
     """The C library's calls that read a file, made without letting go of the interpreter.
 
     Those of ``os`` let go of it. Where many threads are ready to run, each of them then costs a change of threads and
-    back, which is several times as much as the whole operation. One buffer serves all threads for the same reason.
+    back, which is several times as much as the whole operation.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,7 @@ class _Library:
         self._pread.restype = ctypes.c_ssize_t
         self._open, self.close = library.open, library.close
         self._path, self._flags = ctypes.c_char_p(os.fsencode(_OWN_SCHEDSTAT)), ctypes.c_int(os.O_RDONLY | os.O_CLOEXEC)
-        self._buffer = bytearray(_READ_BYTES)
-        address = ctypes.addressof((ctypes.c_char * _READ_BYTES).from_buffer(self._buffer))
-        self._place = ctypes.c_void_p(address), ctypes.c_size_t(_READ_BYTES), ctypes.c_int64(0)
+        self._size, self._beginning = ctypes.c_size_t(_READ_BYTES), ctypes.c_int64(0)
 
     def open_own(self) -> int:
         """Return a descriptor of the calling thread's file. Raises OSError."""
@@ -59,12 +57,14 @@ class _Library:
             raise OSError("no descriptor is left")
         return descriptor
 
-    def read_wait_ns(self, descriptor: int) -> int:
-        """Return how long the thread of a descriptor has waited. Raises OSError if it cannot be read."""
-        read_bytes = self._pread(descriptor, *self._place)
-        if read_bytes <= 0:
+    def read_wait_ns(self, descriptor: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+        """Return how long the thread of a descriptor has waited. Raises OSError if it cannot be read.
+
+        No other thread may use the buffer: the interpreter may change threads as soon as it is filled.
+        """
+        if self._pread(descriptor, buffer, self._size, self._beginning) <= 0:
             raise OSError("the thread has ended")
-        return int(self._buffer[:read_bytes].split(None, 2)[1])
+        return int(buffer.value.split(None, 2)[1])  # numbers only grow, so nothing is left of a former reading
 
 
 @cache
@@ -87,12 +87,13 @@ _read_usage = _find_usage()
 class _ThreadFile:
     """The open ``schedstat`` file of a thread, closed when the thread ends."""
 
-    __slots__ = ("_switches", "_wait_ns", "number")
+    __slots__ = ("_buffer", "_switches", "_wait_ns", "number")
     open_count = 0
     lock = threading.RLock()  # a descriptor may be collected, and so be closed, while its thread holds the lock
 
     def __init__(self, number: int) -> None:
         self.number, self._wait_ns, self._switches = number, 0, -1
+        self._buffer = ctypes.create_string_buffer(_READ_BYTES + 1)
 
     def read_wait_ns(self) -> int:
         """Return how long the thread has waited. Raises OSError if it cannot be read.
@@ -102,7 +103,7 @@ class _ThreadFile:
         usage = _read_usage()
         switches = usage.ru_nvcsw + usage.ru_nivcsw
         if switches != self._switches:
-            self._wait_ns, self._switches = _library().read_wait_ns(self.number), switches
+            self._wait_ns, self._switches = _library().read_wait_ns(self.number, self._buffer), switches
         return self._wait_ns
 
     @classmethod
@@ -160,7 +161,7 @@ def _read_own_once() -> int:
     library = _library()
     descriptor = library.open_own()
     try:
-        return library.read_wait_ns(descriptor)
+        return library.read_wait_ns(descriptor, ctypes.create_string_buffer(_READ_BYTES + 1))
     finally:
         library.close(descriptor)
 

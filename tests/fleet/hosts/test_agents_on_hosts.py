@@ -70,8 +70,9 @@ def check_host_was_lost(run: Ended, reason: str) -> None:
 def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     lab.write("import os\nassert os.getcwd() == os.path.dirname(__file__)", "conftest.py")
-    run = lab.run(*options, "-n", "1", env=temporary(lab))
+    run = lab.run(*options, "-n", "1", "-v", env=temporary(lab))
     assert run.status == 0, run.text
+    assert run.lines_with(" cwd: ") == [], "what xdist would print of a host before it has answered"
     assert run.counts() == {"passed": 2}
     assert run.leftovers == []
     assert list(find_temporary(lab).glob("cloudbench-host-*")) == []

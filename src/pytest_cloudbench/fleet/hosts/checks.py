@@ -1,4 +1,4 @@
-"""Whether agents can run on a host: asked before a session, one line for each host."""
+"""A check before a session of whether agents can run on hosts, in one line for each host."""
 
 from __future__ import annotations
 

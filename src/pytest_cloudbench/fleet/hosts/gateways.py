@@ -160,7 +160,7 @@ class HostAgents:
         argv = [host.python, "-u", "-c", INTERPRETER.format(spec.id)]
         connection.command(start={"stream": number, "argv": argv, "env": dict(host.env), "folder": folder})
         self._streams[str(spec.id)] = stream
-        return open_gateway(self._group, stream, spec, host.python, folder)
+        return open_gateway(self._group, stream, spec)
 
     def _find_folder(self) -> str:
         """Return the folder that pytest was called in, below its root directory."""

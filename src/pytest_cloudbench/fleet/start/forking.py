@@ -203,24 +203,23 @@ class Forking:
         self._group.allocate_id(spec)
         near, far = socket.socketpair()
         process = WorkerProcess(self._warm.kill)
-        gateway = open_gateway(
-            self._group, SocketIO(near, self._group.execmodel, process.wait, process.kill), spec, sys.executable,
-            os.getcwd(),
-        )  # fmt: skip
+        io = SocketIO(near, self._group.execmodel, process.wait, process.kill)
+        gateway = open_gateway(self._group, io, spec)
         self._requests[gateway.id] = _Request(gateway.id, process, far)
         return gateway
 
 
-def open_gateway(group: Any, io: Any, spec: Any, executable: str, folder: str) -> Any:
+def open_gateway(group: Any, io: Any, spec: Any) -> Any:
     """Return a gateway of a group whose other end need not be there yet.
 
-    xdist asks for facts about a worker's process before it says what the worker is to do, and nobody could answer.
+    xdist asks for facts about a worker's process before it says what the worker is to do, and nobody could answer. With
+    ``-v`` it prints those that are not this process's own. What the worker says of itself is printed later.
     """
     gateway = execnet.Gateway(io, spec)
     gateway._cache_rinfo = RInfo(
         {
-            "executable": executable, "version_info": sys.version_info[:5], "platform": sys.platform, "cwd": folder,
-            "pid": None,
+            "executable": sys.executable, "version_info": sys.version_info[:5], "platform": sys.platform,
+            "cwd": os.getcwd(), "pid": None,
         }
     )  # fmt: skip
     group._register(gateway)

@@ -154,7 +154,7 @@ class HostConnection:
     def wait(self, timeout_s: float) -> None:
         """Wait until the host has answered. Raises FleetError if it has not, with the reason."""
         if not self._is_settled.wait(timeout_s):
-            self.give_up(f"no answer within {timeout_s:g} s")
+            self.give_up(f"has not answered for {timeout_s:.0f} s")
         if self.lost_because:
             raise FleetError(f"{self.host.name}: {self.lost_because}")
 

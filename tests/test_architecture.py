@@ -63,7 +63,7 @@ PURE_PLACES = (
 # texts, opening files and child processes that end with this one. None knows a provider, except that one knows where
 # Google's programs keep credentials, and one what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
-    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk",
+    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk", "drivers.stranger",
     "drivers.sdk_import", "drivers.surroundings", "drivers.web", "support.redact", "support.opening", "services.child",
     "services.guard",
 )  # fmt: skip

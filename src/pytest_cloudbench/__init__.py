@@ -16,30 +16,32 @@ __all__ = [
     "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
     "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
     "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "Egress", "EmpiricalSizes",
-    "EmulatorService", "Endpoint", "Entry", "EntryOptions", "EqualPlacement", "ErrorKind", "Expectation",
-    "Experiment", "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler",
+    "EmulatorService", "Endpoint", "Entry", "EntryOptions", "EqualPlacement", "ErrorKind", "Expectation", "Experiment",
+    "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Inquiry",
     "Insert", "Jittered", "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError",
     "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid",
-    "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "NodeStore", "OAuthLogin",
-    "Observation", "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator", "Payloads",
-    "Placed", "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider",
-    "ProviderSpec", "PublishedTable", "Quote", "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver",
-    "Refusal", "Replay", "RequestCount", "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route",
-    "RouteTable", "Sandbox", "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError", "Skin",
-    "SkinClock", "SpecError", "Split", "Stable", "Step", "StoreError", "Suite", "Surrounding", "SyncClient",
-    "ThinkTime", "Threads", "ThroughputPlacement", "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes",
-    "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict", "Way", "WebClient", "Window", "Wire",
-    "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites", "analyze_traffic", "as_file",
-    "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks", "client_names", "client_option",
-    "connect_driver", "content_difference", "content_digest", "detail_of", "detail_of_error", "did_you_mean",
-    "due_ns", "egress_of", "endpoint_of", "find_knee", "find_profile", "find_rhythm", "fit_line", "forecast_batching",
-    "hash_blob", "import_lazily", "import_parts", "is_loaded", "is_web_address", "json_writer", "judge_availability",
-    "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s",
-    "load_recipe", "make_arrival", "make_client", "make_payload", "md5_of", "mean_of_known", "measure_consistency",
-    "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_duration_s", "parse_form", "parse_trace",
-    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of",
-    "sleep_until_ns", "start_emulator", "survey_array", "time_percentiles", "timeout_of", "transfer_doubts",
-    "transfer_means", "usable_credentials", "wait_for",
+    "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "Needle", "NodeStore",
+    "OAuthLogin", "Observation", "Op", "Option", "Outcome", "Overwrite", "Parted", "PathView", "PayloadGenerator",
+    "Payloads", "Placed", "Placement", "PlannedInterruption", "Played", "Poisson", "Preparing", "Probes", "Profile",
+    "Provider", "ProviderSpec", "PublishedTable", "Quote", "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent",
+    "Receiver", "Refusal", "Replay", "RequestCount", "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds",
+    "Route", "RouteTable", "Sandbox", "SavingboxClient", "Series", "SeriesPlan", "Service", "ServiceError",
+    "SharesLinks", "Sighting", "Skin", "SkinClock", "SpecError", "Split", "Stable", "Step", "StoreError", "Stranger",
+    "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement", "TimeCourse", "Tokens",
+    "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError", "Verb", "Verdict", "Way",
+    "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options", "adopt_suites",
+    "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params", "chunks",
+    "client_names", "client_option", "connect_driver", "content_difference", "content_digest", "count_by_form",
+    "detail_of", "detail_of_error", "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee", "find_needles",
+    "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts",
+    "inquire", "is_loaded", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
+    "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s", "load_recipe",
+    "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
+    "measure_consistency", "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_client_hello",
+    "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of", "percentile", "placement_cost",
+    "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of", "sleep_until_ns", "slice_needles",
+    "start_emulator", "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means",
+    "usable_credentials", "wait_for",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.drivers.egress import Egress, egress_of
     from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
+    from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
     from pytest_cloudbench.drivers.surroundings import Surrounding
     from pytest_cloudbench.drivers.web import Bearer, Unsuccessful, WebClient
     from pytest_cloudbench.emulators import EmulatorService, start_emulator
@@ -135,6 +138,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.probes.consistency import CHECKS as CONSISTENCY_CHECKS
     from pytest_cloudbench.load.probes.consistency import SETTLE_S as CONSISTENCY_SETTLE_S
     from pytest_cloudbench.load.probes.consistency import measure_consistency
+    from pytest_cloudbench.load.probes.inquiry import Inquiry, inquire
     from pytest_cloudbench.load.probes.readiness import measure_readiness
     from pytest_cloudbench.load.request import EntryOptions, Files, Load
     from pytest_cloudbench.load.sandbox import Sandbox
@@ -170,8 +174,18 @@ if TYPE_CHECKING:
     )
     from pytest_cloudbench.net.capture import Capture, CaptureError, CaptureResult, CaptureUnavailable
     from pytest_cloudbench.net.link import Delivered, Link, LinkError, LinkUnavailable, Way
+    from pytest_cloudbench.net.needles import (
+        Needle,
+        Sighting,
+        count_by_form,
+        find_needles,
+        looks_random,
+        make_text_needle,
+        slice_needles,
+    )
     from pytest_cloudbench.net.traffic import Analysis
     from pytest_cloudbench.net.traffic import analyze as analyze_traffic
+    from pytest_cloudbench.net.traffic.handshake import parse_client_hello, parse_server_hello
     from pytest_cloudbench.plugin.options import Option, add_suite_options
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.providers import provided as open_provider
@@ -255,6 +269,7 @@ _NAMES = {
     "pytest_cloudbench.load.probes.consistency": (
         "CONSISTENCY_CHECKS=CHECKS CONSISTENCY_SETTLE_S=SETTLE_S measure_consistency"
     ),
+    "pytest_cloudbench.load.probes.inquiry": "Inquiry inquire",
     "pytest_cloudbench.load.probes.readiness": "measure_readiness",
     "pytest_cloudbench.load.policy": "adopt_suites=adopt",
     "pytest_cloudbench.plugin.options": "Option add_suite_options",
@@ -266,6 +281,9 @@ _NAMES = {
     "pytest_cloudbench.support.extras": "missing_extra",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
+    "pytest_cloudbench.net.needles": (
+        "Needle Sighting count_by_form find_needles looks_random make_text_needle slice_needles"
+    ),
     "pytest_cloudbench.judge.metrics": "Metric time_percentiles",
     "pytest_cloudbench.judge.search": "BestLevel Bracket BracketSearch LevelSearch",
     "pytest_cloudbench.judge.shapes": (
@@ -284,6 +302,7 @@ _NAMES = {
     "pytest_cloudbench.drivers.egress": "Egress egress_of",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
     "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
+    "pytest_cloudbench.drivers.stranger": "SharesLinks Stranger",
     "pytest_cloudbench.drivers.surroundings": "Surrounding",
     "pytest_cloudbench.drivers.web": "Bearer Unsuccessful WebClient",
     # emulators and other services
@@ -316,6 +335,7 @@ _NAMES = {
     "pytest_cloudbench.net.link": "Delivered Link LinkError LinkUnavailable Way",
     "pytest_cloudbench.net.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
     "pytest_cloudbench.net.traffic": "Analysis analyze_traffic=analyze",
+    "pytest_cloudbench.net.traffic.handshake": "parse_client_hello parse_server_hello",
     "pytest_cloudbench.lab.detect": "CAPABILITIES Observation Step Verdict judge_capabilities",
     "pytest_cloudbench.lab.detect.rhythm": "Rhythm find_rhythm",
     "pytest_cloudbench.savingbox.batching.batcher": "BatchRules BatchedChange=Change",

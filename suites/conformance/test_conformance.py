@@ -31,9 +31,12 @@ from pytest_cloudbench import (
     Parted,
     ProviderSpec,
     RandomContent,
+    SharesLinks,
     SpecError,
+    Stranger,
     Verb,
     content_difference,
+    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ needs = pytest.mark.needs
 
 LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
 """The largest bound of one request that an upload exceeds on purpose, because traffic of an account may cost money."""
+
+LINK_S, LINK_POLL_S = 60.0, 0.5
+"""The longest time that a service may take to open a new link, or to close a revoked one, and how often it is tried."""
 
 MAX_LISTED = 10_000
 """The most entries of a listing of everything that a test reads, because an account may hold millions."""
@@ -473,6 +479,28 @@ def test_share_and_revoke(driver: Any, top: str) -> None:
     driver.revoke(url)
     require_refusal(ErrorKind.NOT_FOUND, lambda: driver.revoke(url))
     require_refusal(ErrorKind.NOT_FOUND, lambda: driver.share(f"{top}/no"))
+
+
+@needs(Verb.SHARE)
+def test_a_link_opens_without_an_account_until_it_is_revoked(driver: Any, sandbox: Sandbox, top: str) -> None:
+    opener, stranger = sandbox.provider.driver, Stranger(sandbox.provider.endpoint)
+    if not isinstance(opener, SharesLinks):
+        pytest.skip("not declared: how a person without an account opens a link (open_link)")
+    data = RandomContent("shared", 3000).read(0, 3000)
+    driver.put(f"{top}/a", LiteralContent(data))
+    url = driver.share(f"{top}/a")
+
+    def opens() -> bool:
+        try:
+            return opener.open_link(url, stranger) == data
+        except CloudError as error:
+            if error.kind not in {ErrorKind.NOT_FOUND, ErrorKind.AUTH}:
+                raise
+            return False
+
+    assert wait_for(opens, LINK_S, poll_s=LINK_POLL_S), "the link does not open"
+    driver.revoke(url)
+    assert wait_for(lambda: not opens(), LINK_S, poll_s=LINK_POLL_S), "the link still opens"
 
 
 @needs(Verb.SHARE, Conflict.SHARE_AGAIN)

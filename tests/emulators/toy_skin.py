@@ -60,7 +60,7 @@ class Toy:
     def __init__(self, profile: Profile, seed: int) -> None:
         tokens = Tokens(seed)
         self.credentials = {"key": "toy"}
-        self._store = NodeStore(lambda: tokens.next("", 12), lambda: tokens.next("", 12))
+        self.store = NodeStore(lambda: tokens.next("", 12), lambda: tokens.next("", 12))
         self._shelves: dict[str, KeyView] = {}
         self.configure(profile)
         self._routes = RouteTable(
@@ -76,7 +76,7 @@ class Toy:
         self._echo = Route("echo", Kind.META, self._said)
 
     def configure(self, profile: Profile) -> None:
-        self._store.quota_bytes = profile.quota.bytes
+        self.store.quota_bytes = profile.quota.bytes
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
         if query == b"echo":
@@ -96,8 +96,8 @@ class Toy:
     def _shelf(self, call: Call) -> KeyView:
         name = call.parameters["shelf"]
         if name not in self._shelves:
-            folder: Folder = self._store.add_folder(self._store.root, name, call.now_s)
-            self._shelves[name] = KeyView(self._store, folder)
+            folder: Folder = self.store.add_folder(self.store.root, name, call.now_s)
+            self._shelves[name] = KeyView(self.store, folder)
         return self._shelves[name]
 
     def _list(self, call: Call) -> Answer:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from unicodedata import is_normalized
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import MIB, Capabilities, CloudError, Conflict, ErrorKind, NameRules, Verb
 
 CAPABILITIES = Capabilities(
@@ -102,3 +104,10 @@ def require_composed(verb: str, path: str, text: str) -> None:
     """Raise CloudError if names are not composed (NFC): Dropbox would store others, and not find these."""
     if not is_normalized("NFC", text):
         raise CloudError(ErrorKind.INVALID, verb, path, detail="a name is composed (NFC) here")
+
+
+def open_dropbox_link(url: str, stranger: Stranger) -> bytes:
+    """Return the file behind a shared link. With ``dl=1`` Dropbox sends the file instead of a page about it."""
+    parts = urlsplit(url)
+    query = {**dict(parse_qsl(parts.query)), "dl": "1"}
+    return stranger.read(urlunsplit(parts._replace(query=urlencode(query))))

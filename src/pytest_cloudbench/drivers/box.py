@@ -51,6 +51,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver, response_pieces
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -483,6 +484,12 @@ class BoxDriver(SdkDriver):
             kind, item_id = str(getattr(item.type, "value", item.type)), str(item.id)
         with self._cloud_errors("revoke", url):
             self._change_link(kind, item_id, is_shared=False)
+
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        home, _, token = url.rstrip("/").rpartition("/s/")
+        return stranger.read(f"{home}/shared/static/{token}")
 
     def _change_link(self, kind: str, item_id: str, *, is_shared: bool) -> Any:
         """Give an item a public link, or take the one away that it has. Return the item."""

@@ -35,6 +35,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
     SESSION_PIECE_BYTES,
     kind_of_status,
     kind_of_tags,
+    open_dropbox_link,
     require_composed,
 )
 from pytest_cloudbench.drivers.base import (
@@ -48,6 +49,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure, response_pieces
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -309,6 +311,11 @@ class DropboxDriver(SdkDriver):
         """Make a link from ``share`` unusable."""
         with self._cloud_errors("revoke", url) as client:
             client.sharing_revoke_shared_link(url)
+
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        return open_dropbox_link(url, stranger)
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder. An existing target is a conflict."""

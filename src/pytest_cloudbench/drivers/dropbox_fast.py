@@ -25,10 +25,12 @@ from pytest_cloudbench.drivers._dropbox_api import (
     TAG_KINDS,
     kind_of_status,
     kind_of_tags,
+    open_dropbox_link,
     require_composed,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.drivers.web import Bearer, WebClient, WebDriver
 from pytest_cloudbench.model import (
     MIB,
@@ -239,6 +241,11 @@ class DropboxFastDriver(WebDriver):
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
         self._call_function("revoke", url, "sharing/revoke_shared_link", {"url": url})
+
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        return open_dropbox_link(url, stranger)
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder. An existing target is a conflict."""

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR
@@ -296,6 +296,12 @@ class FolderDriver:
                 except FileNotFoundError:
                     continue
                 yield entry, entry.path
+
+    def stored(self, folder: str) -> Sequence[tuple[str, bytes]]:
+        """Return the files below a folder of this driver, by their paths on this machine. Raises CloudError."""
+        local = self._local_path("list", folder)
+        with _cloud_errors("list", folder):
+            return [(str(path), path.read_bytes()) for path in sorted(local.rglob("*")) if path.is_file()]
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The root itself stays."""

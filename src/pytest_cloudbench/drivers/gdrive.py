@@ -36,6 +36,7 @@ from pytest_cloudbench.drivers.base import (
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.google_home import google_credentials
 from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, meaning_of_refusal, network_failure
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -465,6 +466,11 @@ class GoogleDriveDriver(SdkDriver):
             if not file_id:
                 _raise_error(ErrorKind.INVALID, "revoke", url, "not the address of a file")
             self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
+
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        return stranger.read(f"https://drive.google.com/uc?export=download&id={_file_id_in(url)}")
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file. One that already has the target's name stays, too."""

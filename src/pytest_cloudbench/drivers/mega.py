@@ -20,6 +20,8 @@ work.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -35,8 +37,10 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.sdk import UNREADABLE, CloudErrors, Meaning, OwnError, library_versions, network_failure
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     Capabilities,
+    CloudError,
     Conflict,
     Content,
     Endpoint,
@@ -247,6 +251,11 @@ class MegaDriver:
         with self._cloud_errors("revoke", url) as account:
             self._loop.run(account.revoke(url))
 
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        return open_mega_link(url, stranger)
+
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder. An existing target is a conflict."""
         with self._cloud_errors("copy", source) as account:
@@ -261,6 +270,29 @@ class MegaDriver:
         """Return the bytes used, and the bytes that the account may hold."""
         with self._cloud_errors("space", "/") as account:
             return self._loop.run(account.space())
+
+
+_NO_LINK = (b"-9", b"-16")
+"""MEGA's numbers for a link that does not exist, and for one whose content was taken down."""
+
+
+def open_mega_link(url: str, stranger: Stranger) -> bytes:
+    """Return the file behind a public link, decrypted by the key in the link. Raises CloudError."""
+    address, _, key_text = url.partition("#")
+    handle = address.rstrip("/").rpartition("/")[2]
+    command = json.dumps([{"a": "g", "g": 1, "ssl": 2, "p": handle}]).encode()
+    _, body = stranger.send(f"{API_URL}/cs?id=0", command, {"content-type": "application/json"})
+    try:
+        answer = json.loads(body)[0]
+        content_url, key = str(answer["g"]), base64.urlsafe_b64decode(key_text + "=" * (-len(key_text) % 4))
+    except (ValueError, TypeError, KeyError, IndexError) as error:  # a number in place of an answer is a refusal
+        kind = ErrorKind.NOT_FOUND if body.strip(b"[] ") in _NO_LINK else ErrorKind.SERVER
+        raise CloudError(kind, "open", url, detail=f"MEGA answers {body[:80]!r}") from error
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    file_key = bytes(left ^ right for left, right in zip(key[:16], key[16:32], strict=True))
+    cipher = Cipher(algorithms.AES(file_key), modes.CTR(key[16:24] + bytes(8))).decryptor()
+    return cipher.update(stranger.read(content_url)) + cipher.finalize()
 
 
 async def _next_piece(pieces: Any) -> bytes | None:

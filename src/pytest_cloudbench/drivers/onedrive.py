@@ -25,6 +25,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.drivers.web import Bearer, WebClient, WebDriver, unusable_answer
 from pytest_cloudbench.model import (
     KIB,
@@ -345,6 +346,11 @@ class OneDriveDriver(WebDriver):
         answer = self._call_graph("share", path, "POST", self._item_url("share", path, "/createLink"), options)
         with self._client.parsing("share", path):
             return str(answer["link"]["webUrl"])
+
+    @staticmethod
+    def open_link(url: str, stranger: Stranger) -> bytes:
+        """Return what a link gives to a person without an account."""
+        return stranger.read(f"{url}{'&' if '?' in url else '?'}download=1")
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""

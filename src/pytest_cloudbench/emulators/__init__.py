@@ -5,12 +5,14 @@ This package is light to import, because only the process of an emulator imports
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +89,8 @@ class EmulatorService(ChildService):
     def control(self, **request: object) -> dict[str, Any]:
         """Send a request to the control socket, and return the answer.
 
-        Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True``,
-        ``faults=False`` and ``delays=False``.
+        Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``get="stored"``, ``reset=True``,
+        ``refill=True``, ``faults=False`` and ``delays=False``.
 
         Raises ServiceError if the request is refused or not answered.
         """
@@ -131,6 +133,11 @@ class EmulatorService(ChildService):
         """Switch the profile's faults and delays on or off."""
         self.control(faults=are_on)
         self.control(delays=are_on)
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what the account holds: the path of each file, with what else is kept of it, and each version."""
+        for name, content in self.control(get="stored")["stored"]:
+            yield name, base64.b64decode(content)
 
     def cpu_s(self) -> float:
         """Return the CPU time that the process has used, seconds."""

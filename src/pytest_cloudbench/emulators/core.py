@@ -61,6 +61,7 @@ class NodeStore:
         readiness_s: delay until reads see a written version, seconds.
         list_delay_s: delay until listings see it, if that is longer (``File.listed``).
         delete_delay_s: how long reads and listings still see a removed file.
+        keeps_removed: whether the API can restore removed files, so that their content is kept.
         log: the ids of changed nodes. Removing or moving a folder logs the folder alone.
     """
 
@@ -76,6 +77,7 @@ class NodeStore:
         self._nodes: dict[str, Node] = {self.root.id: self.root}
         self._fading: dict[str, _Fading] = {}
         self._settled_s = 0.0
+        self.keeps_removed = False
 
     # ---------------------------------------------------------------- reads
 
@@ -123,6 +125,20 @@ class NodeStore:
                 return True
             ancestor = ancestor.parent
         return False
+
+    def kept(self) -> Iterator[tuple[str, Blob]]:
+        """Yield what is kept of each version of a file: the names on its path with the skin's data, and the content.
+
+        Removed files are kept if ``keeps_removed``, because the API can restore them.
+        """
+        for node in self._nodes.values():
+            if isinstance(node, File) and (node.deleted_s is None or self.keeps_removed):
+                names, ancestor = [f"{node.name} {node.extra!r}"], node.parent
+                while ancestor is not None:
+                    names.append(f"{ancestor.name} {ancestor.extra!r}" if ancestor.extra else ancestor.name)
+                    ancestor = ancestor.parent
+                for version in node.versions:
+                    yield "/".join(reversed(names)), version.blob
 
     # ---------------------------------------------------------------- writes
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import functools
@@ -47,10 +48,11 @@ _MAX_WRITE_BYTES = 1024 * 1024
 _MAX_WHOLE_BODY_BYTES = 32 * 1024 * 1024
 """The largest body for a route that has no sink: JSON and forms."""
 _CONTROL_LINE_BYTES = 1024 * 1024
+_STORED_BYTES = 64 * 1024 * 1024
 _CONTROL_GREETING_S = 10.0
 _KEEP_FILES_S = 1.0
 _CONTROLS = (
-    '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}, '
+    '{"set": {...}}, {"get": "profile"|"stats"|"stored"}, {"reset": true}, {"refill": true}, {"faults": true|false}, '
     '{"delays": true|false}'
 )
 _SEED_STEP = 1_000_003
@@ -275,6 +277,8 @@ class Emulator:
             return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": list_settings(profile)}
         if verb == "get" and value == "stats":
             return {"ok": True, "stats": self.stats()}
+        if verb == "get" and value == "stored":
+            return self._list_stored()
         if verb == "reset" and value is True:
             self._start_account(profile)
             gc.collect()  # the former account's nodes refer to each other, and hold space in memory and on disk
@@ -289,6 +293,13 @@ class Emulator:
         else:
             return {"ok": False, "error": f"cannot {verb} {value!r}"}
         return {"ok": True}
+
+    def _list_stored(self) -> dict[str, object]:
+        """Return the account's files with their content. An account that is too large for one line is refused."""
+        stored = [(name, blob) for name, blob in self.skin.store.kept()]
+        if sum(len(blob) for _, blob in stored) > _STORED_BYTES:
+            return {"ok": False, "error": f"the account holds more than {_STORED_BYTES:,} bytes"}
+        return {"ok": True, "stored": [(name, base64.b64encode(blob.data).decode()) for name, blob in stored]}
 
     def stats(self) -> dict[str, object]:
         """Return counts since the start or the last reset. Status 0 is a connection that ended without an answer."""

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from pytest_cloudbench.emulators.blob import BytePieces
+from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.throttle import Refusal
 
@@ -134,6 +135,11 @@ class Skin(Protocol):
     @property
     def host_names(self) -> Sequence[str]:
         """The real host names, for the certificate."""
+        ...
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
         ...
 
     @property

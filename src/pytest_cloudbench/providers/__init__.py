@@ -436,12 +436,9 @@ class Providers:
         provided = self._provided.get(text)
         return provided.digest if provided else None
 
-    def pids(self, text: str) -> list[int]:
-        """Return the process ids of a provider's services. A provider elsewhere has none."""
-        from pytest_cloudbench.services.child import ChildService
-
-        services = [service for _, service in self._services.get(text, ())]
-        return [service.child.pid for service in services if isinstance(service, ChildService)]
+    def services(self, text: str) -> list[Service]:
+        """Return a provider's services. A provider elsewhere has none."""
+        return [service for _, service in self._services.get(text, ())]
 
     def reset(self, text: str) -> None:
         """Empty the accounts of a provider's services. Raises ServiceError."""

@@ -6,6 +6,7 @@ that starts it: it ends with the run, whatever happens, and leaves no files behi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from pytest_cloudbench.model import Endpoint
@@ -52,4 +53,16 @@ class MakesFaults(Protocol):
 
     def faults(self, are_on: bool) -> None:
         """Switch faults on or off."""
+        ...
+
+
+@runtime_checkable
+class ShowsStore(Protocol):
+    """A service whose stored bytes can be read behind its back, as its operator could read them."""
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what it stores for the account: a name (a path, or what the service keeps of a file), and the bytes.
+
+        Raises ServiceError if that cannot be read.
+        """
         ...

@@ -38,8 +38,8 @@ import socket
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -258,6 +258,13 @@ class CommandService(ChildService):
 
     def refill(self) -> None:
         """Does nothing: a real server has nothing to restore."""
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the files in its folder, by their paths there. A file that goes away meanwhile is left out."""
+        for path in sorted(Path(self._folder).rglob("*")):
+            with suppress(OSError):
+                if path.is_file() and not path.is_symlink():
+                    yield path.relative_to(self._folder).as_posix(), path.read_bytes()
 
     def stop(self) -> None:
         """End it and remove its folder. Safe to call again."""

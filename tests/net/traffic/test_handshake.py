@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.net.traffic import analyze
 from pytest_cloudbench.net.traffic.handshake import (
+    ServerHello,
     make_dns_parser,
     parse_client_hello,
     parse_dns_message,
     parse_quic_version,
-    parse_server_version,
+    parse_server_hello,
 )
 from tests.net.traffic import craft
 
@@ -71,13 +72,11 @@ def server_hello(extension: bytes) -> bytes:
     return b"\x16\x03\x03" + len(message).to_bytes(2, "big") + message
 
 
-def test_the_server_hello_sets_the_version() -> None:
+def test_the_server_hello_sets_version_and_cipher() -> None:
     new = server_hello(b"\x00\x2b\x00\x02\x03\x04")
-    assert parse_server_version(new) == "TLSv1.3"
-    assert parse_server_version(server_hello(b"")) == "TLSv1.2"
-    assert all(parse_server_version(new[:size]) is None for size in range(len(new))), (
-        "a cut one would look like TLS 1.2"
-    )
+    assert parse_server_hello(new) == ServerHello("TLSv1.3", "TLS_AES_128_GCM_SHA256")
+    assert parse_server_hello(server_hello(b"")) == ServerHello("TLSv1.2", "TLS_AES_128_GCM_SHA256")
+    assert all(parse_server_hello(new[:size]) is None for size in range(len(new))), "a cut one would look like TLS 1.2"
 
 
 def test_quic_versions_are_recognized() -> None:
@@ -140,7 +139,7 @@ def test_messages_that_differ_in_their_number_are_parsed_alike_unless_a_name_ref
 @given(st.binary(max_size=200), st.integers(0, len(HELLO)), st.binary(max_size=4))
 def test_no_input_raises(data: bytes, place: int, patch: bytes) -> None:
     broken = HELLO[:place] + patch + HELLO[place + len(patch) :]
-    for parser in (parse_client_hello, parse_server_version, parse_quic_version, parse_dns_message):
+    for parser in (parse_client_hello, parse_server_hello, parse_quic_version, parse_dns_message):
         parser(data)
         parser(broken)
         parser(broken + data)

@@ -12,6 +12,7 @@ from pytest_cloudbench.emulators.box import account, downloads, events, files, s
 from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, missing_feature, unauthorized
 from pytest_cloudbench.emulators.box.items import read_query
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
+from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Match, Route
@@ -90,6 +91,11 @@ class Box:
         self._routes = RouteTable(
             (function.method, function.path, self._make_route(function)) for function in _FUNCTIONS
         )
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
+        return self.state.store
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""

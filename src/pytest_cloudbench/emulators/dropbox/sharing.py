@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pytest_cloudbench.emulators.dropbox.account import TEAM, TEAM_MEMBER_ID
-from pytest_cloudbench.emulators.dropbox.answers import ApiError, lookup_error, timestamp
+from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_text, lookup_error, timestamp
 from pytest_cloudbench.emulators.dropbox.args import (
     boolean,
     create_path,
@@ -24,8 +24,9 @@ from pytest_cloudbench.emulators.dropbox.args import (
 )
 from pytest_cloudbench.emulators.dropbox.args import timestamp as timestamp_arg
 from pytest_cloudbench.emulators.dropbox.state import Function, SharedLink, State
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Node, StoreError
-from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
 
 _text = optional(string())
 _flag = optional(boolean)
@@ -302,6 +303,32 @@ def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
     )  # fmt: skip
     state.links[_link_key(link.url)] = new_link
     return _describe_link(state, new_link, node)
+
+
+def page_routes(state: State) -> list[tuple[str, str, Route]]:
+    """Return the routes of the links themselves, which people open without a token: a page, or with ``dl=1`` the file.
+
+    A link with a password or for a team shows its page to nobody here, because nobody can log in to it.
+    """
+
+    def open_link(call: Call) -> Answer:
+        try:
+            link, node = _find_link(state, f"https://{_HOSTS[1]}{quote(call.path)}", "", call.now_s)
+        except ApiError:
+            return answer_text(404, "Not Found")
+        query, version = parse_form(call.query), state.tree.newest_entry(node)[2]
+        if query.get("rlkey") != parse_form(urlsplit(link.url).query.encode()).get("rlkey"):
+            return answer_text(404, "Not Found")
+        if link.visibility != "public":
+            return answer_text(403, "Restricted Content")
+        is_download = query.get("dl") == "1" or query.get("raw") == "1"
+        if version is not None and is_download and link.allows_download:
+            return Answer(200, [(b"content-type", b"application/binary")], version.blob)
+        page = f"<!DOCTYPE html><title>Dropbox - {node.name.replace('<', '&lt;')}</title>"
+        return Answer(200, [(b"content-type", b"text/html; charset=utf-8")], page.encode())
+
+    route = Route("link page", Kind.READ, open_link)
+    return [("GET", f"/scl/{form}/{{token}}/{{name}}", route) for form in ("fi", "fo")]
 
 
 FUNCTIONS: Mapping[str, Function] = {

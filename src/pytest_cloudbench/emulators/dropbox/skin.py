@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.core import Tokens
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.dropbox import (
     account,
     batches,
@@ -103,8 +103,14 @@ class Dropbox:
                 ("POST", "/1/oauth2/token", token),
                 ("GET", "/oauth2/authorize", authorize),
                 *temporary.link_routes(self.state),
+                *sharing.page_routes(self.state),
             ]
         )
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
+        return self.state.tree.store
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""

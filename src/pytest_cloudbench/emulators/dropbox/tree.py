@@ -43,6 +43,7 @@ class Tree:
         self.namespace = str(_FIRST_NAMESPACE + Random(seed).randrange(_FIRST_NAMESPACE))
         self.token = tokens.next
         self.store = NodeStore(lambda: tokens.next("id:", 22), lambda: f"{next(revs):x}", str.lower)
+        self.store.keeps_removed = True  # ``files/restore`` brings them back
         self.paths = PathView(self.store)
         self._revs: dict[str, File] = {}
 

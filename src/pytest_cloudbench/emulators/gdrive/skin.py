@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.gdrive import changes, comments, files, revisions, shared_drives, sharing, uploads
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke_token
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
@@ -132,6 +133,11 @@ class GoogleDrive:
             ("PATCH", one_file, update), ("PUT", one_file, update), ("POST", one_file, update),
             ("DELETE", one_file, cancel),
         ]  # fmt: skip
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
+        return self.state.store
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
-from pytest_cloudbench.emulators.core import Tokens
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.mega.commands import COMMANDS, SESSIONLESS, CommandContext
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
@@ -64,6 +64,11 @@ class Mega:
                 *((method, "/dl/{name}/{range}", download) for method in ("GET", "POST")),
             ]
         )
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
+        return self.state.store
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, format_time, parse_time
 from pytest_cloudbench.emulators.onedrive.items import GROUP, PERSON, describe_item, odata_context, select_properties
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
-from pytest_cloudbench.emulators.skin import Answer, Kind
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
+_PLAIN = [(b"content-type", b"text/plain; charset=utf-8")]
 _ROLES = {"view": ["read"], "edit": ["write"], "embed": ["read"]}
 _SCOPES = ("anonymous", "organization", "users")
 _OWNER, _OWNER_NUMBER = "owner", "7"
@@ -39,6 +42,20 @@ def find_shared_item(state: GraphState, share_id: str, now_s: float) -> Node:
             return state.tree.find_by_id(link.node_id)
     message = "The sharing link no longer exists, or you do not have permission to access it."
     raise GraphError(403, "accessDenied", message)
+
+
+def open_link_page(state: GraphState, call: Call) -> Answer:
+    """Answer a person who opens a link without an account: with a page, or with ``download=1`` with the file."""
+    link = next((entry for entry in state.permissions.values() if urlsplit(entry.url).path == call.path), None)
+    if link is None or link.is_expired(call.now_s):
+        return Answer(404, _PLAIN, b"This link has been removed.")
+    node = state.tree.find_by_id(link.node_id)
+    if link.scope != "anonymous" or link.has_password or link.people:
+        return Answer(403, _PLAIN, b"You need permission to access this item.")
+    version = node.seen(call.now_s) if isinstance(node, File) else None
+    if version is None or parse_form(call.query).get("download") != "1":
+        return Answer(200, [(b"content-type", b"text/html")], b"<!DOCTYPE html><title>OneDrive</title>")
+    return Answer(200, [(b"content-type", b"application/octet-stream")], version.blob)
 
 
 def _describe_link(permission: GraphPermission) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pytest_cloudbench.emulators.blob import BlobWriter, PieceWriter
-from pytest_cloudbench.emulators.core import Tokens
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import Node, StoreError
 from pytest_cloudbench.emulators.oauth import OAuth
@@ -90,6 +90,7 @@ class OneDrive:
         "www.microsoft.com",
         "api.onedrive.com",
         "my.microsoftpersonalcontent.com",
+        "1drv.ms",
         "*.sharepoint.com",
     )
 
@@ -108,6 +109,11 @@ class OneDrive:
         self.configure(profile)
         self._routes = {key: self._make_route(key, function) for key, function in _FUNCTIONS.items()}
         self._plain_routes = RouteTable([*self._login_routes(), *self._other_routes()])
+
+    @property
+    def store(self) -> NodeStore:
+        """The account's files."""
+        return self.state.tree.store
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""
@@ -263,6 +269,11 @@ class OneDrive:
             rows.append(("GET", f"/{version}/me", self._make_other_route("GET me", Kind.META, _describe_user)))
             shared = self._make_other_route("GET shared", Kind.META, self._get_shared_item)
             rows += [("GET", f"/{version}/shares/{{share}}/{tail}", shared) for tail in ("driveItem", "root")]
+        page = self._make_other_route(
+            "link page", Kind.READ, lambda call: sharing.open_link_page(self.state, call), is_open=True
+        )
+        rows += [("GET", f"/{letter}/c/{{drive}}/{{token}}", page) for letter in "fu"]
+        rows += [("GET", f"/:{letter}:/g/personal/emulated/{{token}}", page) for letter in "fu"]
         return rows
 
     def _handle_fragment(self, call: Call) -> Answer:

@@ -132,6 +132,7 @@ class Conductor:
                     SwitchFaults, lambda agent, switch: self._providers.faults(switch.provider, switch.are_on)
                 ),
                 "died": lambda agent, text: self._providers.died(text),
+                "stored": self._list_stored,
                 "listing": _handle_request(ListingPage, self._add_listing_page),
                 "records": _handle_request(LogPiece, self._keep_log_piece),
                 "moved": _handle_request(LogMoved, self._note_moved_log),
@@ -274,8 +275,20 @@ class Conductor:
     def _start_sampler(self, provider: str, agents: Iterable[Start]) -> WaitSampler:
         """Begin to sample how long threads of a run wait for a CPU, other than those of its operations."""
         from pytest_cloudbench.load.engine.cpu_wait import WaitSampler
+        from pytest_cloudbench.services.child import ChildService
 
-        return WaitSampler(self._providers.pids(provider), [agent.pid for agent in agents])
+        services = self._providers.services(provider)
+        pids = [service.child.pid for service in services if isinstance(service, ChildService)]
+        return WaitSampler(pids, [agent.pid for agent in agents])
+
+    def _list_stored(self, agent: str, provider: str) -> list[tuple[str, bytes]] | None:
+        """Return what a provider's services store. None if it has none, or one whose store cannot be read."""
+        from pytest_cloudbench.services import ShowsStore
+
+        services = self._providers.services(provider)
+        if not services or not all(isinstance(service, ShowsStore) for service in services):
+            return None
+        return [item for service in services if isinstance(service, ShowsStore) for item in service.stored()]
 
     def _write_recovery_note(self, run: OpenRun) -> None:
         """Write the note that ``cloudbench recover`` needs if this process is killed.

@@ -30,7 +30,7 @@ class FlowFacts:
         number: number of the flow.
         sni: the name in the TLS hello. With ``has_ech`` it may hide another name.
         alpn: protocols that the client offered.
-        tls_version: TLS version that the server chose.
+        tls_version, cipher: TLS version and cipher suite that the server chose.
         quic_version: ``1``, ``2`` or ``draft-N``.
         dns_names: names of the server's address in DNS answers of the same capture.
         role: one of ``roles.ROLES``.
@@ -44,6 +44,7 @@ class FlowFacts:
     has_ech: bool = False
     alpn: tuple[str, ...] = ()
     tls_version: str | None = None
+    cipher: str | None = None
     quic_version: str | None = None
     dns_names: tuple[str, ...] = ()
     role: str = "other"
@@ -116,11 +117,11 @@ class CaptureFacts:
             "protocol": ["tcp" if is_tcp else "udp" for is_tcp in who.is_tcp[numbers].tolist()],
             "name": [self.texts[index] for index in who.server[numbers].tolist()],
             "sni": [None] * count, "has_ech": [False] * count, "dns_names": [[] for _ in selected],
-            "alpn": [[] for _ in selected], "tls_version": [None] * count, "quic_version": [None] * count,
-            "role": [self.roles[number] for number in selected],
+            "alpn": [[] for _ in selected], "tls_version": [None] * count, "cipher": [None] * count,
+            "quic_version": [None] * count, "role": [self.roles[number] for number in selected],
         }  # fmt: skip
         for index, facts in self.find_known(selected):
-            for name in ("protocol", "sni", "has_ech", "tls_version", "quic_version", "role"):
+            for name in ("protocol", "sni", "has_ech", "tls_version", "cipher", "quic_version", "role"):
                 columns[name][index] = getattr(facts, name)
             columns["name"][index] = facts.names[0]
             columns["dns_names"][index], columns["alpn"][index] = list(facts.dns_names), list(facts.alpn)
@@ -180,7 +181,8 @@ def _read_hellos(facts: CaptureFacts, table: FlowTable, buffer: Buffer, number: 
     )
     if hello is not None:
         flow_facts.sni, flow_facts.alpn, flow_facts.has_ech = hello.sni, hello.alpn, hello.has_ech
-    flow_facts.tls_version = handshake.parse_server_version(streams.read_beginning(table, buffer, number, up=False))
+    if answer := handshake.parse_server_hello(streams.read_beginning(table, buffer, number, up=False)):
+        flow_facts.tls_version, flow_facts.cipher = answer.version, answer.cipher
 
 
 def _assign_roles(facts: CaptureFacts, table: FlowTable, roles: Roles) -> None:

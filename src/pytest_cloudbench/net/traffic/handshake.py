@@ -19,6 +19,20 @@ _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 _REMEMBERED_MESSAGES = 4096
+_GREASE = 0x0A0A
+"""RFC 8701: numbers that clients offer at random, so that servers do not choke on new ones."""
+_CIPHERS = {
+    0x1301: "TLS_AES_128_GCM_SHA256", 0x1302: "TLS_AES_256_GCM_SHA384", 0x1303: "TLS_CHACHA20_POLY1305_SHA256",
+    0xC02B: "ECDHE-ECDSA-AES128-GCM-SHA256", 0xC02C: "ECDHE-ECDSA-AES256-GCM-SHA384",
+    0xC02F: "ECDHE-RSA-AES128-GCM-SHA256", 0xC030: "ECDHE-RSA-AES256-GCM-SHA384",
+    0xCCA8: "ECDHE-RSA-CHACHA20-POLY1305", 0xCCA9: "ECDHE-ECDSA-CHACHA20-POLY1305",
+    0xC009: "ECDHE-ECDSA-AES128-SHA", 0xC00A: "ECDHE-ECDSA-AES256-SHA", 0xC013: "ECDHE-RSA-AES128-SHA",
+    0xC014: "ECDHE-RSA-AES256-SHA", 0xC023: "ECDHE-ECDSA-AES128-SHA256", 0xC024: "ECDHE-ECDSA-AES256-SHA384",
+    0xC027: "ECDHE-RSA-AES128-SHA256", 0xC028: "ECDHE-RSA-AES256-SHA384", 0x009C: "AES128-GCM-SHA256",
+    0x009D: "AES256-GCM-SHA384", 0x002F: "AES128-SHA", 0x0035: "AES256-SHA", 0x000A: "DES-CBC3-SHA",
+    0x0005: "RC4-SHA", 0x0000: "NULL", 0x0001: "NULL-MD5", 0x0002: "NULL-SHA", 0x003B: "NULL-SHA256",
+}  # fmt: skip
+"""Names of usual cipher suites (IANA's numbers; OpenSSL's names below TLS 1.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +44,27 @@ class ClientHello:
         alpn: protocols offered. In TLS 1.3 the choice is encrypted.
         versions: TLS versions offered.
         has_ech: whether there is an encrypted hello, or its GREASE imitation.
+        ciphers: cipher suites offered, by name or number, without GREASE.
     """
 
     sni: str | None
     alpn: tuple[str, ...]
     versions: tuple[str, ...]
     has_ech: bool
+    ciphers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHello:
+    """The choice in a server's TLS hello.
+
+    Attributes:
+        version: TLS version, None if it is unknown.
+        cipher: cipher suite, by name, or by number if this package does not know its name.
+    """
+
+    version: str | None
+    cipher: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +146,10 @@ def parse_client_hello(stream: bytes) -> ClientHello | None:
             return None
         legacy_version = body.read_number(2)
         body.read_bytes(32)
-        for width in (1, 2, 1):  # session, ciphers, compression
-            body.read_part(width)
+        body.read_part(1)  # session
+        suites = body.read_part(2)
+        ciphers = [suites.read_number(2) for _ in range(suites.remaining // 2)]
+        body.read_part(1)  # compression
         extensions = _read_extensions(body)
         sni, alpn, versions = None, list[str](), [legacy_version]
         if _SERVER_NAME in extensions and extensions[_SERVER_NAME].remaining:
@@ -135,11 +166,16 @@ def parse_client_hello(stream: bytes) -> ClientHello | None:
     except _TruncatedError:
         return None
     version_names = tuple(_TLS_VERSIONS[version] for version in versions if version in _TLS_VERSIONS)
-    return ClientHello(sni, tuple(alpn), version_names, _ENCRYPTED_CLIENT_HELLO in extensions)
+    cipher_names = tuple(_name_cipher(cipher) for cipher in ciphers if cipher & 0x0F0F != _GREASE)
+    return ClientHello(sni, tuple(alpn), version_names, _ENCRYPTED_CLIENT_HELLO in extensions, cipher_names)
 
 
-def parse_server_version(stream: bytes) -> str | None:
-    """Return the TLS version that a server chose, or None if its hello is missing or incomplete.
+def _name_cipher(number: int) -> str:
+    return _CIPHERS.get(number, f"0x{number:04X}")
+
+
+def parse_server_hello(stream: bytes) -> ServerHello | None:
+    """Return the version and cipher that a server chose, or None if its hello is missing or incomplete.
 
     A truncated hello may lack ``supported_versions`` and would then look like TLS 1.2.
     """
@@ -150,13 +186,14 @@ def parse_server_version(stream: bytes) -> str | None:
         version = body.read_number(2)
         body.read_bytes(32)
         body.read_part(1)
-        body.read_bytes(3)
+        cipher = body.read_number(2)
+        body.read_bytes(1)
         extensions = _read_extensions(body)
         if _SUPPORTED_VERSIONS in extensions:
             version = extensions[_SUPPORTED_VERSIONS].read_number(2)
     except _TruncatedError:
         return None
-    return _TLS_VERSIONS.get(version)
+    return ServerHello(_TLS_VERSIONS.get(version), _name_cipher(cipher))
 
 
 def parse_quic_version(datagram: bytes) -> str | None:

@@ -1,0 +1,103 @@
+"""A question to a provider that is no load: one agent asks it in a folder of its own, and all get the answer.
+
+Faults and delays of emulators are off meanwhile. On a real account the run is announced and its folder is in the
+journal, as for an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_cloudbench.drivers import BoundSpec
+from pytest_cloudbench.drivers import bind as bind_spec
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
+from pytest_cloudbench.load.messages import SwitchFaults
+from pytest_cloudbench.model import Endpoint, ProviderSpec
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.workload.payload import Generator
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.experiment import Experiment
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What a question may use.
+
+    Attributes:
+        provider: the provider that is asked.
+        folder: an empty folder on it.
+        seed: names and contents are derived from it.
+        list_stored: asks the controller for what the provider's services store.
+    """
+
+    provider: Provider
+    folder: str
+    seed: str
+    list_stored: Callable[[], Sequence[tuple[str, bytes]] | None]
+
+    @property
+    def driver(self) -> Any:
+        """The provider's driver, with the optional verbs that its capabilities declare."""
+        return self.provider.driver
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The address of the service that stands in for the provider."""
+        return self.provider.endpoint
+
+    @property
+    def bound(self) -> BoundSpec:
+        """The spec that the driver reads, such as ``dropbox`` for ``emulated:dropbox-2014``."""
+        return bind_spec(ProviderSpec.parse(self.provider.opened[1].spec))
+
+    def connect(self, endpoint: Endpoint) -> Driver:
+        """Connect another driver of this kind to some endpoint. Raises UsageError."""
+        return self.bound.connect(endpoint, {})
+
+    def open_link(self, url: str) -> bytes:
+        """Return what a person without an account gets by a link. Raises CloudError. Needs ``opens_links``."""
+        opener: SharesLinks = self.driver
+        return opener.open_link(url, Stranger(self.endpoint))
+
+    @property
+    def opens_links(self) -> bool:
+        """Whether the driver makes links, and knows how a person without an account opens one."""
+        return isinstance(self.driver, SharesLinks)
+
+    def stored(self) -> Sequence[tuple[str, bytes]] | None:
+        """Return what is stored, by name, as the provider's operator sees it. None if that cannot be seen.
+
+        Raises FleetError if a service does not say what it stores.
+        """
+        if isinstance(self.driver, FolderDriver):
+            return self.driver.stored(self.folder)
+        return self.list_stored()
+
+
+def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry], _Answer]) -> _Answer:
+    """Let one agent ask a question, and return its answer, which is plain data, to all of them.
+
+    Raises CloudError, FleetError and ServiceError like ``Experiment.run``.
+    """
+    agent, provider = experiment.agent, experiment.provider
+
+    def ask_undisturbed(folder: str) -> _Answer:
+        if provider.has_services:
+            agent.ask("faults", SwitchFaults(provider.spec, are_on=False))
+        with agent.sign_of_life():
+            return ask(Inquiry(provider, folder, f"{experiment.facts.seed}/{folder}", _list_stored))
+
+    def _list_stored() -> list[tuple[str, bytes]] | None:
+        stored: Sequence[tuple[str, bytes]] | None = agent.ask("stored", provider.spec)
+        return None if stored is None else [(str(name), bytes(content)) for name, content in stored]
+
+    with experiment.scratch(payload) as (run, files):
+        answer: _Answer = agent.once(f"inquiry:{run}", lambda: ask_undisturbed(files.folder))
+    return answer

@@ -1,0 +1,199 @@
+"""A search for needles: bytes that were put into names and contents, and may come out encoded.
+
+A needle is found raw, and through the encodings that clients use: base64 at its three alignments, base32, hexadecimal,
+percent and JSON escapes, UTF-16, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also one inside the other. It is
+not found in deflate or brotli without a header. Needles of random bytes stay readable even there, because nothing can
+shorten them.
+"""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from random import Random
+from typing import Any, NamedTuple
+
+_DEEPEST = 3
+_UNPACKED_BYTES = 1024 * 1024
+"""The most bytes that are unpacked from one place. The rest of a longer stream is not searched."""
+_MOST_PLACES = 20_000
+_BASE64_TEXT = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class Needle(NamedTuple):
+    """Bytes that occur nowhere by chance, and where they were put: ``name`` or ``content``."""
+
+    what: str
+    data: bytes
+
+
+class Sighting(NamedTuple):
+    """The first place of a needle: the encodings around it, outermost first, such as ``gzip, base64``."""
+
+    needle: Needle
+    form: str
+
+
+def make_text_needle(what: str, seed: str, length: int = 24) -> Needle:
+    """Return a needle of letters and digits, which can be a part of a name."""
+    random = Random(f"{seed}/needle/{what}")
+    return Needle(what, "".join(random.choice(_LETTERS) for _ in range(length)).encode())
+
+
+def slice_needles(what: str, content: bytes, count: int = 16, length: int = 24) -> list[Needle]:
+    """Return needles that are slices of a random content, evenly spread over it."""
+    step = max(1, (len(content) - length) // count)
+    return [Needle(what, content[start : start + length]) for start in range(0, step * count, step)]
+
+
+def find_needles(data: bytes, needles: Sequence[Needle]) -> list[Sighting]:
+    """Return where needles are readable in some bytes: the first form of each that is."""
+    found: dict[Needle, Sighting] = {}
+    for form, layer in _unpack_layers(data, (), _DEEPEST):
+        for needle in needles:
+            if needle not in found and (encoding := _find_encoded(layer, needle.data)):
+                found[needle] = Sighting(needle, ", ".join((*form, encoding)))
+        if len(found) == len({*needles}):
+            break
+    return [found[needle] for needle in dict.fromkeys(needles) if needle in found]
+
+
+def _find_encoded(data: bytes, wanted: bytes) -> str:
+    return next((encoding for encoding, text in _encode(wanted) if text in data), "")
+
+
+@cache
+def _encode(wanted: bytes) -> tuple[tuple[str, bytes], ...]:
+    """Return what a needle looks like in each encoding, by the encoding's name."""
+    forms = [("raw", wanted), *_encode_base64(wanted)]
+    forms += [("hex", wanted.hex().encode()), ("hex", wanted.hex().upper().encode())]
+    forms += [("base32", needle) for needle in _encode_base32(wanted)]
+    forms.append(("percent", b"".join(b"%%%02X" % byte for byte in wanted)))
+    if wanted.isascii() and wanted.isalnum():
+        forms += [("utf-16", wanted.decode().encode(f"utf-16-{order}")) for order in ("le", "be")]
+        forms += [("json escapes", b"".join(b"\\u%04x" % byte for byte in wanted))]
+    return tuple(forms)
+
+
+def _encode_base64(wanted: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the characters that depend on the needle alone, for the three places at which it may begin."""
+    for shift in range(3):
+        text = base64.b64encode(bytes(shift) + wanted)
+        begin, end = -(-shift * 8 // 6), (shift + len(wanted)) * 8 // 6
+        for needle in {text[begin:end], text[begin:end].translate(bytes.maketrans(b"+/", b"-_"))}:
+            yield "base64", needle
+
+
+def _encode_base32(wanted: bytes) -> Iterator[bytes]:
+    for shift in range(5):
+        text = base64.b32encode(bytes(shift) + wanted)
+        needle = text[-(-shift * 8 // 5) : (shift + len(wanted)) * 8 // 5]
+        yield needle
+        yield needle.lower()
+
+
+def _unpack_layers(data: bytes, form: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the bytes themselves, and what is packed inside them."""
+    yield form, data
+    if not depth:
+        return
+    for name, magic, unpack in _unpackers():
+        for start in _find_places(data, magic):
+            if inside := unpack(data[start : start + _UNPACKED_BYTES]):
+                yield from _unpack_layers(inside, (*form, name), depth - 1)
+    for match in _BASE64_TEXT.finditer(data):
+        text = match[0].translate(bytes.maketrans(b"-_", b"+/"))
+        inside = base64.b64decode(text[: len(text) // 4 * 4])
+        if any(re.match(magic, inside, re.DOTALL) for _, magic, _ in _unpackers()):
+            yield from _unpack_layers(inside, (*form, "base64"), depth - 1)
+
+
+def _find_places(data: bytes, magic: bytes) -> Iterator[int]:
+    for number, match in enumerate(re.finditer(magic, data, re.DOTALL)):
+        if number >= _MOST_PLACES:
+            return
+        yield match.start()
+
+
+@cache
+def _unpackers() -> tuple[tuple[str, bytes, Callable[[bytes], bytes]], ...]:
+    """Return the name, the first bytes and the decoder of each format that can be unpacked here."""
+    formats = [
+        ("zlib", rb"\x78[\x01\x5e\x9c\xda]", zlib.decompressobj),
+        ("gzip", rb"\x1f\x8b\x08", lambda: zlib.decompressobj(31)),
+        ("bzip2", rb"BZh[1-9]1AY", bz2.BZ2Decompressor),
+        ("xz", rb"\xfd7zXZ\x00", lzma.LZMADecompressor),
+    ]
+    found = [(name, magic, _limit(make)) for name, magic, make in formats]
+    for name, magic, make in (
+        ("zstd", rb"\x28\xb5\x2f\xfd", _zstd_decompressor()), ("lz4", rb"\x04\x22\x4d\x18", _lz4_decompressor()),
+    ):  # fmt: skip
+        if make is not None:
+            found.append((name, magic, _limit(make)))
+    return tuple(found)
+
+
+def searched_formats() -> tuple[str, ...]:
+    """Return the formats that are unpacked here. zstd and lz4 are only if their libraries are installed."""
+    return tuple(name for name, _, _ in _unpackers())
+
+
+def _limit(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
+    def unpack(data: bytes) -> bytes:
+        decoder, parts, size_bytes = make(), list[bytes](), 0
+        try:
+            for start in range(0, len(data), 4096):  # what precedes an error counts, too
+                parts.append(decoder.decompress(data[start : start + 4096]))
+                size_bytes += len(parts[-1])
+                if size_bytes > _UNPACKED_BYTES or getattr(decoder, "eof", False):
+                    break
+        except Exception:
+            pass
+        return b"".join(parts)
+
+    return unpack
+
+
+def _zstd_decompressor() -> Callable[[], Any] | None:
+    from importlib import import_module
+
+    try:
+        decompressor: Callable[[], Any] = import_module("compression.zstd").ZstdDecompressor  # from Python 3.14 on
+    except ImportError:
+        try:
+            library: Any = import_module("zstandard")
+        except ImportError:
+            return None
+        return lambda: library.ZstdDecompressor().decompressobj()
+    return decompressor
+
+
+def _lz4_decompressor() -> Callable[[], Any] | None:
+    from importlib import import_module
+
+    try:
+        decompressor: Callable[[], Any] = import_module("lz4.frame").LZ4FrameDecompressor
+    except ImportError:
+        return None
+    return decompressor
+
+
+def looks_random(data: bytes, least_bytes: int = 4096) -> bool | None:
+    """Return whether bytes cannot be told from random ones: deflate does not shorten them. None if they are too few."""
+    if len(data) < least_bytes:
+        return None
+    return len(zlib.compress(data, 6)) > 0.99 * len(data)
+
+
+def count_by_form(sightings: Sequence[Sighting]) -> Mapping[str, int]:
+    """Return how many needles were seen in each form, for a sentence of evidence."""
+    counts: dict[str, int] = {}
+    for sighting in sightings:
+        counts[sighting.form] = counts.get(sighting.form, 0) + 1
+    return counts

@@ -1,0 +1,92 @@
+"""A needle is found through every encoding that clients use, and not where it is not."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import json
+import lzma
+import zlib
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.net.needles import (
+    Needle,
+    find_needles,
+    looks_random,
+    make_text_needle,
+    searched_formats,
+    slice_needles,
+)
+
+NEEDLE = make_text_needle("content", "seed")
+NOISE = Random(5).randbytes(5000)
+
+ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "raw": lambda data: data,
+    "base64": lambda data: base64.b64encode(b"x" + data),
+    "base64 at another place": lambda data: base64.b64encode(b"xy" + data),
+    "base64 of URLs": base64.urlsafe_b64encode,
+    "base32": lambda data: base64.b32encode(b"abc" + data),
+    "hex": lambda data: data.hex().upper().encode(),
+    "json escapes": lambda data: "".join(f"\\u{byte:04x}" for byte in data).encode(),
+    "json twice": lambda data: json.dumps(json.dumps({"name": data.decode()})).encode(),
+    "percent": lambda data: "".join(f"%{byte:02X}" for byte in data).encode(),
+    "utf-16": lambda data: data.decode().encode("utf-16-be"),
+    "zlib": zlib.compress,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "base64 of gzip": lambda data: base64.b64encode(gzip.compress(data)),
+    "gzip of base64": lambda data: gzip.compress(base64.b64encode(data)),
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_needle_is_found_in_each_encoding(name: str) -> None:
+    data = NOISE + ENCODINGS[name](b"some words, then " + NEEDLE.data + b" and more words") + NOISE
+    assert [sighting.needle for sighting in find_needles(data, [NEEDLE])] == [NEEDLE]
+
+
+def test_the_form_says_what_was_around_it() -> None:
+    (sighting,) = find_needles(gzip.compress(base64.b64encode(NEEDLE.data)), [NEEDLE])
+    assert sighting.form == "gzip, base64"
+
+
+def test_a_needle_that_is_not_there_is_not_found() -> None:
+    other = make_text_needle("content", "another seed")
+    assert find_needles(NOISE + NEEDLE.data, [other]) == []
+    masked = bytes(byte ^ 0x5A for byte in NEEDLE.data)
+    assert find_needles(NOISE + masked + gzip.compress(masked), [NEEDLE]) == []
+
+
+def test_a_stream_that_was_cut_is_searched_as_far_as_it_goes() -> None:
+    whole = gzip.compress(NEEDLE.data + NOISE)
+    assert find_needles(whole[:-600], [NEEDLE])
+
+
+def test_random_content_is_readable_through_deflate_without_a_header() -> None:
+    content = Random(9).randbytes(65536)
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = deflater.compress(content) + deflater.flush()
+    needles = slice_needles("content", content)
+    assert len(needles) == 16
+    assert len(find_needles(packed, needles)) >= 14
+
+
+def test_what_deflate_shortens_does_not_look_random() -> None:
+    assert looks_random(NOISE) is True
+    assert looks_random(NOISE.hex().encode()) is False
+    assert looks_random(NOISE[:100]) is None
+
+
+def test_formats_of_the_standard_library_are_always_searched() -> None:
+    assert set(searched_formats()) >= {"zlib", "gzip", "bzip2", "xz"}
+
+
+def test_needles_of_one_seed_are_the_same_and_of_another_differ() -> None:
+    assert make_text_needle("name", "a") == make_text_needle("name", "a") != make_text_needle("name", "b")
+    assert Needle("name", b"x") != Needle("content", b"x")

@@ -118,7 +118,7 @@ CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
 HEAVY = frozenset(
     "pyarrow duckdb rich dropbox hypothesis keyring requests uvicorn trustme numpy platformdirs googleapiclient "
     "pyshark vcr httptools uvloop cryptography psutil httpx box_sdk_gen mega boto3 botocore obstore azure google "
-    "swiftclient webdav4 paramiko opendal httplib2 aiohttp pyeclib".split()
+    "swiftclient webdav4 paramiko opendal httplib2 aiohttp pyeclib dns".split()
 )
 # (module, library) that may import it at its top all the same.
 PAID = {("emulators.protocol", "uvicorn"): "derives from its protocol; only the emulator's own process comes here"}

@@ -12,6 +12,7 @@ BRINGS = {
     "capture": ("numpy", "pyshark"),
     "conformance": ("hypothesis",),
     "keyring": ("keyring",),
+    "locate": ("dns",),
     "cassette": ("vcr",),
     "sql": ("duckdb",),
     "expectations": ("tomlkit",),

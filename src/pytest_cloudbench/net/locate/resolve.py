@@ -1,0 +1,336 @@
+"""Addresses of names: what each listed resolver answers for each client subnet, and which resolvers cannot be trusted.
+
+Services answer by who asks (IMC 2013, section 2.1 asked 2,000 open resolvers). Here only the resolvers that the user
+lists are asked, at a bounded rate. A client subnet (RFC 7871) has a resolver ask as if for a client elsewhere. Whether
+it was heeded shows in the answers alone, because servers that heed it may say that they did not, and the reverse.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support import clock
+
+if TYPE_CHECKING:
+    from dns.message import Message
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+Status = Literal["answered", "no such name", "refused", "silent", "broken"]
+
+_TYPES = ("A", "AAAA")
+_PREFIX_BITS = {4: 24, 6: 56}
+"""How much of a subnet is sent: more is refused by some servers, and says more of a client than they need."""
+_MOST_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """A DNS server that may be asked, by its address and port."""
+
+    address: str
+    port: int = 53
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address and self.port != 53 else self.address
+        return host if self.port == 53 else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How servers are asked: at most so many questions a second in all, and how long each is waited for."""
+
+    rate_per_s: float = 20.0
+    timeout_s: float = 3.0
+
+
+_POLITE = Manners()
+
+
+@dataclass(frozen=True, slots=True)
+class DnsReply:
+    """What one resolver said of one name.
+
+    Attributes:
+        name: the name.
+        resolver: who was asked.
+        subnet: the client's network that was sent, or empty.
+        status: what came. ``silent`` is no answer in time, ``broken`` one that is not DNS or not to this question.
+        addresses: of both families, sorted.
+        aliases: the names that the name leads to.
+    """
+
+    name: str
+    resolver: Resolver
+    subnet: str
+    status: Status
+    addresses: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def read_resolvers(text: str, source: str) -> list[Resolver]:
+    """Read a list of resolvers, an address with an optional port a line. Raises UsageError that names the line."""
+    return [_parse_resolver(word, where) for word, where in _lines(text, source)]
+
+
+def read_subnets(text: str, source: str) -> list[IPNetwork]:
+    """Read a list of client subnets, one a line. Raises UsageError that names the line."""
+    return [parse_subnet(word, where) for word, where in _lines(text, source)]
+
+
+def parse_subnet(word: str, where: str) -> IPNetwork:
+    """Read a network such as ``198.51.100.0/24``, shortened to what is sent of it. Raises UsageError."""
+    try:
+        network = ipaddress.ip_network(word, strict=False)
+    except ValueError as error:
+        raise UsageError(f"{where}: {word}: expected a network such as 198.51.100.0/24") from error
+    bits = _PREFIX_BITS[network.version]
+    return network if network.prefixlen <= bits else network.supernet(new_prefix=bits)
+
+
+def list_system_resolvers() -> list[Resolver]:
+    """Return the resolvers that this system is set to use. Raises UsageError if there are none."""
+    import dns.exception
+    import dns.resolver
+
+    try:
+        configured = dns.resolver.Resolver()
+    except dns.exception.DNSException as error:
+        raise UsageError("this system names no DNS resolver: list some with --resolvers FILE") from error
+    resolvers = [Resolver(str(server), configured.port) for server in configured.nameservers]
+    if not resolvers:
+        raise UsageError("this system names no DNS resolver: list some with --resolvers FILE")
+    return resolvers
+
+
+def check_name(name: str) -> str:
+    """Return a name as it is asked for, without a dot at its end. Raises UsageError if no host can have it."""
+    import dns.exception
+    import dns.name
+
+    bare = name.strip().rstrip(".")
+    try:
+        labels = dns.name.from_text(bare).labels
+        text = dns.name.from_text(bare).to_text(omit_final_dot=True).lower()
+    except (dns.exception.DNSException, UnicodeError) as error:
+        raise UsageError(f"{name!r} is no host name: expected one such as storage.example.com") from error
+    if len(labels) < 2 or any(set(label.decode("ascii")) - _HOST_LETTERS for label in labels):
+        raise UsageError(f"{name!r} is no host name: expected one such as storage.example.com")
+    return text
+
+
+_HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+class Pace:
+    """Lets at most so many questions begin in each second, from all threads together."""
+
+    def __init__(self, rate_per_s: float) -> None:
+        self._step_ns, self._next_ns = round(1e9 / rate_per_s), 0
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Return when the next question may begin."""
+        with self._lock:
+            due_ns = max(self._next_ns, clock.now_ns())
+            self._next_ns = due_ns + self._step_ns
+        clock.sleep_until_ns(due_ns)
+
+
+def ask_resolvers(
+    names: Sequence[str], resolvers: Sequence[Resolver], subnets: Sequence[IPNetwork] = (), *,
+    times: int = 1, manners: Manners = _POLITE,
+) -> list[DnsReply]:  # fmt: skip
+    """Ask every resolver for every name, without a subnet and with each. A silent resolver is asked only once more.
+
+    The replies are in the order of names, resolvers and subnets. Each is about both families of addresses. All is asked
+    several ``times``, for ``heeds_subnets``.
+    """
+    pace, silent = Pace(manners.rate_per_s), _Silent()
+    questions = [*product(names, resolvers, (None, *subnets))] * times
+    if not questions:
+        return []
+
+    def ask(question: tuple[str, Resolver, IPNetwork | None]) -> DnsReply:
+        return _ask_both(*question, pace, silent, manners.timeout_s)
+
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(questions))) as pool:
+        return [*pool.map(ask, questions)]
+
+
+def find_liars(
+    replies: Iterable[DnsReply], resolvers: Sequence[Resolver], *, manners: Manners = _POLITE,
+    certifies: Callable[[str, str], bool | None] | None = None,
+) -> dict[Resolver, str]:  # fmt: skip
+    """Return resolvers that lie, refuse or are dead, each with the reason.
+
+    A resolver lies if it knows an address for a name that cannot exist (RFC 6761, section 6.4), or if it alone gives an
+    address, and ``certifies(address, name)`` says that no server there has a certificate for the name.
+    """
+    given = [*replies]
+    problems = {
+        resolver: _problem_of([reply for reply in given if reply.resolver == resolver]) for resolver in resolvers
+    }
+    invented = f"{secrets.token_hex(8)}.invalid"
+    asked = [resolver for resolver in resolvers if not problems[resolver]]
+    for reply in ask_resolvers([invented], asked, manners=manners):
+        if reply.addresses:
+            problems[reply.resolver] = "it lies: it knows an address for a name that cannot exist"
+    for reply in _lonely(given) if certifies else ():
+        if (
+            not problems[reply.resolver]
+            and certifies
+            and all(certifies(a, reply.name) is False for a in reply.addresses)
+        ):
+            problems[reply.resolver] = f"it lies: no server at {reply.addresses[0]} has a certificate for {reply.name}"
+    return {resolver: problem for resolver, problem in problems.items() if problem}
+
+
+def heeds_subnets(replies: Iterable[DnsReply], resolver: Resolver) -> bool | None:
+    """Return whether a resolver's answers depend on the client's subnet. None if the answers leave it open.
+
+    They do if two subnets share no address although each gets an address of its own again: a server that rotates its
+    answers gives nobody the same. So each question has to be asked at least twice.
+    """
+    by_name: dict[str, dict[str, list[set[str]]]] = {}
+    for reply in replies:
+        if reply.resolver == resolver and reply.subnet and reply.addresses:
+            by_name.setdefault(reply.name, {}).setdefault(reply.subnet, []).append({*reply.addresses})
+    for by_subnet in by_name.values():
+        steady = [set.union(*sets) for sets in by_subnet.values() if len(sets) > 1 and set.intersection(*sets)]
+        if any(not one & other for index, one in enumerate(steady) for other in steady[index + 1 :]):
+            return True
+    return None
+
+
+def look_up_ptr(
+    addresses: Sequence[str], resolver: Resolver, *, manners: Manners = _POLITE
+) -> dict[str, tuple[str, ...]]:
+    """Return the names that addresses have by reverse DNS. Addresses without any are left out."""
+    import dns.reversename
+
+    pace, silent = Pace(manners.rate_per_s), _Silent()
+
+    def ask(address: str) -> tuple[str, ...]:
+        query = dns.reversename.from_address(address).to_text()
+        _, message = _exchange(query, "PTR", resolver, None, pace, silent, manners.timeout_s)
+        rows = _records(message, "PTR") if message is not None else []
+        return tuple(sorted({row.target.to_text(omit_final_dot=True).lower() for row in rows}))
+
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        names = dict(zip(addresses, pool.map(ask, addresses), strict=True))
+    return {address: found for address, found in names.items() if found}
+
+
+class _Silent:
+    """Counts timeouts per resolver, so that a dead one does not cost a timeout for every name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Resolver, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, resolver: Resolver) -> None:
+        with self._lock:
+            self._counts[resolver] = self._counts.get(resolver, 0) + 1
+
+    def is_given_up(self, resolver: Resolver) -> bool:
+        with self._lock:
+            return self._counts.get(resolver, 0) > 1
+
+
+def _ask_both(
+    name: str, resolver: Resolver, subnet: IPNetwork | None, pace: Pace, silent: _Silent, timeout_s: float
+) -> DnsReply:
+    addresses, aliases, statuses = set[str](), set[str](), list[Status]()
+    for kind in _TYPES:
+        status, message = _exchange(name, kind, resolver, subnet, pace, silent, timeout_s)
+        statuses.append(status)
+        if message is not None:
+            addresses |= {row.address for row in _records(message, kind)}
+            aliases |= {row.target.to_text(omit_final_dot=True).lower() for row in _records(message, "CNAME")}
+    status = "answered" if "answered" in statuses else statuses[0]
+    ordered = sorted(addresses, key=lambda address: (":" in address, ipaddress.ip_address(address)))
+    return DnsReply(name, resolver, str(subnet or ""), status, tuple(ordered), tuple(sorted(aliases)))
+
+
+def _exchange(
+    name: str, kind: str, resolver: Resolver, subnet: IPNetwork | None, pace: Pace, silent: _Silent, timeout_s: float
+) -> tuple[Status, Message | None]:
+    import dns.edns
+    import dns.exception
+    import dns.message
+    import dns.query
+    import dns.rcode
+
+    if silent.is_given_up(resolver):
+        return "silent", None
+    options = [] if subnet is None else [dns.edns.ECSOption(str(subnet.network_address), subnet.prefixlen)]
+    query = dns.message.make_query(name, kind, use_edns=0, options=options)  # type: ignore[arg-type]  # a list of one kind
+    pace.wait()
+    try:
+        message, _ = dns.query.udp_with_fallback(query, resolver.address, timeout_s, resolver.port)
+    except (dns.exception.Timeout, OSError):
+        silent.add(resolver)
+        return "silent", None
+    except (dns.exception.DNSException, ValueError, EOFError):
+        return "broken", None
+    if message.rcode() == dns.rcode.NXDOMAIN:
+        return "no such name", None
+    if message.rcode() != dns.rcode.NOERROR:
+        return "refused", None
+    return "answered", message
+
+
+def _records(message: Message, kind: str) -> list[Any]:
+    import dns.rdatatype
+
+    wanted = dns.rdatatype.from_text(kind)
+    return [row for rows in message.answer if rows.rdtype == wanted for row in rows]
+
+
+def _problem_of(replies: Sequence[DnsReply]) -> str:
+    statuses = {reply.status for reply in replies}
+    if statuses and not statuses & {"answered", "no such name"}:
+        words = {"silent": "no answer", "refused": "it refuses to answer", "broken": "its answers are no answers"}
+        return words[min(statuses)] if len(statuses) == 1 else "no usable answer"
+    return ""
+
+
+def _lonely(replies: Sequence[DnsReply]) -> list[DnsReply]:
+    """Return the replies none of whose addresses any other resolver gave, where others answered."""
+    answered = [reply for reply in replies if reply.addresses]
+    lonely = []
+    for reply in answered:
+        others = [o for o in answered if o.name == reply.name and o.resolver != reply.resolver]
+        if others and not any(set(reply.addresses) & set(other.addresses) for other in others):
+            lonely.append(reply)
+    return lonely
+
+
+def _parse_resolver(word: str, where: str) -> Resolver:
+    host, _, port = word.rpartition("]:") if word.startswith("[") else word.rpartition(":")
+    host, port = (host.lstrip("["), port) if host and (word.startswith("[") or word.count(":") == 1) else (word, "53")
+    try:
+        address = str(ipaddress.ip_address(host.strip("[]")))
+        number = int(port)
+    except ValueError as error:
+        raise UsageError(f"{where}: {word}: expected an address, such as 192.0.2.53 or 192.0.2.53:5353") from error
+    if not 0 < number < 65536:
+        raise UsageError(f"{where}: {word}: no port has the number {number}")
+    return Resolver(address, number)
+
+
+def _lines(text: str, source: str) -> list[tuple[str, str]]:
+    """Return the first word of each line that has one, and where it is. Comments begin with #."""
+    rows = [(line.partition("#")[0].split(), number) for number, line in enumerate(text.splitlines(), 1)]
+    words = [(row[0], f"{source}:{number}") for row, number in rows if row]
+    if not words:
+        raise UsageError(f"{source}: lists nothing")
+    return words

@@ -1,0 +1,128 @@
+"""Addresses by resolver and subnet, from real servers of our own: bad resolvers are named, and no good one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate import resolve
+from pytest_cloudbench.net.locate.resolve import Manners, Resolver
+
+from .dns_server import ANYONE, Zone, serve_dns
+
+NAME = "storage.example.com"
+ADDRESSES = {ANYONE: ["192.0.2.1", "2001:db8::1"], "198.51.100.0/24": ["192.0.2.2"], "203.0.113.0/24": ["192.0.2.3"]}
+SUBNETS = [resolve.parse_subnet(word, "") for word in ("198.51.100.77/32", "203.0.113.0/24")]
+FAST = Manners(rate_per_s=2000.0, timeout_s=0.3)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(stack: ExitStack, fault: str = "", names: dict[str, dict[str, list[str]]] | None = None) -> Resolver:
+    return stack.enter_context(serve_dns(Zone(names or {NAME: ADDRESSES}, fault=fault)))
+
+
+def test_all_addresses_come_by_resolver_and_subnet(stack: ExitStack) -> None:
+    resolver = start(stack)
+    replies = resolve.ask_resolvers([NAME, "absent.example.com"], [resolver], SUBNETS, manners=FAST)
+    assert [(reply.name, reply.subnet, reply.status, reply.addresses) for reply in replies] == [
+        (NAME, "", "answered", ("192.0.2.1", "2001:db8::1")),
+        (NAME, "198.51.100.0/24", "answered", ("192.0.2.2",)),
+        (NAME, "203.0.113.0/24", "answered", ("192.0.2.3",)),
+        ("absent.example.com", "", "no such name", ()),
+        ("absent.example.com", "198.51.100.0/24", "no such name", ()),
+        ("absent.example.com", "203.0.113.0/24", "no such name", ()),
+    ]
+
+
+@pytest.mark.parametrize(("fault", "heeds"), [("", True), ("ignores subnets", None), ("rotates", None)])
+def test_whether_a_subnet_was_heeded_shows_in_the_answers(stack: ExitStack, fault: str, heeds: bool | None) -> None:
+    resolver = start(stack, fault)
+    replies = resolve.ask_resolvers([NAME], [resolver], SUBNETS, times=2, manners=FAST)
+    assert resolve.heeds_subnets(replies, resolver) is heeds
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("", None),
+        ("ignores subnets", None),
+        ("dead", "no answer"),
+        ("refuses", "it refuses to answer"),
+        ("wrong id", "its answers are no answers"),
+        ("lies", "it lies: it knows an address for a name that cannot exist"),
+    ],
+)
+def test_a_bad_resolver_is_named_with_its_fault(stack: ExitStack, fault: str, words: str | None) -> None:
+    good, other = start(stack), start(stack, fault)
+    replies = resolve.ask_resolvers([NAME], [good, other], manners=FAST)
+    assert resolve.find_liars(replies, [good, other], manners=FAST) == ({} if words is None else {other: words})
+
+
+def test_an_address_that_only_one_resolver_gives_needs_a_certificate(stack: ExitStack) -> None:
+    good, liar = start(stack), start(stack, names={NAME: {ANYONE: ["192.0.2.66"]}})
+    third = start(stack, names={NAME: {ANYONE: ["192.0.2.7", "192.0.2.1"]}})
+    resolvers = [good, liar, third]
+    replies = resolve.ask_resolvers([NAME], resolvers, manners=FAST)
+    certified = {"192.0.2.1": True, "192.0.2.66": False}
+    liars = resolve.find_liars(replies, resolvers, certifies=lambda address, name: certified.get(address), manners=FAST)
+    assert liars == {liar: f"it lies: no server at 192.0.2.66 has a certificate for {NAME}"}
+    assert resolve.find_liars(replies, resolvers, certifies=lambda address, name: None, manners=FAST) == {}
+
+
+def test_a_dead_resolver_costs_two_timeouts_and_not_one_for_every_name(stack: ExitStack) -> None:
+    zone = Zone({}, fault="dead")
+    resolver = stack.enter_context(serve_dns(zone))
+    names = [f"n{number}.example.com" for number in range(200)]
+    replies = resolve.ask_resolvers(names, [resolver], manners=Manners(2000.0, timeout_s=0.05))
+    assert {reply.status for reply in replies} == {"silent"}
+    assert len(zone.asked) < 150
+
+
+def test_names_by_reverse_dns(stack: ExitStack) -> None:
+    zone = Zone({}, ptr={"1.2.0.192.in-addr.arpa": "lhr25s01.example.net"})
+    resolver = stack.enter_context(serve_dns(zone))
+    assert resolve.look_up_ptr(["192.0.2.1", "192.0.2.9"], resolver, manners=FAST) == {
+        "192.0.2.1": ("lhr25s01.example.net",)
+    }
+
+
+def test_lists_are_read_with_comments() -> None:
+    text = "192.0.2.53  # at home\n\n192.0.2.54:5353\n2001:db8::53\n[2001:db8::54]:5353\n"
+    assert [str(each) for each in resolve.read_resolvers(text, "r")] == [
+        "192.0.2.53", "192.0.2.54:5353", "2001:db8::53", "[2001:db8::54]:5353",
+    ]  # fmt: skip
+    assert [str(each) for each in resolve.read_subnets("2001:db8:1:2::/64\n", "s")] == ["2001:db8:1::/56"]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (resolve.read_resolvers, "192.0.2.53\nbox\n", "list:2: box: expected an address"),
+        (resolve.read_resolvers, "192.0.2.53:99999", "list:1: 192.0.2.53:99999: no port has the number 99999"),
+        (resolve.read_resolvers, "# nothing\n", "list: lists nothing"),
+        (resolve.read_subnets, "192.0.2.0/99", "list:1: 192.0.2.0/99: expected a network"),
+    ],
+)
+def test_a_bad_line_is_named(read: object, text: str, words: str) -> None:
+    assert callable(read)
+    with pytest.raises(UsageError, match=words):
+        read(text, "list")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a..b", "localhost/", "x" * 64 + ".com", "https://example.com"])
+def test_what_is_no_host_name_is_said(name: str) -> None:
+    with pytest.raises(UsageError, match="is no host name"):
+        resolve.check_name(name)
+
+
+def test_names_are_asked_for_in_one_spelling() -> None:
+    assert resolve.check_name("Storage.Example.COM.") == "storage.example.com"
+    assert resolve.check_name("bücher.example") == "xn--bcher-kva.example"

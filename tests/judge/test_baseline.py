@@ -14,6 +14,8 @@ from pytest_cloudbench.judge.baseline import (
     BaselineValue,
     baseline_faults,
     choose_baseline,
+    conditions_of,
+    describe_differences,
     is_about_times,
 )
 
@@ -170,3 +172,46 @@ def test_a_run_that_had_zero_is_no_baseline_where_higher_is_better() -> None:
     assert choose_baseline([stored(0.0)], NOW, "response_p99", "1", higher=True) == BaselineValue(
         None, f"0001_a.json {reason}", fails=True
     )
+
+
+def host(name: str, agents: int = 2, **changes: object) -> dict[str, object]:
+    """What an entry says of a host. Its clock and address are of no account for a comparison."""
+    own: dict[str, object] = {"machine": "Linux, 4 x CPU", "clock_error_ns": 9, "address": "10.0.0.1"}
+    return {"name": name, "agents": agents, "lost_agents": 0, "absent_agents": 0, **own, **changes}
+
+
+BOTH = [host("oslo"), host("lima")]
+
+
+@pytest.mark.parametrize(
+    ("then", "here", "difference"),
+    [
+        (BOTH, [host("lima", clock_error_ns=5), host("oslo", address="10.0.0.2")], ""),
+        (None, None, ""),
+        ([host("oslo")], BOTH, "differed in hosts (without lima)"),
+        ([host("oslo"), host("lima", 0, absent_agents=2)], BOTH, "differed in hosts (without lima)"),
+        ([host("oslo"), host("lima", lost_agents=2)], BOTH, "differed in hosts (without lima)"),
+        (BOTH, [host("oslo")], "differed in hosts (with lima, which is missing here)"),
+        (BOTH, None, "differed in hosts (with oslo, which is missing here; with lima, which is missing here)"),
+        (
+            [host("oslo"), host("lima", lost_agents=1)], BOTH,
+            "differed in hosts (lima: 1 agents on Linux, 4 x CPU, here 2 agents on Linux, 4 x CPU)",
+        ),
+        (
+            [host("oslo", machine="Linux, 1 x CPU")], [host("oslo")],
+            "differed in hosts (oslo: 2 agents on Linux, 1 x CPU, here 2 agents on Linux, 4 x CPU)",
+        ),
+        ([3, {"agents": "x"}], BOTH, "differed in hosts (without oslo; without lima)"),
+    ],
+)  # fmt: skip
+def test_runs_from_other_hosts_are_not_compared(then: object, here: object, difference: str) -> None:
+    former, now = {**NOW, "hosts": then}, {**NOW, "hosts": here}
+    assert describe_differences(former, now) == difference
+    stored_form = {"schema": 2, **conditions_of(former)}
+    assert describe_differences(stored_form, now) == difference, "the index has the conditions only"
+    chosen = choose_baseline([stored(1, hosts=then)], now, "response_p99")
+    assert (chosen.value, difference in chosen.remark) == (None if difference else 1.0, True)
+
+
+def test_entries_of_one_machine_have_the_conditions_of_those_before_hosts() -> None:
+    assert "hosts" not in conditions_of({**NOW, "hosts": []})

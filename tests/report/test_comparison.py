@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.report.comparison import compared_experiments, emphasize_best, render_comparison
+from pytest_cloudbench.report.comparison import (
+    compared_experiments,
+    emphasize_best,
+    rank_providers,
+    render_comparison,
+    render_hosts,
+)
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
 
@@ -192,3 +198,60 @@ def test_quoted_texts_are_not_compared() -> None:
     assert [line.rstrip() for line in render_comparison(findings, 80)[1:6]] == table, (
         "short names leave room for the head"
     )
+
+
+def by_host(p50_s: Mapping[str, float], agents: Sequence[int] = (2, 2), provider: str = "dropbox") -> Finding:
+    """An experiment that several hosts measured, by their medians."""
+    hosts = {}
+    for name, value in p50_s.items():
+        whole = found(provider, value, throughput=1e6 * value)
+        spread = {**whole.spread, "throughput": [1e6 * value] * 10}
+        hosts[name] = {key: whole.info[key] for key in ("ok_rate", "response_p50", "throughput")} | {"spread": spread}
+    rows = [{"name": name, "agents": count} for name, count in zip(p50_s, agents, strict=True)]
+    return found(provider, 0.2, threads=4, throughput=9e6, hosts=rows, by_host=hosts)
+
+
+def test_best_host_is_marked_and_all_hosts_are_not_compared_with_it() -> None:
+    assert render_hosts([by_host({"oslo": 0.1, "lima": 0.3})], 80)[:7] == [
+        "",
+        "host               ok   p50 ms   MB/s",
+        "-" * 37,
+        "test_worst_case[50-1s]",
+        "  oslo       100.00 %      100*   0.1",
+        "  lima       100.00 %      300    0.3*",
+        "  all hosts  100.00 %      200      9",
+    ]
+
+
+def test_equal_hosts_are_not_marked() -> None:
+    lines = render_hosts([by_host({"oslo": 0.1, "lima": 0.1})], 80)
+    assert rows(lines)["oslo"] == ["100.00%", "100", "0.1"]
+    assert not any("*" in line for line in lines)
+
+
+def test_hosts_with_different_numbers_of_agents_are_not_compared_by_rates() -> None:
+    lines = render_hosts([by_host({"oslo": 0.1, "lima": 0.3}, agents=(1, 3))], 80)
+    assert rows(lines)["lima"][-1] == "0.3"
+    assert "  not judged: MB/s (hosts have different numbers of agents)" in lines
+
+
+def test_experiment_on_one_machine_has_no_table_of_hosts() -> None:
+    assert render_hosts([found("dropbox", 0.1)], 80) == []
+
+
+def test_best_provider_is_marked_over_all_hosts_and_from_each() -> None:
+    findings = [by_host({"oslo": 0.1, "lima": 0.5}), by_host({"oslo": 0.3, "lima": 0.2}, provider="box")]
+    lines = render_comparison(findings, 80)
+    from_oslo, from_lima = (lines.index(f"test_worst_case[50-1s] from {host}") for host in ("oslo", "lima"))
+    assert rows(lines[from_oslo : from_oslo + 3])["dropbox"][1] == "100*"
+    assert rows(lines[from_lima : from_lima + 3])["box"][1] == "200*"
+    standings, _ = rank_providers(findings)
+    assert [standing.host for standing in standings] == ["", "oslo", "lima"]
+    hosts = render_hosts(findings, 80)
+    assert {"test_worst_case[50-1s] on dropbox", "test_worst_case[50-1s] on box"} <= {*hosts}
+
+
+@pytest.mark.parametrize("stored", [3, {"oslo": 3}, {"oslo": {"response_p50": "x", "spread": 4}, "lima": None}])
+def test_hosts_of_strangers_do_no_harm(stored: object) -> None:
+    finding = found("dropbox", 0.1, hosts={"name": 3}, by_host=stored)
+    assert not any("x" in line.split() for line in render_hosts([finding], 80))

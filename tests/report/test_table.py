@@ -37,6 +37,12 @@ def lines(*findings: Finding, width: int = 200) -> list[str]:
     return [line.rstrip() for line in render(findings, width)]
 
 
+def test_title_counts_the_hosts_that_carried_agents() -> None:
+    hosts = [{"name": "oslo", "agents": 2}, {"name": "lima", "agents": 1}, {"name": "gone", "agents": 0}, "stranger"]
+    assert "emulated:one, 3 agents on 2 hosts, open loop" in lines(Finding(info(agents=3, hosts=hosts)))[1]
+    assert "emulated:one, 2 agents on 1 host, open loop" in lines(Finding(info(hosts=hosts[:1])))[1]
+
+
 def test_table_of_one_experiment() -> None:
     assert lines(Finding(info())) == [
         "",

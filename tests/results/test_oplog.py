@@ -588,8 +588,8 @@ def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     arrow.write_table(pyarrow.table({"a": [1]}), path)
     with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
         read_parquet(path)
-    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "5"}), path)
-    with pytest.raises(ResultsError, match="has records schema 5; this version reads 1"):
+    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "6"}), path)
+    with pytest.raises(ResultsError, match="has records schema 6; this version reads 1"):
         read_parquet(path)
 
 

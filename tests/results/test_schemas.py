@@ -7,6 +7,7 @@ When a schema changes, its number goes up, this module's history gets a line, an
 * 2: records have the provider's own words and the number of requests. Of 200 uploads 181 were throttled.
 * 3: records say whether they are of the warm-up, which metrics leave out: 50 of 100 uploads.
 * 4: records say how long each operation's thread waited for a CPU: 60 uploads on a busy machine.
+* 5: records say which host an operation ran on, if agents were on several: 38 uploads of four agents on three hosts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.results import benchmarks, parquet
-from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
+from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_logs, read_parquet
 
 pytest_plugins = ["pytester"]
 
@@ -35,7 +36,7 @@ LATER = {
 }  # fmt: skip
 """Metrics that are newer than the first schemas."""
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-ONE, TWO, THREE, FOUR = (FIXTURES / f"results-schema-{number}" for number in (1, 2, 3, 4))
+ONE, TWO, THREE, FOUR, FIVE = (FIXTURES / f"results-schema-{number}" for number in (1, 2, 3, 4, 5))
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,17 @@ def test_records_of_schema_4_have_waits_and_those_before_have_none() -> None:
     assert sum(wait for wait in waits_ns if wait is not None) > 0
     for older in (read_log(ONE / "gw0.oplog"), read_log(TWO / "gw0.oplog"), read_parquet(THREE / "warm-up.parquet")):
         assert set(older.cpu_wait_ns) == {None}
+
+
+def test_records_of_schema_5_have_hosts_and_those_before_have_none() -> None:
+    logs, table = read_logs(sorted(FIVE.glob("*.oplog"))), read_parquet(FIVE / "hosts.parquet")
+    assert logs == table
+    hosts = {0: "this machine", 1: "oslo", 2: "oslo", 3: "lima"}
+    assert logs.hosts == table.hosts == hosts
+    assert table.host == [hosts[agent] for agent in table.agent]
+    assert Counter(table.host) == {"this machine": 12, "oslo": 18, "lima": 8}
+    for older in (read_log(FOUR / "gw0.oplog"), read_parquet(FOUR / "waits.parquet"), read_log(FIVE / "gw0.oplog")):
+        assert set(older.host) == {""}
 
 
 def test_a_log_of_schema_1_and_one_of_2_are_merged() -> None:

@@ -17,6 +17,7 @@ class RunFacts(Message, frozen=True):
         max_lateness_s: the bound on lateness p99.
         results: the folder for this run's records.
         host: see ``agent.host_id``.
+        host_name: the name of the host that this agent runs on, empty on the controller's machine. Agents differ in it.
         owner: the controller's process, as ``results.owner`` describes it.
         gated: whether the controller has a say in an item's outcome, and may have it run again.
         version: the controller's version of this package; an agent with another version takes no part.
@@ -33,6 +34,7 @@ class RunFacts(Message, frozen=True):
     owner: str = ""
     gated: bool = False
     version: str = __version__
+    host_name: str = ""
 
 
 def slug(text: str) -> str:

@@ -114,7 +114,7 @@ class ControllerSession:
         """Open a channel to a new worker. It is duplex, needs no port and ends with the worker."""
         channel, name = node.gateway.newchannel(), node.gateway.id
         node.workerinput[self._channel_key] = channel
-        node.workerinput[self._facts_key] = self.facts.plain()
+        node.workerinput[self._facts_key] = self.facts.replace(host_name=_name_host(node.gateway.spec)).plain()
         with self._lock:
             self._channels[name], self._gateways[name] = channel, node.gateway
             if self._serving is not None:
@@ -163,8 +163,18 @@ class ControllerSession:
 
     def is_elsewhere(self, agent: str) -> bool:
         """Return whether an agent was started on another host, by a table of hosts or by xdist."""
+        return bool(self.find_host(agent))
+
+    def find_host(self, agent: str) -> str:
+        """Return the name of an agent's host, in the table of hosts or as xdist reaches it. Empty for this machine."""
         gateway = self._gateways.get(agent)
-        return gateway is not None and (bool(gateway.spec.host) or not gateway.spec.popen)
+        return "" if gateway is None else _name_host(gateway.spec)
+
+    def list_planned_hosts(self) -> Sequence[tuple[Any, str]]:
+        """Return the hosts of the user's table, each with why it was given up, or an empty text."""
+        plugin: Any = self.config.pluginmanager.getplugin("cloudbench-hosts")
+        planned: Sequence[tuple[Any, str]] = plugin.list_hosts() if plugin is not None else ()
+        return planned
 
     def size(self) -> int:
         """Return how many agents run an item for the whole fleet, if none is lost."""
@@ -264,6 +274,11 @@ class ControllerSession:
         """End the workers at once. The emulators end with this process."""
         for gateway in list(self._gateways.values()):
             gateway._io.kill()
+
+
+def _name_host(spec: Any) -> str:
+    """Return the name of a worker's host by execnet's spec of the worker. Empty for this machine."""
+    return str(spec.host or ("" if spec.popen else spec.ssh or spec.socket or spec))
 
 
 def _sender(channel: Any) -> Callable[[ToAgent | None], None]:

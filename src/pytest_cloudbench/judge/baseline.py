@@ -20,7 +20,7 @@ CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
     "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s",
 )  # fmt: skip
-"""The keys of an entry that must be equal in two runs for their numbers to be comparable."""
+"""The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts."""
 
 ONLY_AT_GATE = "failed only at the gate"
 """Why an entry is not a baseline if its test passed until the regression gate called it broken."""
@@ -119,16 +119,50 @@ def _gate_failed_it(info: Mapping[str, Any]) -> bool:
     return info.get("outcome") == "failed" and isinstance(gate, Mapping) and isinstance(gate.get("answer"), str)
 
 
+def conditions_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions of an entry, which are also those of the conditions that this function has returned.
+
+    Its hosts are a condition where agents were on other machines than the controller's.
+    """
+    hosts = _hosts_by_name(info.get("hosts"))
+    return {key: info.get(key) for key in CONDITIONS} | ({"hosts": hosts} if hosts else {})
+
+
+def _hosts_by_name(stored: Any) -> dict[str, str]:
+    """Return by the name of each host that was there to the end what must be equal in two runs."""
+    if isinstance(stored, Mapping):
+        return {str(name): str(text) for name, text in stored.items()}
+    hosts = {}
+    for host in stored if isinstance(stored, list) else ():
+        counts = [host.get(key, 0) if isinstance(host, Mapping) else 0 for key in ("agents", "lost_agents")]
+        if all(isinstance(count, int) for count in counts) and counts[0] > counts[1]:
+            hosts[str(host.get("name"))] = f"{counts[0] - counts[1]} agents on {host.get('machine')}"
+    return hosts
+
+
 def describe_differences(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return how an entry's conditions differ from the current ones, in the past tense. Empty if they do not."""
     if info.get("schema") != ENTRY_SCHEMA:
         return "came from another version"
-    fields = [key for key in CONDITIONS if info.get(key) != now.get(key)]
-    if not fields:
-        return ""
-    return "differed in " + ", ".join(
-        f"{key} ({_format_value(info.get(key))}, here {_format_value(now.get(key))})" for key in fields
-    )
+    then, here = conditions_of(info), conditions_of(now)
+    differences = [
+        f"{key} ({_format_value(then[key])}, here {_format_value(here[key])})"
+        for key in CONDITIONS if then[key] != here[key]
+    ]  # fmt: skip
+    if hosts := _describe_hosts(then.get("hosts", {}), here.get("hosts", {})):
+        differences.append(f"hosts ({'; '.join(hosts)})")
+    return "differed in " + ", ".join(differences) if differences else ""
+
+
+def _describe_hosts(then: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Return a text for each host that was missing, is missing now, or was another one."""
+    texts = [f"without {name}" for name in here if name not in then]
+    texts += [f"with {name}, which is missing here" for name in then if name not in here]
+    texts += [
+        f"{name}: {_format_value(then[name])}, here {_format_value(here[name])}"
+        for name in then if name in here and then[name] != here[name]
+    ]  # fmt: skip
+    return texts
 
 
 def choose_baseline(

@@ -14,6 +14,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
@@ -128,10 +129,16 @@ def lateness_s(record: bytes) -> float:
 
 
 class RecordSource(Protocol):
-    """Something that holds records, and the texts of their details by number. The first text is empty."""
+    """Something that holds records, the texts of their details by number, and the hosts of agents.
+
+    The first text is empty. An agent whose host is not known, as in a run on one machine, is not among ``hosts``.
+    """
 
     @property
     def details(self) -> Sequence[str]: ...
+
+    @property
+    def hosts(self) -> Mapping[int, str]: ...
 
     def __len__(self) -> int: ...
 
@@ -165,7 +172,8 @@ class OpTable:
     """The records of several parts (logs, blocks in memory, other tables), one after another.
 
     Every field of ``Op`` is an attribute: a list that is rebuilt at each access, for up to a few thousand records. Code
-    that handles a million records uses ``blocks``, ``column`` and ``codes``.
+    that handles a million records uses ``blocks``, ``column`` and ``codes``. So is ``host``, the name of the host of an
+    operation's agent, which no record holds: an agent never changes its host (docs/decisions/0019).
     """
 
     if TYPE_CHECKING:
@@ -185,6 +193,7 @@ class OpTable:
         detail: list[str]
         requests: list[int | None]
         cpu_wait_ns: list[int | None]
+        host: list[str]
 
     def __init__(self, *parts: RecordSource) -> None:
         self._parts = parts
@@ -192,16 +201,40 @@ class OpTable:
         self._details: tuple[list[str], list[dict[int, int]]] | None = None
 
     @classmethod
-    def of(cls, ops: Iterable[Op]) -> OpTable:
-        """Return a table in memory."""
+    def of(cls, ops: Iterable[Op], hosts: Mapping[int, str] = MappingProxyType({})) -> OpTable:
+        """Return a table in memory. ``hosts`` has the names of agents' hosts."""
         numbers = {"": 0}
         packed = b"".join(pack(op, numbers.setdefault(op.detail, len(numbers))) for op in ops)
-        return cls(_PackedRecords(packed, tuple(numbers)))
+        return cls(_PackedRecords(packed, tuple(numbers), hosts))
 
     @property
     def details(self) -> Sequence[str]:
         """The different texts of details, by the numbers that blocks have. The first text is empty."""
         return self._joined_details()[0]
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        """The names of the hosts of all agents that have one."""
+        return {agent: name for part in self._parts for agent, name in part.hosts.items()}
+
+    def of_host(self, host: str) -> OpTable:
+        """Return the records of a host's agents, with this table's corrections. Parts of other hosts are not read."""
+        parts, outcomes, kinds, row = list[RecordSource](), bytearray(), bytearray(), 0
+        for part in self._parts:
+            last = row + len(part)
+            if host in part.hosts.values():
+                parts.append(part)
+                if self._corrected is not None:
+                    outcomes += self._corrected[0][row:last]
+                    kinds += self._corrected[1][row:last]
+            row = last
+        table = OpTable(*parts)
+        if self._corrected is not None:
+            table.correct(outcomes, kinds)
+        agents = {agent for agent, name in self.hosts.items() if name == host}
+        if all(agents >= part.hosts.keys() for part in parts):
+            return table
+        return OpTable(_SelectedRecords(table, "agent", agents.__contains__))
 
     def _joined_details(self) -> tuple[list[str], list[dict[int, int]]]:
         """Return the texts of all parts, and for each part the numbers that differ in this table."""
@@ -234,6 +267,9 @@ class OpTable:
 
     def values(self, block: bytes | bytearray, name: str) -> list[Any]:
         """Return one field of the records of one of the blocks, as ``Op`` has it."""
+        if name == "host":
+            hosts = self.hosts
+            return [hosts.get(agent, "") for agent in values(block, "agent")]
         field_values = values(block, name)
         if name == "detail":
             details = self.details
@@ -277,7 +313,7 @@ class OpTable:
                 yield Op(*row)
 
     def __getattr__(self, name: str) -> list[Any]:
-        if name not in Op._fields:
+        if name not in Op._fields and name != "host":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return [value for block in self.blocks() for value in self.values(block, name)]
 
@@ -300,8 +336,8 @@ def _renumber(block: bytearray, changes: Mapping[int, int]) -> None:
 class _PackedRecords:
     """Records in memory."""
 
-    def __init__(self, packed: bytes, details: Sequence[str]) -> None:
-        self._packed, self.details = packed, details
+    def __init__(self, packed: bytes, details: Sequence[str], hosts: Mapping[int, str]) -> None:
+        self._packed, self.details, self.hosts = packed, details, hosts
 
     def __len__(self) -> int:
         return len(self._packed) // RECORD_BYTES
@@ -316,7 +352,7 @@ class _ShiftedRecords:
     """Records with shifted times. The times are the first fields of a record."""
 
     def __init__(self, part: RecordSource, offset_ns: int) -> None:
-        self._part, self._offset_ns, self.details = part, offset_ns, part.details
+        self._part, self._offset_ns, self.details, self.hosts = part, offset_ns, part.details, part.hosts
 
     def __len__(self) -> int:
         return len(self._part)
@@ -334,7 +370,8 @@ class _SelectedRecords:
     """The records of a table whose field fulfils a condition."""
 
     def __init__(self, part: OpTable, field: str, choose: Callable[[Any], bool]) -> None:
-        self._part, self._field, self._choose, self.details = part, field, choose, part.details
+        self._part, self._field, self._choose = part, field, choose
+        self.details, self.hosts = part.details, part.hosts
 
     def __len__(self) -> int:
         return sum(len(block) // RECORD_BYTES for block in self.blocks())

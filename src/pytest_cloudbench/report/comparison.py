@@ -1,4 +1,4 @@
-"""The last table of a run of several providers, with their results for the same experiment below each other.
+"""The last tables of a run of several providers or hosts, with their results for the same experiment below each other.
 
 ``judge.ranking`` decides which provider is best. This module marks it in the table.
 """
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
+from pytest_cloudbench.report.hosts import ALL_HOSTS, HostFinding, split_by_host
 from pytest_cloudbench.report.table import column_of
 from pytest_cloudbench.results.suite import read_titles
 
@@ -54,10 +55,14 @@ class _Finding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One experiment on one provider, with a finding for each time it was run."""
+    """One experiment on one provider, or from one host, with a finding for each time it was run.
 
-    provider: str
+    ``name`` is that of the provider or host. A row over all hosts ``is_total``, and not compared with them.
+    """
+
+    name: str
     findings: Sequence[_Finding]
+    is_total: bool = False
 
     @property
     def info(self) -> Mapping[str, Any]:
@@ -90,6 +95,9 @@ class _Row:
                 exclusion = "the time scale distorts times"
             elif ok_rate is not None and ok_rate < best_ok_rate - _OK_RATE_MARGIN:
                 exclusion = "the others completed fewer operations"
+        last = self.findings[-1]
+        if isinstance(last, HostFinding):
+            exclusion = exclusion or last.exclusions.get(key, "")
         samples: Sequence[float] = runs if is_of_runs else self.findings[-1].spread.get(key, ())
         if key == "loss_rate" and not is_of_runs and not self._outcomes_tell_losses:
             samples = ()
@@ -108,14 +116,20 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One experiment on several providers."""
+    """One experiment on several providers, from all hosts or from one ``host``, or on one provider from several hosts.
+
+    In the latter case, ``provider`` names it where the table has others.
+    """
 
     experiment: str
     rows: Sequence[_Row]
+    host: str = ""
+    provider: str = ""
 
     @property
     def label(self) -> str:
-        return self.experiment.rpartition("::")[2].replace("]#", "] ").replace("#", " ")
+        label = self.experiment.rpartition("::")[2].replace("]#", "] ").replace("#", " ")
+        return label + (f" on {self.provider}" if self.provider else "") + (f" from {self.host}" if self.host else "")
 
     @property
     def titles(self) -> Mapping[str, str]:
@@ -132,7 +146,7 @@ class _Group:
         """A key that is equal for groups with the same columns."""
         info = self.rows[0].info
         columns = tuple(self.rows[0].findings[-1].columns)
-        return columns or (info.get("operation", ""), info.get("threads") is None)
+        return columns or (info.get("operation", ""), info.get("threads") is None, bool(self.host))
 
 
 def _group_findings(findings: Sequence[_Finding]) -> list[_Group]:
@@ -140,10 +154,55 @@ def _group_findings(findings: Sequence[_Finding]) -> list[_Group]:
     for finding in findings:
         name = _REPEAT.sub(r"\1", finding.experiment)
         experiments.setdefault(name, {}).setdefault(finding.provider, []).append(finding)
+    groups = list[_Group]()
+    for experiment, providers in experiments.items():
+        if len(providers) > 1 and experiment:
+            groups.append(_Group(experiment, [_Row(provider, runs) for provider, runs in providers.items()]))
+            groups += _groups_by_host(experiment, providers)
+    return groups
+
+
+def _groups_by_host(experiment: str, providers: Mapping[str, Sequence[_Finding]]) -> list[_Group]:
+    """Return an experiment on several providers once more for each host that measured more than one of them."""
+    by_host: dict[str, dict[str, list[_Finding]]] = {}
+    for provider, findings in providers.items():
+        for finding in findings:
+            for host, part in split_by_host(finding).items():
+                by_host.setdefault(host, {}).setdefault(provider, []).append(part)
     return [
-        _Group(experiment, [_Row(provider, runs) for provider, runs in providers.items()])
-        for experiment, providers in experiments.items() if len(providers) > 1 and experiment
+        _Group(experiment, [_Row(provider, parts) for provider, parts in rows.items()], host)
+        for host, rows in by_host.items() if len(rows) > 1
     ]  # fmt: skip
+
+
+def _group_by_hosts(findings: Sequence[_Finding]) -> list[_Group]:
+    """Return each experiment on one provider that several hosts measured, with a row for each and one over all."""
+    providers = {finding.provider for finding in findings}
+    groups: dict[tuple[str, str], list[_Finding]] = {}
+    for finding in findings:
+        name = _REPEAT.sub(r"\1", finding.experiment or finding.nodeid)
+        groups.setdefault((name, finding.provider), []).append(finding)
+    result = list[_Group]()
+    for (experiment, provider), runs in groups.items():
+        hosts: dict[str, list[_Finding]] = {}
+        for finding in runs:
+            for host, part in split_by_host(finding).items():
+                hosts.setdefault(host, []).append(part)
+        if hosts:
+            rows = [_Row(host, parts) for host, parts in hosts.items()]
+            result.append(
+                _Group(experiment, [*rows, _total_row(runs)], provider=provider if len(providers) > 1 else "")
+            )
+    return result
+
+
+def _total_row(findings: Sequence[_Finding]) -> _Row:
+    """Return the row over all hosts, with the same columns as theirs."""
+    totals = [
+        HostFinding(one.nodeid, one.provider, one.experiment, {**one.info, "loss_rate": None}, {}, {})
+        for one in findings
+    ]  # fmt: skip
+    return _Row(ALL_HOSTS, totals, is_total=True)
 
 
 def compared_experiments(findings: Sequence[_Finding]) -> set[str]:
@@ -159,33 +218,48 @@ def emphasize_best(line: str, tone: Callable[[str], str]) -> str:
 def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
     """Return the table for a terminal of ``width`` columns, or no lines if no experiment ran on several providers."""
     groups = [group for group in _group_findings(findings) if _column_keys([group])]
+    lines = _render_groups(groups, "provider", width)
+    names = _short_names([row.name for group in groups for row in group.rows], width)
+    for note in _emulation_notes(groups, names):
+        lines += textwrap.wrap(f"note: {note}", width, subsequent_indent="  ")
+    return [*lines, ""] if lines else []
+
+
+def render_hosts(findings: Sequence[_Finding], width: int) -> list[str]:
+    """Return the table of hosts for a terminal, or no lines if no experiment was measured by several hosts."""
+    groups = [group for group in _group_by_hosts(findings) if _column_keys([group])]
+    lines = _render_groups(groups, "host", width)
+    return [*lines, ""] if lines else []
+
+
+def _render_groups(groups: Sequence[_Group], head_title: str, width: int) -> list[str]:
+    """Return the lines of a table whose rows are the providers or hosts of each experiment, and its legend."""
     if not groups:
         return []
-    names = _short_names([row.provider for group in groups for row in group.rows], width)
+    names = _short_names([row.name for group in groups for row in group.rows], width)
     lines = [""]
     marks = ""
     former: tuple[Any, ...] | None = None
     for kind in dict.fromkeys(group.kind for group in groups):
         members = [group for group in groups if group.kind == kind]
         keys, titles = _column_keys(members), members[0].titles
-        cells = {group.experiment: _cell_texts(group, keys) for group in members}
+        cells = [_cell_texts(group, keys) for group in members]
         widths = [
-            max(len(_column_title(key, titles)) + 1, *(len(row[index]) for rows, _ in cells.values() for row in rows))
+            max(len(_column_title(key, titles)) + 1, *(len(row[index]) for rows, _ in cells for row in rows))
             for index, key in enumerate(keys)
         ]
-        name_width = max(len("provider"), *(len(name) + 2 for name in names.values()))
+        name_width = max(len(head_title), *(len(name) + 2 for name in names.values()))
         for indexes in _split_columns(widths, width - name_width):
             lines += [""] if former is not None else []
             former = kind
             heads = [f"{_column_title(keys[index], titles)} ".rjust(widths[index]) for index in indexes]
-            head = "provider".ljust(name_width) + "".join(_GAP + text for text in heads)
+            head = head_title.ljust(name_width) + "".join(_GAP + text for text in heads)
             table_width = name_width + sum(widths[index] + len(_GAP) for index in indexes) - 1
             lines += [head.rstrip(), "-" * min(width, table_width)]
-            for group in members:
-                rows, remarks = cells[group.experiment]
+            for group, (rows, remarks) in zip(members, cells, strict=True):
                 lines += textwrap.wrap(group.label, width, subsequent_indent="  ", break_on_hyphens=False)
                 for row, texts in zip(group.rows, rows, strict=True):
-                    name = names[row.provider] + (_DOUBTED if row.has_doubts else "")
+                    name = names[row.name] + (_DOUBTED if row.has_doubts else "")
                     line = f"  {name}".ljust(name_width)
                     line += "".join(_GAP + texts[index].rjust(widths[index]) for index in indexes)
                     lines.append(line.rstrip())
@@ -194,9 +268,7 @@ def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
                     lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
     if any(mark in marks for mark in (BEST, _CLOSE_TO_BEST, _DOUBTED)):
         lines += ["", *textwrap.wrap(_LEGEND, width, subsequent_indent="  ")]
-    for note in _emulation_notes(groups, names):
-        lines += textwrap.wrap(f"note: {note}", width, subsequent_indent="  ")
-    return [*lines, ""]
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +277,7 @@ class Standing:
 
     Attributes:
         experiment: its name, without a provider.
+        host: the host whose results these are, empty for all hosts.
         keys, titles: the metrics or extra values of its columns, and their titles.
         providers: each provider with its cells, and whether its run has doubts.
         distances: by key, the best provider and the distance of each other provider from its value, see
@@ -218,6 +291,7 @@ class Standing:
     providers: Sequence[tuple[str, Sequence[str], bool]]
     distances: Mapping[str, tuple[str, Mapping[str, Distance | None]]]
     remarks: Sequence[str]
+    host: str = ""
 
 
 def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
@@ -227,15 +301,15 @@ def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[s
     for group in groups:
         keys = _column_keys([group])
         cells, remarks = _cell_texts(group, keys)
-        providers = [(row.provider, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
+        providers = [(row.name, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
         distances_by_key = {
             key: distances
             for key in keys
             if key in METRICS and (distances := _distances_from_best(group, key)) is not None
         }
         titles = [_column_title(key, group.titles) for key in keys]
-        result.append(Standing(group.experiment, keys, titles, providers, distances_by_key, remarks))
-    return result, _emulation_notes(groups, {row.provider: row.provider for group in groups for row in group.rows})
+        result.append(Standing(group.experiment, keys, titles, providers, distances_by_key, remarks, group.host))
+    return result, _emulation_notes(groups, {row.name: row.name for group in groups for row in group.rows})
 
 
 def _distances_from_best(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
@@ -257,7 +331,7 @@ def _distances_from_best(group: _Group, key: str) -> tuple[str, dict[str, Distan
 
 def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
     best_ok_rate = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
-    return {row.provider: row.candidate(key, best_ok_rate) for row in group.rows}
+    return {row.name: row.candidate(key, best_ok_rate) for row in group.rows if not row.is_total}
 
 
 def _column_keys(groups: Sequence[_Group]) -> list[str]:
@@ -294,7 +368,7 @@ def _cell_texts(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], li
         texts = []
         for key in keys:
             mark, ranking = " ", ranked.get(key)
-            if ranking and row.provider in ranking.leaders and ranking.verdict in ("best", "among the best"):
+            if ranking and row.name in ranking.leaders and ranking.verdict in ("best", "among the best"):
                 mark = BEST if ranking.verdict == "best" else _CLOSE_TO_BEST
             texts.append(column_of(key)[2](row.value(key)) + mark)
         cells.append(texts)
@@ -356,7 +430,7 @@ def _emulation_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list
     kinds: dict[Any, list[str]] = {}
     for group in groups:
         for row in group.rows:
-            kinds.setdefault(row.info["emulated"], []).append(names[row.provider])
+            kinds.setdefault(row.info["emulated"], []).append(names[row.name])
     notes = []
     if kinds.keys() == {True}:
         notes.append("all are emulated: this compares profiles, clients and loopback, not services")

@@ -263,7 +263,7 @@ def _render_standings(measurements: Sequence[Measurement], parts: Sequence[Chapt
         former, rows = title, []
         for standing in members:
             part, measurement = where[standing.experiment]
-            label = safe(part.label(measurement))
+            label = safe(part.label(measurement) + (f", from {standing.host}" if standing.host else ""))
             link, again = f'<a href="#{part.element_id(measurement)}">{label}</a>', f'<span class="of">{label}</span>'
             rows += [[again if number else link, *_standing_row(standing, *provider)]
                      for number, provider in enumerate(standing.providers)]  # fmt: skip

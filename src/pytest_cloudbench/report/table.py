@@ -16,6 +16,7 @@ from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import compare_with_published
+from pytest_cloudbench.report.hosts import list_hosts
 from pytest_cloudbench.report.quantities import (
     format_bytes,
     format_megabytes,
@@ -177,7 +178,11 @@ def markup(line: str) -> Mapping[str, bool]:
 def _table_title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     operation = info.get("operation", "put")
     agents = info["agents"]
-    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{agents} agent{'s' * (agents != 1)}"]
+    carriers = f"{agents} agent{'s' * (agents != 1)}"
+    if hosts := list_hosts(info):
+        count = sum(bool(host.get("agents")) for host in hosts)
+        carriers += f" on {count} host{'s' * (count != 1)}"
+    parts = [f"{test.rpartition('::')[2]}  {provider}", carriers]
     parts += [f"{info['loop']} loop"] if info["loop"] else []
     parts += [operation] if operation != "put" else []
     file_system = info["versions"].get("file system") if isinstance(info.get("versions"), dict) else None

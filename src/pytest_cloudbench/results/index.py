@@ -26,11 +26,11 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import (
     COMPARABLE,
-    CONDITIONS,
     HAD_DOUBTFUL_TIMES,
     ONLY_AT_GATE,
     WAS_OUTLIER,
     baseline_faults,
+    conditions_of,
     is_finite,
     unfit_reason,
 )
@@ -517,7 +517,7 @@ class Index:
             "schema": entry.schema,
             "doubts": _encode_json(info.get("doubts", [])),
             "missing_agents": _encode_json(info.get("missing_agents", {})),
-            "fingerprint": _encode_json({"schema": entry.schema, **{key: info.get(key) for key in CONDITIONS}}),
+            "fingerprint": _encode_json({"schema": entry.schema, **conditions_of(info)}),
             "facts": _encode_json({key: info[key] for key in _FACT_KEYS if key in info}),
             "run_id": str(info.get("run_id", "")),
             "records": _encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),

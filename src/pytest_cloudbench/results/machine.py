@@ -14,6 +14,9 @@ import time
 from dataclasses import dataclass
 from hashlib import blake2b
 
+THIS_MACHINE = "this machine"
+"""The name of the controller's machine where agents are on other hosts, too. No table of hosts can have it."""
+
 _WORK_BYTES, _WORK_ROWS, _REPEATS = 1 << 20, 1500, 5
 _MIN_TICKS = 20
 
@@ -34,6 +37,14 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or "unknown processor"
+
+
+def read_memory_bytes() -> int | None:
+    """Return how much memory this machine has, or None if the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # there is no sysconf on Windows
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _OPTIONAL_COLUMNS = {
     "requests": "NULL::BIGINT",
     "cpu_wait_ns": "NULL::BIGINT",
     "phase": "'measured'",
+    "host": "NULL::VARCHAR",
 }
 """Columns that records of earlier schemas lack, and their substitutes."""
 

@@ -3,13 +3,14 @@
 A killed agent loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``; from another host, ``clock_offset_ns``, which is
-added to all times to get the controller's), then records as ``records.pack`` makes them, and the texts of their
-details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
+Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``; from another host, its name as ``host``, and
+``clock_offset_ns``, which is added to all times to get the controller's), then records as ``records.pack`` makes them,
+and the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
 
-Parquet schema 4 has the fields of ``Op``, enumerations as text, the digest as hexadecimal text, and ``phase``, which is
-``warm_up`` or ``measured``. Metrics are computed from the latter. Schema 3 had no ``cpu_wait_ns``, schema 2 also no
-phase, schema 1 neither ``detail`` nor ``requests``. All of them can be read.
+Parquet schema 5 has the fields of ``Op``, enumerations as text, the digest as hexadecimal text, and ``phase``, which is
+``warm_up`` or ``measured``. Metrics are computed from the latter. Where agents were on other hosts, it has ``host``.
+Schema 4 never had ``host``, schema 3 no ``cpu_wait_ns``, schema 2 also no phase, schema 1 neither ``detail`` nor
+``requests``. All of them can be read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import re
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -47,11 +48,12 @@ from pytest_cloudbench.judge.records import (
 )
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
+from pytest_cloudbench.results.machine import THIS_MACHINE
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.printable import printable
 
 LOG_SCHEMA = 3
-PARQUET_SCHEMA = 4
+PARQUET_SCHEMA = 5
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
@@ -70,7 +72,7 @@ _MAX_EXAMINED_CHARACTERS = 8192
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op._fields
 _OK = Outcome.OK
-_PHASE = parquet.Column("phase", parquet.TEXT)
+_PHASE, _HOST = parquet.Column("phase", parquet.TEXT), parquet.Column("host", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
 
 
@@ -338,8 +340,9 @@ class _Log:
     Raises ResultsError for records that no version wrote.
     """
 
-    def __init__(self, path: Path, schema: int, start_byte: int, size_bytes: int) -> None:
+    def __init__(self, path: Path, schema: int, start_byte: int, size_bytes: int, host: str) -> None:
         self._path, self._start_byte = path, start_byte
+        self.hosts: Mapping[int, str] = {}
         self._schema, self._record_bytes = schema, FORMER_BYTES.get(schema, RECORD_BYTES)
         self._record_count = (size_bytes - start_byte) // self._record_bytes
         self._count, texts, highest_detail = 0, dict[int, bytes](), 0
@@ -351,6 +354,8 @@ class _Log:
                 raise ResultsError(f"{path}: holds records that no version has written")
             highest_detail = max([highest_detail, *values(ops, "detail")])
             self._count += len(ops) // RECORD_BYTES
+            if host and ops and not self.hosts:
+                self.hosts = {values(ops[:RECORD_BYTES], "agent")[0]: host}
         if highest_detail > len(texts) or set(texts) != set(range(1, len(texts) + 1)):
             raise ResultsError(f"{path}: holds records that no version has written")
         texts_in_order = (texts[number].decode(errors="replace") for number in range(1, len(texts) + 1))
@@ -377,8 +382,25 @@ class _Log:
             raise ResultsError(f"{self._path}: cannot be read: {error.strerror}") from error
 
 
-def read_log(path: Path) -> OpTable:
-    """Read a log, even if its writer was killed. A torn last record is omitted.
+def read_logs(paths: Iterable[Path]) -> OpTable:
+    """Read the logs of all agents of a run as one table. See ``read_log``.
+
+    If some are from other hosts, the others are from agents on ``THIS_MACHINE``.
+    """
+    logs = list(paths)
+    host = THIS_MACHINE if any(map(_read_host, logs)) else ""
+    return OpTable(*(read_log(path, host) for path in logs))
+
+
+def _read_host(path: Path) -> str:
+    """Return the host that a log names. ``read_log`` says what is wrong with one that cannot be read."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError), path.open("rb") as file:
+        return str(json.loads(file.readline(_MAX_HEADER_BYTES)).get("host") or "")
+    return ""
+
+
+def read_log(path: Path, host: str = "") -> OpTable:
+    """Read a log, even if its writer was killed. A torn last record is omitted. ``host`` is its host if it names none.
 
     The records stay in the file, and are read whenever the table is read. Raises ResultsError, now or then, if the file
     cannot be read, and now if it is not an operation log of a known schema.
@@ -394,11 +416,12 @@ def read_log(path: Path) -> OpTable:
     try:
         header = json.loads(header_line)
         schema, offset_ns = header["schema"], int(header.get("clock_offset_ns", 0))
+        host = str(header.get("host") or host)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
     if schema != LOG_SCHEMA and schema not in FORMER_BYTES:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
-    return OpTable(_Log(path, schema, len(header_line), size_bytes)).shift_times(offset_ns)
+    return OpTable(_Log(path, schema, len(header_line), size_bytes, host)).shift_times(offset_ns)
 
 
 def write_parquet(
@@ -413,7 +436,8 @@ def write_parquet(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            parquet.write(file, [*map(_column, _FIELDS), _PHASE], _row_groups(table, measured_from_ns), metadata)
+            columns = [*map(_column, _FIELDS), _PHASE, *([_HOST] if table.hosts else [])]
+            parquet.write(file, columns, _row_groups(table, measured_from_ns), metadata)
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -426,10 +450,11 @@ def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[l
 
     def group() -> list[list[Any]]:
         fields = [table.values(pending, name) for name in _FIELDS]
-        since_ns = measured_from_ns
+        since_ns, hosts = measured_from_ns, [table.values(pending, "host")] if table.hosts else []
         if since_ns is None:
-            return [*fields, [_MEASURED] * len(fields[0])]
-        return [*fields, [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(pending, "scheduled_ns")]]
+            return [*fields, [_MEASURED] * len(fields[0]), *hosts]
+        phases = [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(pending, "scheduled_ns")]
+        return [*fields, phases, *hosts]
 
     pending = bytearray()
     for block in table.blocks():
@@ -481,7 +506,8 @@ def read_parquet(path: Path) -> OpTable:
     columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
     columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
     columns["digest"] = [bytes.fromhex(value) for value in columns["digest"]]
-    return OpTable.of(Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True))
+    hosts = dict(zip(columns["agent"], columns["host"], strict=True)) if "host" in columns else {}
+    return OpTable.of((Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True)), hosts)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_cloudbench.judge.by_host import figures_by_host
 from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Outcome, ResultsError
@@ -137,7 +138,7 @@ def recover_run(unmerged: Unmerged) -> tuple[int, Path] | None:
         if not logs:
             return None
         try:
-            table = OpTable(*map(oplog.read_log, logs))
+            table = oplog.read_logs(logs)
             if not (target.exists() and len(oplog.read_parquet(target)) == len(table)):
                 if target.exists():  # it has other records, so both files stay
                     target = target.with_name(f"{unmerged.folder.name}-recovered.parquet")
@@ -165,6 +166,7 @@ def _write_entry(unmerged: Unmerged, table: OpTable, records: Path) -> None:
     missing = [f"{planned - len(table)} of {planned} operations were not tried"] if isinstance(planned, int) else []
     info = {
         **note["info"],
+        **({"by_host": hosts} if (hosts := figures_by_host(table, since_ns)) else {}),
         **summary.metrics,
         "ops": summary.ops,
         **excluded,

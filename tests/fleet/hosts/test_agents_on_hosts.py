@@ -6,11 +6,14 @@ import contextlib
 import sys
 import textwrap
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pytest_cloudbench.judge.baseline import conditions_of
+from pytest_cloudbench.results.machine import describe_machine
 from tests.fleet.harness import Ended, Lab, Running, grid, keys
 
 INTERVAL_S = 0.1
@@ -81,6 +84,17 @@ def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, o
     [info] = [entry["extra_info"] for name, entry in run.entries.items() if name.startswith("test_first")]
     assert info["agents"] == 5
     assert info["missing_agents"] == {}
+    hosts = {host["name"]: host for host in info["hosts"]}
+    assert {name: host["agents"] for name, host in hosts.items()} == {"this machine": 1, "host1": 2, "host2": 2}
+    assert hosts["host1"]["machine"] == hosts["this machine"]["machine"] == describe_machine()
+    assert abs(hosts["host1"]["clock_offset_ns"]) <= hosts["host1"]["clock_error_ns"], "it is the same clock"
+    first = run.records()["test_first"]
+    assert first.hosts == dict(enumerate(["this machine", "host1", "host1", "host2", "host2"]))
+    assert Counter(first.host) == {name: figures["ops"] for name, figures in info["by_host"].items()}
+    assert run.lines_with("5 agents on 3 hosts, open loop")
+    assert [line.split()[0] for line in run.text.partition("hosts compared")[2].splitlines()[4:8]] == [
+        "test_first", "this", "host1", "host2"
+    ]  # fmt: skip
 
 
 def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
@@ -108,6 +122,14 @@ def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[st
     [info] = [entry["extra_info"] for name, entry in run.entries.items() if name.startswith("test_second")]
     assert info["agents"] == 2
     assert any("began with 2 of 4 agents" in doubt for doubt in info["doubts"])
+    gone = "host host2 was not there to the end: the connection broke: "
+    for name in ("test_first", "test_second"):
+        [info] = [entry["extra_info"] for test, entry in run.entries.items() if test.startswith(name)]
+        assert any(doubt.startswith(gone) for doubt in info["doubts"]), info["doubts"]
+        assert conditions_of(info)["hosts"].keys() == {"host1"}
+        [host2] = [host for host in info["hosts"] if host["name"] == "host2"]
+        counts = (2, 2, 0) if name == "test_first" else (0, 0, 2)
+        assert (host2["agents"], host2["lost_agents"], host2["absent_agents"]) == counts
     leftover = list(find_temporary(lab).glob("cloudbench-host-*"))
     lab.run(*options, "-k", "second", env=temporary(lab))
     assert leftover, "a killed relay could not remove its folder"

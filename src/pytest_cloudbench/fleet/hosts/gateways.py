@@ -113,6 +113,10 @@ class HostAgents:
             connection.send(relay.FILES, archive)
             connection.send(relay.FILES, b"")
 
+    def list_hosts(self) -> list[tuple[Host, str]]:
+        """Return the hosts in the order of their table, each with why it was given up, or an empty text."""
+        return [(connection.host, connection.lost_because) for connection in self._connections.values()]
+
     # -- hooks ----------------------------------------------------------------------------------------
 
     @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know

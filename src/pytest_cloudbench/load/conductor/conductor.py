@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
+from pytest_cloudbench.fleet.hosts.facts import HostFacts
 from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.load.conductor.costs import Spending, announce_run
@@ -116,6 +117,7 @@ class Conductor:
             },
             answers={
                 "alive": lambda agent, payload: None,
+                "host": _handle_request(HostFacts, self.entries.hosts.add_facts),
                 "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: self._add_collected(payload, collected),
@@ -355,7 +357,7 @@ class Conductor:
         return [f"{option} {limits[option]} is used up" for option in sorted(used_up)]
 
     def _merge_run(self, run: OpenRun, stopped: list[str]) -> Merged:
-        doubts = [*self.doubts, *_lost_agent_doubts(run.item), *stopped]
+        doubts = [*self.doubts, *self._lost_agent_doubts(run.item), *stopped]
         if run.counter is not None:
             run.counter.close()
         if run.sampler is not None:  # the run did not reach its end
@@ -366,13 +368,24 @@ class Conductor:
         self.is_incomplete |= run.is_incomplete
         return merged
 
+    def _lost_agent_doubts(self, item: Item) -> list[str]:
+        """Return a doubt for agents that an item has lost, one for those lost before, and one for each such host."""
+        absent = item.expected - len({*item.entered, *item.missing})
+        remark = f"began with {len(item.entered)} of {item.expected} agents"
+        remark += f": {absent} had been lost before, and not been replaced yet"
+        hosts = [
+            f"host {host['name']} was not there to the end: {host['lost_because']}"
+            for host in self.entries.hosts.describe(item) if host["lost_agents"] >= host["agents"]
+        ]  # fmt: skip
+        return [*missing_lines(item.missing), *([remark] if absent > 0 else []), *hosts]
+
     def _judge_conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
         """Judge and store a test's conclusion from several runs as one entry."""
         from pytest_cloudbench.judge.watched import capabilities  # imports the judgement of a history
 
         conclusion = next(iter(payloads.values()))
         subject, entry, metrics = conclusion.subject, conclusion.entry, conclusion.metrics
-        doubts = list(dict.fromkeys([*self.doubts, *_lost_agent_doubts(item), *conclusion.doubts]))
+        doubts = list(dict.fromkeys([*self.doubts, *self._lost_agent_doubts(item), *conclusion.doubts]))
         digest = self._providers.digest(subject.provider)
         info = {
             **self.entries.common_info(subject, item, entry.published, digest), "ops": conclusion.ops,
@@ -429,14 +442,6 @@ class Conductor:
             self.coordinator.close()
         self._series.close()
         self._providers.close()
-
-
-def _lost_agent_doubts(item: Item) -> list[str]:
-    """Return a doubt for agents that an item has lost, and one for those that had been lost before it began."""
-    absent = item.expected - len({*item.entered, *item.missing})
-    remark = f"began with {len(item.entered)} of {item.expected} agents"
-    remark += f": {absent} had been lost before, and not been replaced yet"
-    return [*missing_lines(item.missing), *([remark] if absent > 0 else [])]
 
 
 def _run_remark(subject: Subject) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_cloudbench.fleet.agent import Agent, local_agent
+from pytest_cloudbench.fleet.hosts.facts import SessionHosts
 from pytest_cloudbench.fleet.interrupts import is_ctrl_c_ignored
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
@@ -33,6 +34,7 @@ from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 from pytest_cloudbench.support import opening, redact
 
 if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.hosts.table import Host
     from pytest_cloudbench.load.cassette.cassette import Cassette
     from pytest_cloudbench.load.gate.session import SessionGate
     from pytest_cloudbench.report.live_page import LivePage
@@ -54,6 +56,12 @@ class Workers(Protocol):
 
     def is_elsewhere(self, agent: str) -> bool:
         """Return whether an agent is on another host."""
+
+    def find_host(self, agent: str) -> str:
+        """Return the name of an agent's host, empty for this machine."""
+
+    def list_planned_hosts(self) -> Sequence[tuple[Host, str]]:
+        """Return the hosts of the user's table, each with why it was given up, or an empty text."""
 
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Note items that workers have collected and that all of them run."""
@@ -97,6 +105,7 @@ class Serving:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.is_elsewhere = workers.is_elsewhere
+        self.entries.hosts = SessionHosts(workers.find_host, workers.list_planned_hosts)
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None
@@ -257,7 +266,7 @@ class Serving:
             log_lines = [f"log: {_relative_path(path)}"] if path else []
             for line in [*text.splitlines(), *log_lines, ""]:
                 reporter.write_line(line)
-        self._write_provider_table(reporter)
+        self._write_comparisons(reporter)
         if self.entries.gate is not None:
             reporter.section("cloudbench: gate")
             for line in self.entries.gate.summary():
@@ -273,15 +282,16 @@ class Serving:
                 reporter.write_line(f"cloudbench: gate: metrics: {metrics}")
             reporter.write_line(f"cloudbench: gate: {counts}")
 
-    def _write_provider_table(self, reporter: Any) -> None:
-        """Write the table that compares providers, one below the other, if there are several."""
-        from pytest_cloudbench.report.comparison import emphasize_best, render_comparison
+    def _write_comparisons(self, reporter: Any) -> None:
+        """Write the tables that compare hosts and providers, one below the other, if there are several."""
+        from pytest_cloudbench.report.comparison import emphasize_best, render_comparison, render_hosts
 
-        lines = render_comparison(self.entries.findings, reporter._tw.fullwidth)
-        if lines:
-            reporter.section("cloudbench: providers compared")
-        for line in lines:
-            reporter.write_line(emphasize_best(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
+        for title, render in (("hosts", render_hosts), ("providers", render_comparison)):
+            lines = render(self.entries.findings, reporter._tw.fullwidth)
+            if lines:
+                reporter.section(f"cloudbench: {title} compared")
+            for line in lines:
+                reporter.write_line(emphasize_best(line, lambda text: reporter._tw.markup(text, green=True, bold=True)))
 
     def _show_progress(self) -> None:
         """Show progress from the first experiment on, continuously on a terminal and occasionally elsewhere."""

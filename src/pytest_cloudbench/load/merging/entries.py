@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.coordinator import Item
+from pytest_cloudbench.fleet.hosts.facts import SessionHosts
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, BaselineValue, choose_baseline
@@ -72,6 +73,7 @@ class Entries:
         add_block: takes the results of one block of a comparison, which become no entry of their own.
         selected: the number of tests that are expected to measure something. None if no test is to be run.
         deselected: the number of such tests that were collected, and then deselected.
+        hosts: the hosts of the session.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Entries:
     ) -> None:  # fmt: skip
         self.config, self.facts, self.gate = config, facts, gate
         self.findings: list[Finding] = []
+        self.hosts = SessionHosts()
         self.selected: int | None = None
         self.deselected = 0
         self._expectations, self._gates = expectations, gates
@@ -102,6 +105,7 @@ class Entries:
             "machine": self._machine,
             "agents": len(item.entered),
             "missing_agents": dict(item.missing),
+            **({"hosts": hosts} if (hosts := self.hosts.describe(item)) else {}),
             "provider": subject.provider,
             "profile": subject.profile,
             "profile_digest": profile_digest,

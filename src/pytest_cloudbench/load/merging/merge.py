@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.judge import expect, stats
 from pytest_cloudbench.judge.baseline import SATURATED, STARVED
+from pytest_cloudbench.judge.by_host import figures_by_host
 from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
 from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.quiet import WaitSeries
@@ -136,7 +137,7 @@ def merge_run(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, 
         servers: names the servers that this session chose and started for it, or is empty.
     """
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
-    table = OpTable(*map(oplog.read_log, logs.values()))
+    table = oplog.read_logs(logs.values())
     measurement = _measure(run, table)
     doubts = [*doubts, *_list_doubts(run, measurement, entries.facts.max_lateness_s), *([died] if died else [])]
     doubts += server_doubts(servers, measurement.summary.kinds, measurement.summary.ops)
@@ -192,7 +193,7 @@ def _entry_info(run: OpenRun, measurement: _Measurement, entries: Entries) -> di
         **entries.common_info(run.request.subject, run.item, entry.published, run.profile_digest), **entry.extra,
         **_run_info(run, measurement.summary, measurement.verification), **wire.wire_info(measurement.on_wire),
         **warm_up_info(run, measurement.warm_up_ops), **measurement.ending.info,
-        **_info_by_operation(run, measurement), **measurement.metrics,
+        **_info_by_operation(run, measurement), **_info_by_host(run, measurement), **measurement.metrics,
     }  # fmt: skip
 
 
@@ -212,6 +213,14 @@ def _info_by_operation(run: OpenRun, measurement: _Measurement) -> dict[str, Any
         metrics = {name: summary.metrics[name] for name in _OPERATION_METRICS}
         kinds[VERBS[code].value] = {"ops": summary.ops, **metrics}
     return {"by_operation": kinds}
+
+
+def _info_by_host(run: OpenRun, measurement: _Measurement) -> dict[str, Any]:
+    """Return what each host's agents measured for the entry. Empty unless there are several hosts."""
+    if not run.request.entry.store:
+        return {}
+    hosts = figures_by_host(measurement.table, measurement.since_ns, run.helper_waits)
+    return {"by_host": hosts} if hosts else {}
 
 
 def _ranking_samples(run: OpenRun, measurement: _Measurement) -> Mapping[str, Sequence[float]]:

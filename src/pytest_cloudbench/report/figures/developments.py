@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, unfit_reason
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, conditions_of, unfit_reason
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
 from pytest_cloudbench.judge.gate import Check
 from pytest_cloudbench.judge.metrics import METRICS
@@ -164,10 +164,7 @@ def _start_time_ms(measurement: Measurement) -> int | None:
 
 def _to_point(measurement: Measurement, metric: str, run: str) -> Point:
     """Convert a measurement to a point of the index."""
-    fingerprint = {
-        "schema": measurement.info.get("schema", 1),
-        **{key: measurement.info.get(key) for key in CONDITIONS},
-    }
+    fingerprint = {"schema": measurement.info.get("schema", 1), **conditions_of(measurement.info)}
     is_higher = metric in METRICS and METRICS[metric].better == "higher"
     commit = measurement.run.commit.partition(" ")[0]
     return Point(run, _start_time_ms(measurement) or 1 << 53, commit, "", measurement.number(metric), fingerprint,

@@ -1,0 +1,110 @@
+"""What there is to know of the hosts of a session: each agent elsewhere describes its own, and entries state all."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.fleet.messages import Message
+from pytest_cloudbench.results.machine import THIS_MACHINE, describe_machine, read_memory_bytes
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.agent import Agent
+    from pytest_cloudbench.fleet.coordinator import Item
+    from pytest_cloudbench.fleet.hosts.table import Host
+
+_FAR_AWAY = ("192.0.2.1", 9)
+"""An address for documentation (RFC 5737). Asking for the route to it sends nothing."""
+
+
+class HostFacts(Message, frozen=True):
+    """What an agent says of the host that it runs on.
+
+    Attributes:
+        machine: its system, processors and Python, as ``results.machine`` describes them.
+        kernel: the system and its release.
+        memory_bytes: the memory that it has, None if the system does not tell.
+        address: its own address on the way to other networks, which a router may change. Empty if there is no such way.
+        clock_offset_ns: what is added to the times of this agent's records to get the controller's.
+        clock_error_ns: the bound on the error of that.
+    """
+
+    machine: str
+    kernel: str
+    memory_bytes: int | None = None
+    address: str = ""
+    clock_offset_ns: int = 0
+    clock_error_ns: int = 0
+
+
+def read_facts(agent: Agent | None = None) -> HostFacts:
+    """Return what there is to know of this host, with the clock as an agent has measured it."""
+    clock = (agent.clock_offset_ns, agent.clock_error_ns) if agent is not None else (0, 0)
+    kernel = f"{platform.system()} {platform.release()}"
+    return HostFacts(describe_machine(), kernel, read_memory_bytes(), _find_address(), *clock)
+
+
+def _find_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return ""
+
+
+class SessionHosts:
+    """The hosts of one session, as the controller knows them.
+
+    Args:
+        find_host: returns the name of an agent's host, empty for an agent on this machine.
+        list_planned: returns the hosts of the user's table, each with why it was given up, or an empty text.
+    """
+
+    def __init__(
+        self,
+        find_host: Callable[[str], str] = lambda agent: "",
+        list_planned: Callable[[], Sequence[tuple[Host, str]]] = lambda: (),
+    ) -> None:
+        self._find_host, self._list_planned = find_host, list_planned
+        self._facts: dict[str, list[HostFacts]] = {}
+
+    def add_facts(self, agent: str, facts: HostFacts) -> None:
+        """Note what an agent says of its host."""
+        self._facts.setdefault(self._find_host(agent), []).append(facts)
+
+    def describe(self, item: Item) -> list[dict[str, Any]]:
+        """Return for an item's entry all hosts that carried its agents or should have. Empty if that was only this one.
+
+        ``agents`` took part from the beginning, of which ``lost_agents`` were lost. ``absent_agents`` never began.
+        """
+        agents: dict[str, list[str]] = {}
+        for agent in item.entered:
+            agents.setdefault(self._find_host(agent), []).append(agent)
+        planned = {host.name: (host, why) for host, why in self._list_planned()}
+        names = [*([""] if "" in agents else []), *planned, *(agents.keys() - planned.keys() - {""})]
+        return [self._describe_host(name, agents.get(name, []), item.missing, planned) for name in names if any(names)]
+
+    def _describe_host(
+        self, name: str, agents: Sequence[str], missing: Mapping[str, str],
+        planned: Mapping[str, tuple[Host, str]],
+    ) -> dict[str, Any]:  # fmt: skip
+        host, given_up = planned.get(name, (None, ""))
+        lost = [missing[agent] for agent in agents if agent in missing]
+        absent = max(0, host.agents - len(agents)) if host is not None else 0
+        reasons = [given_up, *lost, "its agents did not begin"] if lost or absent else [""]
+        facts = self._facts.get(name, []) if name else [read_facts()]
+        return {
+            "name": name or THIS_MACHINE, "labels": dict(host.labels) if host is not None else {},
+            "agents": len(agents), "lost_agents": len(lost), "absent_agents": absent,
+            "lost_because": next(filter(None, reasons), ""),
+            **(_merge_facts(facts) if facts else {}),
+        }  # fmt: skip
+
+
+def _merge_facts(facts: Sequence[HostFacts]) -> dict[str, Any]:
+    """Return what all agents of a host say of it: the best measurement of its clock, with a bound that all keep."""
+    best = min(facts, key=lambda one: one.clock_error_ns)
+    return {**best.plain(), "clock_error_ns": max(one.clock_error_ns for one in facts)}

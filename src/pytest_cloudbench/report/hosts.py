@@ -1,0 +1,87 @@
+"""What each host measured, out of an entry: the figures of its agents, as if they were an experiment of their own.
+
+Entries are not trusted: what has another form than ``load.merging`` writes is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pytest_cloudbench.judge.baseline import is_finite
+
+ALL_HOSTS = "all hosts"
+"""The name of the row over all hosts."""
+_AGENTS_DIFFER = "hosts have different numbers of agents"
+_BY_AGENTS = ("throughput", "ops_per_s")
+"""Metrics that grow with the number of agents, so that hosts with different numbers cannot be compared by them."""
+
+
+class _Finding(Protocol):
+    @property
+    def nodeid(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def info(self) -> Mapping[str, Any]: ...
+    @property
+    def experiment(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostFinding:
+    """One experiment on one provider, as one host measured it.
+
+    Attributes:
+        nodeid, provider, experiment: of the whole experiment.
+        info: of the whole experiment, with the host's own figures in place of those of all hosts.
+        spread: the host's own values in parts of the run.
+        exclusions: by metric, why hosts cannot be compared by it.
+        columns: none, as it is never a conclusion.
+    """
+
+    nodeid: str
+    provider: str
+    experiment: str
+    info: Mapping[str, Any]
+    spread: Mapping[str, Sequence[float]]
+    exclusions: Mapping[str, str]
+    columns: Sequence[str] = ()
+
+
+def list_hosts(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the hosts that an entry names. Empty if all was done on one machine."""
+    stored = info.get("hosts")
+    rows = stored if isinstance(stored, list) else []
+    return [row for row in rows if isinstance(row, Mapping) and isinstance(row.get("name"), str)]
+
+
+def read_figures(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the figures of each host of an entry, by its name. Empty unless there are several. Unknown is None."""
+    stored = info.get("by_host")
+    hosts = stored if isinstance(stored, Mapping) else {}
+    return {
+        str(name): {str(key): value if is_finite(value) else None for key, value in figures.items() if key != "spread"}
+        for name, figures in hosts.items() if isinstance(figures, Mapping)
+    }  # fmt: skip
+
+
+def split_by_host(finding: _Finding) -> dict[str, HostFinding]:
+    """Return an experiment as each host measured it, by the host's name. Empty unless several hosts did."""
+    counts = {row.get("agents") for row in list_hosts(finding.info) if row.get("agents")}
+    exclusions = dict.fromkeys(_BY_AGENTS, _AGENTS_DIFFER) if len(counts) > 1 else {}
+    return {
+        name: HostFinding(
+            finding.nodeid, finding.provider, finding.experiment, {**finding.info, "loss_rate": None, **figures},
+            _read_spread(finding.info["by_host"][name].get("spread")), exclusions,
+        )
+        for name, figures in read_figures(finding.info).items()
+    }  # fmt: skip
+
+
+def _read_spread(stored: Any) -> dict[str, list[float]]:
+    return {
+        str(metric): [float(value) for value in values if is_finite(value)]
+        for metric, values in (stored.items() if isinstance(stored, Mapping) else ()) if isinstance(values, list)
+    }  # fmt: skip

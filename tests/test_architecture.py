@@ -56,7 +56,7 @@ NAMED_ROOMS = {
 # No clock, no file, no socket, no thread and no unseeded chance.
 PURE_PLACES = (
     "model", "workload", "judge", "support.redact", "net.traffic", "lab.detect", "plugin.configs", "savingbox.batching",
-    "raid.coding", "net.locate.sphere", "net.locate.discs",
+    "raid.coding", "net.locate.sphere", "net.locate.discs", "net.locate.prefixes",
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in

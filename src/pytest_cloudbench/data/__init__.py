@@ -57,3 +57,14 @@ def read_prices() -> str:
 def read_page_part(name: str) -> str:
     """Returns the text of a part of pages: ``report`` or ``live``, with the ending ``.css`` or ``.js``."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def read_locate_table(name: str) -> str:
+    """Returns the text of a table about where servers are: see ``data/locate/README.md``. It may be compressed."""
+    import lzma
+
+    folder = resources.files(__package__) / "locate"
+    plain = folder / name
+    if plain.is_file():
+        return plain.read_text(encoding="utf-8")
+    return lzma.decompress((folder / f"{name}.xz").read_bytes()).decode()

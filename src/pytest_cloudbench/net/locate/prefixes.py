@@ -1,0 +1,100 @@
+"""Ranges of addresses that large clouds publish: the operator, the region and the product of an address.
+
+The text of a table has a line for each group of ranges, ``OPERATOR<tab>REGION<tab>PRODUCT<tab>KIND``, and after it the
+group's ranges, one a line. The kind is ``edge``, ``storage`` or empty. Lines that begin with # are comments, and the
+first of them has the date.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate.sphere import Cap, Position
+
+_T = TypeVar("_T")
+
+
+class CloudRange(NamedTuple):
+    """What an operator says of a range of its addresses. Region, product and kind may be empty."""
+
+    operator: str
+    region: str = ""
+    product: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a region of a cloud is, as its operator says: a name, and a cap around where that may be."""
+
+    name: str
+    cap: Cap
+
+
+class CloudRanges:
+    """All published ranges, for looking up single addresses.
+
+    Attributes:
+        dated: when they were published.
+    """
+
+    def __init__(self, text: str, source: str) -> None:
+        """Read a table. Raises UsageError that names the line which is none of a table."""
+        self.dated = ""
+        self._groups: list[CloudRange] = []
+        self._rows: dict[tuple[int, int], dict[int, list[int]]] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith("#"):
+                self.dated = self.dated or line.strip("# ")
+            elif "\t" in line:
+                self._groups.append(CloudRange(*line.split("\t")[:4]))
+            elif line:
+                self._add_range(line, f"{source}:{number}")
+
+    def _add_range(self, line: str, where: str) -> None:
+        try:
+            network = ipaddress.ip_network(line)
+        except ValueError as error:
+            raise UsageError(f"{where}: {line[:50]}: expected a range of addresses such as 192.0.2.0/24") from error
+        if not self._groups:
+            raise UsageError(f"{where}: {line}: comes before the line that names its operator")
+        shift = network.max_prefixlen - network.prefixlen
+        by_number = self._rows.setdefault((network.version, shift), {})
+        by_number.setdefault(int(network.network_address) >> shift, []).append(len(self._groups) - 1)
+
+    def find(self, address: str) -> CloudRange | None:
+        """Return what is published of an address, or None.
+
+        Ranges hold each other. The region is that of the smallest with one, as are the product and its kind, which are
+        left empty if ranges of the same size disagree.
+        """
+        ip = ipaddress.ip_address(address)
+        groups: list[list[CloudRange]] = []
+        for (version, shift), by_number in sorted(self._rows.items()):
+            if version == ip.version and (numbers := by_number.get(int(ip) >> shift)):
+                groups.append([self._groups[number] for number in numbers])
+        if not groups:
+            return None
+        kinds = _agreed({(row.product, row.kind) for row in rows if row.product or row.kind} for rows in groups)
+        region = _agreed({row.region for row in rows if row.region} for rows in groups)
+        operator = _agreed({row.operator for row in rows} for rows in groups) or ""
+        return CloudRange(operator, region or "", *(kinds or ("", "")))
+
+
+def _agreed(sets: Iterable[set[_T]]) -> _T | None:
+    """Return the member of the first set that has any, or None if it has several."""
+    first = next((values for values in sets if values), set())
+    return first.pop() if len(first) == 1 else None
+
+
+def parse_regions(text: str) -> Mapping[tuple[str, str], Region]:
+    """Read the table of places: operator, region, latitude, longitude, the radius in km, and the operator's name."""
+    rows = (line.split("\t") for line in text.splitlines() if line and not line.startswith("#"))
+    return {
+        (operator, region): Region(name, Cap(Position(float(latitude), float(longitude)), float(radius)))
+        for operator, region, latitude, longitude, radius, name in rows
+    }

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers, providers
+from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.providers import leaves
 from pytest_cloudbench.workload.payload.contents import Literal
 
 from .conftest import Scripted
@@ -281,18 +282,16 @@ def test_both_clients_of_s3_have_the_same_credentials(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CLOUDBENCH_S3_ACCESS_KEY_ID", "AKIA")
     monkeypatch.setenv("CLOUDBENCH_S3_SECRET_ACCESS_KEY", SECRET)
     for name in ("s3", "s3+fast"):
-        assert providers.load_credentials(drivers.bind(ProviderSpec.parse(f"{name}://bench"))) == AWS
+        assert leaves.load_credentials(drivers.bind(ProviderSpec.parse(f"{name}://bench"))) == AWS
 
 
 def test_public_fields_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_AZURE_ACCOUNT_KEY", SECRET)
-    found = providers.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
+    found = leaves.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
     assert found == {"account": "us", "account_key": SECRET}
     monkeypatch.setenv("CLOUDBENCH_SWIFT_USER", "us:me")
     monkeypatch.setenv("CLOUDBENCH_SWIFT_KEY", SECRET)
-    found = providers.load_credentials(
-        drivers.bind(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1"))
-    )
+    found = leaves.load_credentials(drivers.bind(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1")))
     assert found["auth_url"] == "https://127.0.0.1:9/v1"
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from pytest_cloudbench.drivers import bind
 from pytest_cloudbench.model import CredentialsError, ProviderSpec
-from pytest_cloudbench.providers import Providers, load_credentials
+from pytest_cloudbench.providers import Providers
+from pytest_cloudbench.providers.leaves import load_credentials
 from pytest_cloudbench.support.redact import mask_named
 from tests.fleet.harness import Lab
 from tests.limits import HANG_S

@@ -176,6 +176,12 @@ class ControllerSession:
         planned: Sequence[tuple[Any, str]] = plugin.list_hosts() if plugin is not None else ()
         return planned
 
+    def way_here(self, agent: str) -> Callable[[tuple[str, int]], int] | None:
+        """Return what finds the port of an agent's host that leads to an address here. None if nothing leads here."""
+        hosts: Any = self.config.pluginmanager.getplugin("cloudbench-hosts")
+        gateway = self._gateways.get(agent)
+        return hosts.way_here(str(gateway.spec.host)) if hosts and gateway and gateway.spec.host else None
+
     def size(self) -> int:
         """Return how many agents run an item for the whole fleet, if none is lost."""
         if self._scheduler is None:

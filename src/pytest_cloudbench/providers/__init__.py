@@ -27,7 +27,6 @@ from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.model import (
     ConfigError,
-    CredentialsError,
     Endpoint,
     ProviderSpec,
     ServiceError,
@@ -35,8 +34,9 @@ from pytest_cloudbench.model import (
     UsageError,
     Verb,
 )
+from pytest_cloudbench.providers import elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
-from pytest_cloudbench.providers.leaves import Leaf, may_be_anonymous
+from pytest_cloudbench.providers.leaves import Leaf, load_credentials
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
@@ -60,7 +60,13 @@ def connect(provided: Provided, *, is_part: bool = False) -> Driver:
     """Connect this process to a provider, or to a part of an array. Raises SpecError and CredentialsError."""
     bound = drivers.bind(ProviderSpec.parse(provided.spec))
     if not provided.children:
-        credentials = {} if provided.endpoint else load_credentials(bound, provided.account)
+        if provided.sent is not None:
+            provided = elsewhere.unpack(provided)
+        credentials: Mapping[str, str] = {}
+        if provided.endpoint is None:
+            credentials = (
+                load_credentials(bound, provided.account) if provided.sent is None else provided.sent.credentials
+            )
         return bound.connect(provided.endpoint, credentials, is_part=is_part)
     with ExitStack() as stack:
         children = []
@@ -70,22 +76,6 @@ def connect(provided: Provided, *, is_part: bool = False) -> Driver:
         driver = bound.compose(children)
         stack.pop_all()  # from here on they are the composite's to close
     return driver
-
-
-def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
-    """Return the credentials of a provider's account, by its driver's field names. Raises CredentialsError.
-
-    A field that is no secret, such as an account's name, may be in the spec instead.
-    """
-    from pytest_cloudbench.providers import renewal
-    from pytest_cloudbench.providers.credentials import ProviderAccount
-
-    try:
-        return renewal.load_usable(ProviderAccount.of(bound, account))
-    except CredentialsError:
-        if "token_env" in bound.spec.params or not may_be_anonymous(bound):
-            raise
-        return {}
 
 
 class Provider:
@@ -430,6 +420,10 @@ class Providers:
         if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _OF_SERVICES:
             return []
         return resolve(text).accounts()
+
+    def find_provided(self, text: str) -> Provided | None:
+        """Return what agents of this machine were given for a provider, or None if they asked for none."""
+        return self._provided.get(text)
 
     def digest(self, text: str) -> str | None:
         """Return a digest of what decides how a provider's services behave, or None if that is unknown."""

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.model import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SentAlong:
+    """What an agent on another host lacks. ``repr`` omits it.
+
+    Attributes:
+        credentials: of the provider's account, by the driver's names of the fields.
+        files: the content of files that credentials and the endpoint name.
+    """
+
+    credentials: Mapping[str, str] = field(repr=False)
+    files: Mapping[str, bytes] = field(repr=False)
 
 
 class Provided(Message, frozen=True):
@@ -18,6 +34,7 @@ class Provided(Message, frozen=True):
         emulated: the share of its parts that are emulated: ``all``, ``some`` or ``none``.
         is_kept: True if what is written to any part of it outlives the run.
         children: the providers that it is made of.
+        sent: what else an agent on another host needs. None for agents of this machine.
     """
 
     spec: str
@@ -28,10 +45,7 @@ class Provided(Message, frozen=True):
     emulated: str = "none"
     is_kept: bool = True
     children: tuple[Provided, ...] = ()
-
-    def needs_service(self) -> bool:
-        """Return whether it, or a part of it, is a service that the controller's machine runs."""
-        return self.endpoint is not None or any(child.needs_service() for child in self.children)
+    sent: SentAlong | None = None
 
     @property
     def has_services(self) -> bool:

@@ -1,4 +1,4 @@
-"""The parts of a provider as a session knows them before it connects, and the addresses of this machine."""
+"""The parts of a provider before they are connected: what a session knows of them, and their credentials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cloudbench.drivers import BoundSpec, egress
-from pytest_cloudbench.model import Capabilities, Verb
+from pytest_cloudbench.model import Capabilities, CredentialsError, Verb
 
 _ADDRESSES = ("endpoint", "auth_url")
 """Parameters of a spec that lead to a server."""
@@ -62,3 +62,19 @@ def is_on_this_machine(bound: BoundSpec) -> bool:
 def may_be_anonymous(bound: BoundSpec) -> bool:
     """Return whether a driver may try a server on this machine without credentials, which may want none."""
     return bool(getattr(bound.driver, "may_be_anonymous", False)) and is_on_this_machine(bound)
+
+
+def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
+    """Return the credentials of a provider's account, by its driver's field names. Raises CredentialsError.
+
+    A field that is no secret, such as an account's name, may be in the spec instead.
+    """
+    from pytest_cloudbench.providers import renewal
+    from pytest_cloudbench.providers.credentials import ProviderAccount
+
+    try:
+        return renewal.load_usable(ProviderAccount.of(bound, account))
+    except CredentialsError:
+        if "token_env" in bound.spec.params or not may_be_anonymous(bound):
+            raise
+        return {}

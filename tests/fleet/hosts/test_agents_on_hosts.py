@@ -191,13 +191,18 @@ def test_a_session_without_any_host_left_ends(lab: Lab, options: tuple[str, ...]
     assert run.leftovers == []
 
 
-def test_a_service_that_hosts_cannot_reach_is_refused_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
+def test_a_service_of_this_machine_is_reached_through_the_connection(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE), "hosts.toml")
-    hosts = options[2:]
-    run = lab.run(*hosts, "--provider", "emulated:ideal", "-k", "second", env=temporary(lab))
-    assert run.status == 1
-    assert run.lines_with("which gw0 on another host cannot reach: name a provider that all hosts reach")
-    assert "Traceback" not in run.text
+    run = lab.run(*options[2:], "--provider", "emulated:ideal", "-n", "1", "-k", "second", env=temporary(lab))
+    assert run.status == 0, run.text
+    assert keys(run.records()["test_second"]) == grid(6, 2)
+    [entry] = run.entries.values()
+    info = entry["extra_info"]
+    assert info["ok_rate"] == 1.0
+    assert len(info["through_controller"]) == 2, "and the third is here"
+    assert "2 of 3 agents reached emulated:ideal through this machine's connection" in " ".join(info["notes"])
+    assert info["wire_bytes_per_op"] > 50, "each connection to the service is counted, whoever made it"
+    assert run.leftovers == []
 
 
 @pytest.mark.slow

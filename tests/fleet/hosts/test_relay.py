@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.hosts.connection import HostConnection
-from pytest_cloudbench.fleet.hosts.relay import FILES, FOLDER_PREFIX, FrameReader, pack_frame
+from pytest_cloudbench.fleet.hosts.streams import FILES, FrameReader, pack_frame
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.hosts.travel import pack_files
 from pytest_cloudbench.model import FleetError, UsageError
 from pytest_cloudbench.support.clock import wait_for
+from tests.fleet.hosts.conftest import Losses
 from tests.limits import HANG_S
 
 ECHO = "import os\nwhile data := os.read(0, 4096): os.write(1, data.upper())"
@@ -32,34 +31,6 @@ def test_frames_are_whole_however_their_bytes_arrive(frames: list[tuple[int, byt
     reader = FrameReader()
     received = [frame for start, end in itertools.pairwise(bounds) for frame in reader.feed(data[start:end])]
     assert received == frames
-
-
-class Losses:
-    """Takes the reason for which a host is given up."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-        self.is_lost = threading.Event()
-
-    def __call__(self, connection: HostConnection) -> None:
-        self.reasons.append(connection.lost_because)
-        self.is_lost.set()
-
-
-@pytest.fixture
-def losses() -> Losses:
-    return Losses()
-
-
-@pytest.fixture
-def connection(losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostConnection]:
-    """A connection to this machine, whose relay writes into ``tmp_path``."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    connection = HostConnection(Host("here", (sys.executable,)), HANG_S, losses)
-    connection.open()
-    yield connection
-    connection.close()
-    assert list(tmp_path.glob(f"{FOLDER_PREFIX}*")) == []
 
 
 def start(connection: HostConnection, number: int, program: str, **more: str) -> None:

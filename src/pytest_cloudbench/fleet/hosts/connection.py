@@ -6,7 +6,6 @@ import base64
 import contextlib
 import inspect
 import json
-import queue
 import subprocess
 import threading
 import time
@@ -15,7 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts import relay
+from pytest_cloudbench.fleet.hosts import relay, streams
+from pytest_cloudbench.fleet.hosts.carrier import Carrier
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
 
@@ -26,6 +26,15 @@ _SPARE_S = 10.0
 """How much longer than the controller the relay waits, so that a host is never given up at both ends for one pause."""
 _END_S = 5.0
 _LAST_LINES = 20
+
+_BEGIN = """
+import sys, types
+for name, source in {sources!r}.items():
+    module = sys.modules[name] = types.ModuleType(name or "relay")
+    exec(source, module.__dict__)
+module.main({silence_s})
+"""
+"""What a bare Python runs: the modules that were sent, by the names by which they import each other."""
 
 
 class HostStream:
@@ -116,7 +125,8 @@ class HostConnection:
         self.host, self.description, self.lost_because = host, dict[str, Any](), ""
         self._patience_s, self._report_loss = patience_s, lost
         self._streams: dict[int, HostStream] = {}
-        self._outgoing = queue.SimpleQueue[bytes | None]()
+        self._outgoing = streams.FrameQueue()
+        self._carrier = Carrier(host.name, self._outgoing, self.command)
         self._lock = threading.Lock()
         self._has_answered, self._is_settled = threading.Event(), threading.Event()
         self._heard_s = time.monotonic()
@@ -145,11 +155,15 @@ class HostConnection:
 
     def send(self, stream: int, data: bytes) -> None:
         """Send bytes. They wait here until the host takes them."""
-        self._outgoing.put(relay.pack_frame(stream, data))
+        self._outgoing.put(stream, data)
 
     def command(self, **message: Any) -> None:
         """Have the relay do something."""
         self.send(0, json.dumps(message).encode())
+
+    def find_port(self, address: tuple[str, int]) -> int:
+        """Return the port of the host's loopback that leads to a service of this machine. Raises FleetError."""
+        return self._carrier.find_port(address, self._patience_s)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the host has answered. Raises FleetError if it has not, with the reason."""
@@ -164,20 +178,21 @@ class HostConnection:
             if self.lost_because or self._is_closing.is_set():
                 reason = ""
             self.lost_because = self.lost_because or reason
-            streams, self._streams = list(self._streams.values()), {}
+            ended, self._streams = list(self._streams.values()), {}
         if reason:
             self._report_loss(self)
             self.command(end=True)
-        for stream in streams:
+        for stream in ended:
             stream.feed(b"")
         self._is_settled.set()
-        self._outgoing.put(None)
+        self._outgoing.close()
+        self._carrier.close(self.lost_because or "the session has ended")
 
     def end(self) -> None:
         """Begin to end everything on the host, without waiting for it."""
         self._is_closing.set()
         self.command(end=True)
-        self._outgoing.put(None)
+        self._outgoing.close()
 
     def close(self) -> None:
         """End everything on the host, and the connection."""
@@ -185,6 +200,7 @@ class HostConnection:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        self._carrier.close("the session has ended")
 
     # -- in threads -------------------------------------------------------------------------------
 
@@ -226,7 +242,7 @@ class HostConnection:
             noise += data
             if len(noise) > _MOST_NOISE_BYTES:
                 raise ValueError(f"wrote {len(noise)} bytes and started no Python")
-        reader, data = relay.FrameReader(), noise.partition(relay.MAGIC)[2]
+        reader, data = streams.FrameReader(), noise.partition(relay.MAGIC)[2]
         self._heard_s = time.monotonic()
         while True:
             for stream, payload in reader.feed(data):
@@ -245,6 +261,14 @@ class HostConnection:
                 self._is_settled.set()
             elif "failed" in message:
                 self.give_up(message["failed"])
+            else:
+                self._carrier.take_message(message)
+            return
+        if number == streams.CREDITS:
+            self._carrier.take_credits(payload)
+            return
+        if streams.is_tcp(number):
+            self._carrier.take_frame(number, payload)
             return
         with self._lock:
             stream = self._streams.get(number)
@@ -254,11 +278,9 @@ class HostConnection:
             stream.feed(payload)
 
     def _send(self, pipe: Any) -> None:
-        source = inspect.getsource(relay) + f"\nmain({self._patience_s + _SPARE_S})\n"
-        packed = base64.b64encode(zlib.compress(source.encode())).decode()
-        begin = f"exec(__import__('zlib').decompress(__import__('base64').b64decode('{packed}')))\n"
+        begin = _pack_relay(self._patience_s + _SPARE_S)
         with contextlib.suppress(OSError), pipe:
-            pipe.write(begin.encode())
+            pipe.write(begin)
             pipe.flush()
             # What follows is not for the interpreter that reads this line.
             while not self._has_answered.wait(relay.BEAT_S):
@@ -267,6 +289,7 @@ class HostConnection:
             while (data := self._outgoing.get()) is not None:
                 pipe.write(data)
                 pipe.flush()
+                self._carrier.heed_room()
 
     def _keep_last_lines(self, pipe: Any) -> None:
         with contextlib.suppress(OSError), pipe:
@@ -294,3 +317,10 @@ class HostConnection:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
             self._process.kill()
+
+
+def _pack_relay(silence_s: float) -> bytes:
+    """Return the one line that has a bare Python run the relay."""
+    sources = {streams.__name__: inspect.getsource(streams), "": inspect.getsource(relay)}
+    packed = base64.b64encode(zlib.compress(_BEGIN.format(sources=sources, silence_s=silence_s).encode())).decode()
+    return f"exec(__import__('zlib').decompress(__import__('base64').b64decode('{packed}')))\n".encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import pytest
 from xdist.scheduler import EachScheduling
 from xdist.workermanage import parse_tx_spec_config
 
-from pytest_cloudbench.fleet.hosts import relay, travel
+from pytest_cloudbench.fleet.hosts import streams, travel
 from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
 from pytest_cloudbench.fleet.hosts.table import Host, read_hosts
 from pytest_cloudbench.fleet.start.forking import INTERPRETER, open_gateway
@@ -110,8 +110,8 @@ class HostAgents:
         archive = travel.pack_files(config.rootpath, [config.inipath] if config.inipath else [])
         for connection in self._connections.values():
             connection.open()
-            connection.send(relay.FILES, archive)
-            connection.send(relay.FILES, b"")
+            connection.send(streams.FILES, archive)
+            connection.send(streams.FILES, b"")
 
     def list_hosts(self) -> list[tuple[Host, str]]:
         """Return the hosts in the order of their table, each with why it was given up, or an empty text."""
@@ -143,6 +143,10 @@ class HostAgents:
             connection.end()
         for connection in self._connections.values():
             connection.close()
+
+    def way_here(self, host: str) -> Callable[[tuple[str, int]], int]:
+        """Return what finds the port of a host's loopback that leads to an address of this machine."""
+        return self._connections[host].find_port
 
     # -- workers --------------------------------------------------------------------------------------
 

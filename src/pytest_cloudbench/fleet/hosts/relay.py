@@ -1,16 +1,18 @@
 """The program that runs on another host for a session: it starts agents, and carries their bytes over one pipe.
 
-Its source is sent to a bare Python, so it needs nothing but the standard library of Python 3.11. It ends, with all that
-it has started and written, when its pipe ends or when the controller has been silent for too long.
+Its source is sent to a bare Python, so it needs nothing but ``streams``, which is sent too, and the standard library
+of Python 3.11. It ends, with all that it has started and written, when its pipe ends or when the controller has been
+silent for too long.
 
-A frame is a header (``FRAME``: stream, length) and its payload. Stream 0 has commands and answers in JSON, ``FILES``
-has the archive of files, and any other has the bytes of one agent. An empty frame ends a stream.
+It also listens on ports of this host's loopback, for services that listen on the controller's: it carries each TCP
+connection to the controller, which connects it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -18,7 +20,6 @@ import selectors
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tarfile
@@ -26,42 +27,25 @@ import tempfile
 import time
 from typing import Any
 
-FRAME = struct.Struct(">IQ")
-MAGIC = b"cloudbench-relay 1\n"
+from pytest_cloudbench.fleet.hosts.streams import (
+    CHUNK_BYTES,
+    CREDITS,
+    FILES,
+    FIRST_TCP,
+    FrameQueue,
+    FrameReader,
+    TcpStreams,
+    is_tcp,
+)
+
+MAGIC = b"cloudbench-relay 2\n"
 """What precedes the first frame. A login shell may have written other lines before."""
-FILES = 0xFFFFFFFF
-"""The stream of the archive of files."""
 FOLDER_PREFIX = "cloudbench-host-"
 BEAT_S = 1.0
-_CHUNK_BYTES = 1 << 16
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 1024
 _MOST_WAITING_BYTES = 8 << 20
 """Bytes for the controller above which no more are read from agents."""
-
-
-def pack_frame(stream: int, payload: bytes) -> bytes:
-    """Return a frame."""
-    return FRAME.pack(stream, len(payload)) + payload
-
-
-class FrameReader:
-    """Cuts a stream of bytes into frames."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return the frames that are complete with these bytes."""
-        self._data += data
-        frames, start = [], 0
-        while len(self._data) - start >= FRAME.size:
-            stream, length = FRAME.unpack_from(self._data, start)
-            end = start + FRAME.size + length
-            if len(self._data) < end:
-                break
-            frames.append((stream, bytes(self._data[start + FRAME.size : end])))
-            start = end
-        del self._data[:start]
-        return frames
 
 
 class Relay:
@@ -75,8 +59,11 @@ class Relay:
     def __init__(self, source: int, sink: int, silence_s: float) -> None:
         self._source, self._sink, self._silence_s = source, sink, silence_s
         self._reader = FrameReader()
-        self._outgoing = bytearray()
+        self._queue, self._writing = FrameQueue(), memoryview(b"")
         self._selector = selectors.DefaultSelector()
+        self._tcp = TcpStreams(self._selector, self._queue, lambda stream: self._say(reset=stream))
+        self._tcp_numbers = itertools.count(FIRST_TCP)
+        self._listeners: dict[int, socket.socket] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._unsent: dict[int, bytearray] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -99,7 +86,13 @@ class Relay:
                     if key.fd == self._source:
                         heard_s = time.monotonic()
                         self._receive()
-                    elif key.fd != self._sink:
+                    elif key.fd == self._sink:
+                        continue
+                    elif key.data < 0:
+                        self._accept(-key.data)
+                    elif is_tcp(key.data):
+                        self._tcp.serve(key.data, events)
+                    else:
                         self._serve(key.data, events)
                 now_s = time.monotonic()
                 if now_s - beaten_s >= BEAT_S:
@@ -116,24 +109,27 @@ class Relay:
             self._end()
 
     def _say(self, **message: Any) -> None:
-        self._outgoing += pack_frame(0, json.dumps(message).encode())
+        self._queue.put(0, json.dumps(message).encode())
 
     def _flush(self) -> None:
         """Write what the pipe takes. The sink is watched only while something waits, or it would be ready always."""
-        with contextlib.suppress(BlockingIOError):
-            while self._outgoing:
-                try:
-                    del self._outgoing[: os.write(self._sink, memoryview(self._outgoing)[:_CHUNK_BYTES].tobytes())]
-                except BrokenPipeError:
-                    self._is_ended = True
-                    return
+        try:
+            while self._writing or (data := self._queue.take()):
+                self._writing = self._writing or memoryview(data)
+                self._writing = self._writing[os.write(self._sink, self._writing[:CHUNK_BYTES]) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._is_ended = True
+            return
         is_watched = self._sink in self._selector.get_map()
-        if bool(self._outgoing) != is_watched:
+        if bool(self._writing) != is_watched:
             if is_watched:
                 self._selector.unregister(self._sink)
             else:
-                self._selector.register(self._sink, selectors.EVENT_WRITE)
-        is_full = len(self._outgoing) > _MOST_WAITING_BYTES
+                self._selector.register(self._sink, selectors.EVENT_WRITE, 0)
+        self._tcp.heed_room()
+        is_full = self._queue.urgent_bytes + len(self._writing) > _MOST_WAITING_BYTES
         if is_full != self._is_paused:
             self._is_paused = is_full
             for stream in self._sockets:
@@ -150,6 +146,10 @@ class Relay:
                 self._obey(json.loads(payload))
             elif stream == FILES:
                 self._take_files(payload)
+            elif stream == CREDITS:
+                self._tcp.take_credits(payload)
+            elif is_tcp(stream):
+                self._tcp.take_frame(stream, payload)
             elif stream in self._sockets:
                 self._unsent[stream] += payload
                 if not payload:
@@ -161,8 +161,35 @@ class Relay:
             self._start(**command["start"])
         elif "kill" in command and (process := self._processes.get(command["kill"])) is not None:
             kill_group(process)
+        elif "listen" in command:
+            self._listen(**command["listen"])
+        elif "reset" in command:
+            self._tcp.take_reset(command["reset"])
         elif "end" in command:
             self._is_ended = True
+
+    def _listen(self, target: int, port: int) -> None:
+        """Listen for a service of the controller: on the port that it has there, if that is free here."""
+        for wanted in (port, 0):
+            try:
+                listener = self._listeners[target] = socket.create_server((_LOOPBACK, wanted), backlog=_BACKLOG)
+            except OSError as error:
+                problem = str(error)
+            else:
+                listener.setblocking(False)
+                self._selector.register(listener, selectors.EVENT_READ, -target)
+                self._say(listening={"target": target, "port": listener.getsockname()[1]})
+                return
+        self._say(listening={"target": target, "problem": problem})
+
+    def _accept(self, target: int) -> None:
+        try:
+            connection, _ = self._listeners[target].accept()
+        except OSError:  # the client has gone, or there are too many open files
+            return
+        stream = next(self._tcp_numbers)
+        self._say(connected={"stream": stream, "target": target})
+        self._tcp.add(stream, connection)
 
     def _take_files(self, payload: bytes) -> None:
         self._archive += payload
@@ -191,7 +218,7 @@ class Relay:
         except OSError as error:
             near.close()
             self._say(failed=f"cannot start {command[0]} in {cwd}: {error}")
-            self._outgoing += pack_frame(stream, b"")
+            self._queue.put(stream, b"")
             return
         finally:
             far.close()
@@ -220,12 +247,12 @@ class Relay:
         if not events & selectors.EVENT_READ:
             return
         try:
-            data = connection.recv(_CHUNK_BYTES)
+            data = connection.recv(CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        self._outgoing += pack_frame(stream, data)
+        self._queue.put(stream, data)
         if not data:
             self._end_stream(stream)
 
@@ -257,6 +284,7 @@ class Relay:
             del self._processes[stream]
 
     def _end(self) -> None:
+        self._tcp.close()
         for process in self._processes.values():
             kill_group(process)
         for process in self._processes.values():

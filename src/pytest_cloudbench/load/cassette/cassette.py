@@ -25,7 +25,8 @@ from pytest_cloudbench.drivers.base import Composite, Driver
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.cassette.scrubbing import has_secret, looks_secret, scrub_body, scrub_text, select_headers
 from pytest_cloudbench.model import KIB, ConfigError, ProviderSpec, ResultsError, UsageError, Verb
-from pytest_cloudbench.providers import credentials, load_credentials
+from pytest_cloudbench.providers import credentials
+from pytest_cloudbench.providers.leaves import load_credentials
 from pytest_cloudbench.support import extras, opening
 
 _MODES = ("record", "replay")

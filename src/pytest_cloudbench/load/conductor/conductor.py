@@ -43,8 +43,8 @@ from pytest_cloudbench.load.messages import (
 )
 from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.load.series import SeriesKeeper
-from pytest_cloudbench.model import CloudbenchError, UsageError
-from pytest_cloudbench.providers import Providers
+from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.providers import Providers, elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.results import benchmarks, recovery
@@ -96,6 +96,7 @@ class Conductor:
         self.doubts: tuple[str, ...] = ()
         self.meter = Meter()
         self.is_elsewhere: Callable[[str], bool] = lambda agent: False
+        self.way_here: Callable[[str], elsewhere.FindPort | None] = lambda agent: None
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
@@ -153,12 +154,12 @@ class Conductor:
     def _provide(self, agent: str, text: str) -> Provided:
         """Prepare a provider for an agent. Raises UsageError if the agent is on a host that cannot reach it."""
         provided = self._providers.provide(agent, text)
-        if self.is_elsewhere(agent) and provided.needs_service():
-            raise UsageError(
-                f"{text} is started on this machine and listens on its loopback, which {agent} on another host cannot "
-                "reach: name a provider that all hosts reach"
-            )
-        return provided
+        if not self.is_elsewhere(agent):
+            return provided
+        sent = elsewhere.prepare(provided, self.way_here(agent))
+        if sent.has_services and sent.addresses != ():
+            self.entries.note_way(text, agent)
+        return sent
 
     def _add_collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
         self.expect_items(nodeids)
@@ -255,7 +256,7 @@ class Conductor:
         make_results_folder(folder)
         is_gated = self.entries.gate is not None and subject.turn is None  # two sides are their own reference
         reference_s = (reference_cpu_s(),) if is_gated else ()
-        counter = wire.start_counting(payloads.values())
+        counter = wire.start_counting(payloads.values(), self._providers.find_provided(subject.provider))
         sampler = self._start_sampler(subject.provider, payloads.values())
         start_s = max(start.start_s for start in payloads.values())
         start_ns = now_ns() + _margin_ns(len(payloads)) + round(start_s * 1e9)
@@ -263,7 +264,7 @@ class Conductor:
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
             folder, item, request, start_ns, wall_ms, self._providers.digest(subject.provider),
-            notes=list(request.entry.notes), cpu_ticks=read_cpu_ticks(),
+            notes=[*request.entry.notes, *self.entries.way_notes(subject, item)], cpu_ticks=read_cpu_ticks(),
             measured_from_ns=start_ns + round(load.warm_up_s / self.facts.time_scale * 1e9),
             decider=Decider(load.until) if load.until is not None else None, reference_s=reference_s,
             counter=counter, sampler=sampler,
@@ -386,6 +387,7 @@ class Conductor:
         conclusion = next(iter(payloads.values()))
         subject, entry, metrics = conclusion.subject, conclusion.entry, conclusion.metrics
         doubts = list(dict.fromkeys([*self.doubts, *self._lost_agent_doubts(item), *conclusion.doubts]))
+        notes = [*entry.notes, *self.entries.way_notes(subject, item)]
         digest = self._providers.digest(subject.provider)
         info = {
             **self.entries.common_info(subject, item, entry.published, digest), "ops": conclusion.ops,
@@ -395,10 +397,10 @@ class Conductor:
         }  # fmt: skip
         judgements = self.entries.judge(subject, entry.expect, metrics, doubts, info)
         self.entries.add(
-            subject, info, conclusion.rounds_s, judgements, doubts, entry.notes, conclusion.columns, conclusion.spread,
+            subject, info, conclusion.rounds_s, judgements, doubts, notes, conclusion.columns, conclusion.spread,
             entry.gate,
         )  # fmt: skip
-        return make_answer(info, judgements, doubts, entry.notes)
+        return make_answer(info, judgements, doubts, notes)
 
     def _get_contests(self) -> Contests:
         """Return the comparisons of two sides, created at first use because most sessions have none."""

@@ -63,6 +63,9 @@ class Workers(Protocol):
     def list_planned_hosts(self) -> Sequence[tuple[Host, str]]:
         """Return the hosts of the user's table, each with why it was given up, or an empty text."""
 
+    def way_here(self, agent: str) -> Callable[[tuple[str, int]], int] | None:
+        """Return what finds the port of an agent's host that leads to an address here. None if nothing leads here."""
+
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Note items that workers have collected and that all of them run."""
 
@@ -106,6 +109,7 @@ class Serving:
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.is_elsewhere = workers.is_elsewhere
         self.entries.hosts = SessionHosts(workers.find_host, workers.list_planned_hosts)
+        self.conductor.way_here = workers.way_here
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None

@@ -93,6 +93,23 @@ class Entries:
         self.comparisons: list[Finding] = []
         self._machine = describe_machine()
         self.add_block: _AddBlock | None = None
+        self._ways: dict[str, set[str]] = {}
+
+    def note_way(self, provider: str, agent: str) -> None:
+        """Note that an agent reaches a provider's service through the controller's connection to its host."""
+        self._ways.setdefault(provider, set()).add(agent)
+
+    def _list_ways(self, subject: Subject, item: Item) -> list[str]:
+        """Return the agents of an item that reached its provider through the controller's connections."""
+        return [agent for agent in item.entered if agent in self._ways.get(subject.provider, ())]
+
+    def way_notes(self, subject: Subject, item: Item) -> list[str]:
+        """Return a remark for those who read the times of agents elsewhere."""
+        count = len(self._list_ways(subject, item))
+        return [
+            f"{count} of {len(item.entered)} agents reached {subject.provider} through this machine's connection to "
+            "their host: their times include that way"
+        ] if count else []  # fmt: skip
 
     def common_info(
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
@@ -116,6 +133,7 @@ class Entries:
             "run_id": self.facts.run_id,
             "versions": {"pytest-cloudbench": __version__, **subject.versions},
             **({"block": subject.turn.plain()} if subject.turn else {}),
+            **({"through_controller": ways} if (ways := self._list_ways(subject, item)) else {}),
             **({"suite": subject.suite} if subject.suite else {}),
         }
 
@@ -136,8 +154,10 @@ class Entries:
             [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
         )
 
+        way_doubt = ["the connection to other hosts is a part of times"] if info.get("through_controller") else []
+
         def doubts_of(metric: str) -> list[str]:
-            return [*doubts, *(time_scale_doubt if METRICS[metric].time_like else [])]
+            return [*doubts, *([*time_scale_doubt, *way_doubt] if METRICS[metric].time_like else [])]
 
         judgements = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
         gates = [gate for gate in self._gates if gate.metric in metrics]

@@ -26,16 +26,17 @@ _LOOPBACK = "lo"
 _SNAP_BYTES = 128
 
 
-def start_counting(requests: Iterable[Start]) -> TcpCounter:
+def start_counting(requests: Iterable[Start], provided: Provided | None) -> TcpCounter:
     """Begin to count the bytes of a run's connections, given the requests of all its agents.
 
+    Agents on other hosts know other addresses of services than this machine, which its provider has.
     Connections to services of the run are recognized by the addresses of these services. Of any other provider, only
     the processes of its clients are known.
     """
     from pytest_cloudbench.net.sockets.counter import OwnCounter, ServiceCounter
 
     agents = list(requests)
-    addresses = agents[0].addresses
+    addresses = agents[0].addresses if provided is None else provided.addresses
     return OwnCounter(agent.pid for agent in agents) if addresses == () else ServiceCounter(addresses)
 
 

@@ -260,6 +260,11 @@ send, and when is it done? |
     tests/suites/test_cloudraid.py::test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole
     tests/suites/test_cloudraid.py::test_one_of_three_may_be_lost_and_two_may_not
 
+| `security` | is what it stores encrypted, and are links and deleted files closed to others? |
+    tests/suites/test_security.py::test_the_table_has_all_questions_beside_what_was_advertised
+    tests/suites/test_security.py::test_a_revoke_that_does_nothing_is_found
+    tests/suites/test_security.py::test_deleted_content_that_can_be_restored_is_found
+
 The default grid takes about two minutes; `--grid paper` uses the papers' own parameters.
     tests/test_docs.py::test_command_of_the_documents_runs
     tests/test_make_published.py::test_names_of_the_loss_tables_are_the_suites_own

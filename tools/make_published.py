@@ -68,9 +68,19 @@ def values_of(table: Mapping[str, Any], cells: Cells) -> dict[str, Any]:
             scale = cells[column["scale_column"]] if "scale_column" in column else column.get("scale")
             values[column["name"]] = scaled(cells[column["name"]], scale)
     if "printed" in cells:
-        values["verdict"] = "no" if cells["printed"] == "no" else "yes"
-        values[table["stats"]["metric"]] = int(cells["printed"] != "no")
+        values["verdict"] = verdict_of(table, cells["printed"])
+        values[table["stats"]["metric"]] = int(values["verdict"] == "yes")
     return values
+
+
+def verdict_of(table: Mapping[str, Any], printed: str) -> str:
+    """Yes, no or unknown, as the table's ``verdicts`` translate a cell; any other cell but "no" is a yes."""
+    return str(table.get("verdicts", {}).get(printed, "no" if printed.lower() == "no" else "yes"))
+
+
+def is_known(table: Mapping[str, Any], cells: Cells) -> bool:
+    """Whether a row says anything: a cell such as "To be studied" has no number, and so no entry."""
+    return "printed" not in cells or verdict_of(table, cells["printed"]) != "unknown"
 
 
 def slug(text: str) -> str:
@@ -135,7 +145,7 @@ def document(paper: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, An
                          "python_version": "", "release": "", "system": "", "cpu": {}},
         "commit_info": {"id": nothing, "time": paper["date"], "author_time": None, "dirty": False,
                         "project": paper["source"], "branch": "(none)"},
-        "benchmarks": [entry(paper, table, at, cells) for at, cells in rows_of(table)],
+        "benchmarks": [entry(paper, table, at, cells) for at, cells in rows_of(table) if is_known(table, cells)],
         "datetime": paper["date"],
         "version": "none: transcribed",
     }  # fmt: skip

@@ -44,8 +44,8 @@ class Sandbox:
         self._root = f"/cloudbench-{facts.run_id}-{agent.name}"
         self._numbers, self._is_claimed = count(), False
         ops, size_bytes = (None if bound is None else bound // processes for bound in (facts.max_ops, facts.max_bytes))
-        self.driver: Any = _RetryingDriver(provider.driver, Budget(ops, size_bytes), self._wait_before_retry)
-        self._cleaner: Any = _RetryingDriver(provider.driver, Budget(), self._wait_before_retry)
+        self.driver: Any = RetryingDriver(provider.driver, Budget(ops, size_bytes), self._wait_before_retry)
+        self._cleaner: Any = RetryingDriver(provider.driver, Budget(), self._wait_before_retry)
 
     def folder(self) -> str:
         """Return the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
@@ -84,7 +84,7 @@ class Sandbox:
         self._agent.stop.wait((requested_s or _PAUSE_S) / self._facts.time_scale)
 
 
-class _RetryingDriver:
+class RetryingDriver:
     """A driver whose throttled calls wait as long as the provider asks, and are then repeated."""
 
     def __init__(self, driver: Driver, budget: Budget, wait: Callable[[float | None], None]) -> None:

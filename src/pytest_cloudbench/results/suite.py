@@ -170,15 +170,19 @@ class LossGrid(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """A grid of yes, no and unknown: the abilities of each client.
+    """A grid of yes, no and unknown, with a line for each client or provider, and the evidence in its numbers.
 
     Attributes:
         test: see ``Curve``.
         table: the published table with other clients' answers, if any.
+        title: the title of the figure.
+        question: the parameter that names what was asked, of entries and of the table.
     """
 
     test: str
     table: str = ""
+    title: str = "What clients can do"
+    question: str = "capability"
 
 
 class PublishedTable(NamedTuple):

@@ -15,7 +15,9 @@ from pytest_cloudbench.drivers import bind as bind_spec
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
+from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import SwitchFaults
+from pytest_cloudbench.load.sandbox import RetryingDriver
 from pytest_cloudbench.model import Endpoint, ProviderSpec
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.workload.payload import Generator
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
 
 _Answer = TypeVar("_Answer")
+_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +38,22 @@ class Inquiry:
         folder: an empty folder on it.
         seed: names and contents are derived from it.
         list_stored: asks the controller for what the provider's services store.
+        wait: waits before a throttled call is repeated, for the seconds that the provider asked for.
     """
 
     provider: Provider
     folder: str
     seed: str
     list_stored: Callable[[], Sequence[tuple[str, bytes]] | None]
+    wait: Callable[[float | None], None]
 
     @property
     def driver(self) -> Any:
-        """The provider's driver, with the optional verbs that its capabilities declare."""
-        return self.provider.driver
+        """The provider's driver. A throttled call waits and is repeated."""
+        return self._repeat_throttled(self.provider.driver)
+
+    def _repeat_throttled(self, driver: Driver) -> Any:
+        return RetryingDriver(driver, Budget(), self.wait)
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -57,27 +65,28 @@ class Inquiry:
         """The spec that the driver reads, such as ``dropbox`` for ``emulated:dropbox-2014``."""
         return bind_spec(ProviderSpec.parse(self.provider.opened[1].spec))
 
-    def connect(self, endpoint: Endpoint) -> Driver:
+    def connect(self, endpoint: Endpoint) -> Any:
         """Connect another driver of this kind to some endpoint. Raises UsageError."""
-        return self.bound.connect(endpoint, {})
+        return self._repeat_throttled(self.bound.connect(endpoint, {}))
 
     def open_link(self, url: str) -> bytes:
         """Return what a person without an account gets by a link. Raises CloudError. Needs ``opens_links``."""
-        opener: SharesLinks = self.driver
-        return opener.open_link(url, Stranger(self.endpoint))
+        opener: Any = self.provider.driver
+        content: bytes = opener.open_link(url, Stranger(self.endpoint))
+        return content
 
     @property
     def opens_links(self) -> bool:
         """Whether the driver makes links, and knows how a person without an account opens one."""
-        return isinstance(self.driver, SharesLinks)
+        return isinstance(self.provider.driver, SharesLinks)
 
     def stored(self) -> Sequence[tuple[str, bytes]] | None:
         """Return what is stored, by name, as the provider's operator sees it. None if that cannot be seen.
 
         Raises FleetError if a service does not say what it stores.
         """
-        if isinstance(self.driver, FolderDriver):
-            return self.driver.stored(self.folder)
+        if isinstance(self.provider.driver, FolderDriver):
+            return self.provider.driver.stored(self.folder)
         return self.list_stored()
 
 
@@ -92,11 +101,14 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
         if provider.has_services:
             agent.ask("faults", SwitchFaults(provider.spec, are_on=False))
         with agent.sign_of_life():
-            return ask(Inquiry(provider, folder, f"{experiment.facts.seed}/{folder}", _list_stored))
+            return ask(Inquiry(provider, folder, f"{experiment.facts.seed}/{folder}", list_stored, wait))
 
-    def _list_stored() -> list[tuple[str, bytes]] | None:
+    def list_stored() -> list[tuple[str, bytes]] | None:
         stored: Sequence[tuple[str, bytes]] | None = agent.ask("stored", provider.spec)
         return None if stored is None else [(str(name), bytes(content)) for name, content in stored]
+
+    def wait(requested_s: float | None) -> None:
+        agent.stop.wait((requested_s or _PAUSE_S) / experiment.facts.time_scale)
 
     with experiment.scratch(payload) as (run, files):
         answer: _Answer = agent.once(f"inquiry:{run}", lambda: ask_undisturbed(files.folder))

@@ -117,19 +117,20 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     """Return a grid of the capabilities of sync clients with their evidence, above those in a paper."""
     measured_answers: dict[str, dict[str, Measurement]] = {}
     for measurement in members:
-        if isinstance(measurement.params.get("capability"), str):
-            measured_answers.setdefault(measurement.subject, {})[str(measurement.params["capability"])] = measurement
+        if isinstance(question := measurement.params.get(row.question), str):
+            measured_answers.setdefault(measurement.subject, {})[question] = measurement
     if not measured_answers:
         return []
     published_answers: dict[str, dict[str, Mapping[str, Any]]] = {}
     table = published.load_table(row.table) if row.table in published.table_names() else None
     cells = table.rows if table else ()
     for cell in cells:
-        published_answers.setdefault(str(cell.params["service"]), {})[str(cell.params["capability"])] = cell.entry[
-            "extra_info"
-        ]
+        published_answers.setdefault(str(cell.params.get("service")), {})[str(cell.params.get(row.question))] = (
+            cell.entry["extra_info"]
+        )
     names = list(dict.fromkeys([
-        *(str(cell.params["capability"]) for cell in cells), *(key for of in measured_answers.values() for key in of),
+        *(str(cell.params.get(row.question)) for cell in cells),
+        *(key for of in measured_answers.values() for key in of),
     ]))  # fmt: skip
     columns = [
         (
@@ -148,7 +149,7 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     ]
 
     def draw(width: int) -> Canvas:
-        canvas = Canvas(width, 0, "What clients can do")
+        canvas = Canvas(width, 0, row.title)
         left, cell_width, row_height = 92.0, (width - 96) / len(names), 34.0
         is_narrow = cell_width < 62
         top = 106.0 if is_narrow else 28.0
@@ -187,9 +188,9 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
         [subject, name, *answers.get(name, (None, None)), _read_evidence(measured_answers.get(subject, {}).get(name))]
         for subject, answers, _ in columns for name in names
     ]  # fmt: skip
-    head = ["client", "capability", "answer", "how", "evidence"]
+    head = ["subject", row.question, "answer", "how", "evidence"]
     notes = [f"Published: {table.source}"] if table else []
-    return [Figure("capabilities", "What clients can do", description, draw, head, rows, notes)]
+    return [Figure("capabilities", row.title, description, draw, head, rows, notes)]
 
 
 def _read_answer(measurement: Measurement) -> str:

@@ -1,0 +1,77 @@
+"""The questions, as data: what each row of the table asks, how it is asked, and what was advertised in 2014."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pytest_cloudbench import Inquiry
+
+from . import links, transit
+from .rulings import Ruling
+
+SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
+
+SERVICES: Mapping[str, str] = {
+    "dropbox": "Dropbox", "dropbox+fast": "Dropbox", "mega": "MEGA", "gdrive": "Google Drive", "tahoe": "Tahoe-LAFS",
+}  # fmt: skip
+"""The column of Table 2.1 for a driver."""
+
+
+class Question(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        name: a short name, for ``-k``.
+        title: the row's name, which is that of Table 2.1 if it has the row.
+        asks: what it asks, in a sentence.
+        ask: finds the answer.
+        is_good: the answer that a user wants.
+        printed: the cells of Table 2.1, by service.
+    """
+
+    name: str
+    title: str
+    asks: str
+    ask: Callable[[Inquiry], Ruling]
+    is_good: str = "yes"
+    printed: Mapping[str, str] = {}
+
+
+QUESTIONS = {
+    question.title: question
+    for question in (
+        Question(
+            "tls",
+            "TLS", "Is everything encrypted in transit?", transit.ask_transit,
+            printed={"Dropbox": "Yes", "MEGA": "To be studied", "Google Drive": "Yes", "Tahoe-LAFS": "Yes"},
+        ),
+        Question(
+            "content",
+            "File encryption", "Does the client encrypt contents?", transit.ask_content,
+            printed={
+                "Dropbox": "Server-side", "MEGA": "Client-side", "Google Drive": "To be studied",
+                "Tahoe-LAFS": "Client-side",
+            },
+        ),
+        Question(
+            "names",
+            "File meta data encrypted?", "Does the client encrypt names?", transit.ask_names,
+            printed={"Dropbox": "Cannot know", "MEGA": "Yes", "Google Drive": "Not known", "Tahoe-LAFS": "Yes"},
+        ),
+        Question(
+            "operator",
+            "System operator able to access the content of users' files?", "Could the operator read contents?",
+            transit.ask_operator, is_good="no",
+            printed={"Dropbox": "Yes", "MEGA": "No (to be verified)", "Google Drive": "Yes", "Tahoe-LAFS": "No"},
+        ),
+        Question("at_rest",
+            "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
+        Question("guessable",
+            "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),
+        Question("revoked",
+            "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
+        Question("deleted",
+            "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
+    )
+}  # fmt: skip

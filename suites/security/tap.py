@@ -1,0 +1,196 @@
+"""A tap: a relay in front of a service that records what passes, as it is, or with TLS opened by a key of our own.
+
+As it is, it shows what an eavesdropper sees. Opened, it shows what the service receives. The driver is told to trust
+the tap's authority, so nothing else about it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench import Endpoint, parse_client_hello, parse_server_hello
+
+_PIECE_BYTES = 65536
+_HELLO_BYTES = 32768
+_START_S = 30.0
+_PORTS = {"http": 80, "https": 443, "sftp": 22}
+
+
+@dataclass(slots=True)
+class TappedFlow:
+    """One recorded connection.
+
+    Attributes:
+        server: host and port behind the tap.
+        up, down: the bytes that the client and the server sent. Decrypted if the tap opened them.
+    """
+
+    server: str
+    up: bytearray = field(default_factory=bytearray)
+    down: bytearray = field(default_factory=bytearray)
+
+    @property
+    def protocol(self) -> str:
+        """What protects the flow: a version of TLS with the cipher, ``SSH``, or an empty text for nothing known."""
+        if self.up[:4] == b"SSH-" and self.down[:4] == b"SSH-":
+            return "SSH"
+        hello = parse_client_hello(bytes(self.up[:_HELLO_BYTES]))
+        answer = parse_server_hello(bytes(self.down[:_HELLO_BYTES]))
+        return f"{answer.version or 'TLS'} {answer.cipher}" if hello is not None and answer is not None else ""
+
+    @property
+    def offered(self) -> str:
+        """The versions of TLS that the client offered, such as ``TLSv1.2, TLSv1.3``. Empty if it sent no hello."""
+        hello = parse_client_hello(bytes(self.up[:_HELLO_BYTES]))
+        return ", ".join(sorted(hello.versions)) if hello is not None else ""
+
+
+class Tap:
+    """A tap in front of all addresses of a service.
+
+    Args:
+        endpoint: the service.
+        folder: an empty folder for the tap's own authority, which is needed if it opens TLS.
+        opens: whether TLS is opened.
+
+    Attributes:
+        endpoint: the service as a client behind the tap should see it.
+        flows: the recorded connections, in the order in which they began.
+    """
+
+    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
+        self._service, self._folder, self.opens = endpoint, folder, folder is not None
+        self.flows: list[TappedFlow] = []
+        self.endpoint = endpoint
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="tap", daemon=True)
+        self._ready, self._failure = threading.Event(), ""
+        self._stop: asyncio.Event | None = None
+
+    def __enter__(self) -> Tap:
+        self._thread.start()
+        if not self._ready.wait(_START_S) or self._failure:
+            raise OSError(f"the tap did not start: {self._failure or 'no answer'}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_START_S)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # the loop was stopped meanwhile
+            self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        tasks: set[asyncio.Task[Any]] = set()
+        try:
+            urls, servers = await self._listen(tasks)
+            ca_file = str(self._folder / "tap-ca.pem") if self._folder is not None else self._service.ca_file
+            self.endpoint = replace(self._service, urls=urls, ca_file=ca_file)
+        except OSError as error:
+            self._failure = str(error)
+            self._ready.set()
+            return
+        self._ready.set()
+        await self._stop.wait()
+        for server in servers:
+            server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # so that aborted connections are closed before the loop is
+
+    async def _listen(self, tasks: set[asyncio.Task[Any]]) -> tuple[Mapping[str, str], list[asyncio.Server]]:
+        """Listen once for each address of the service. Return the URLs by role as they are behind the tap."""
+        ports: dict[tuple[str, int, bool], int] = {}
+        urls, servers = {}, []
+        own_context = self._make_own_context() if self.opens else None
+        for role, url in self._service.urls.items():
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
+            is_opened = self.opens and parts.scheme == "https"
+            if (host, port, is_opened) not in ports:
+
+                async def relay(
+                    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: tuple[str, int] = (host, port),
+                    opened: bool = is_opened,
+                ) -> None:  # fmt: skip
+                    task = asyncio.current_task()
+                    assert task is not None
+                    tasks.add(task)
+                    try:
+                        await self._relay(reader, writer, address, opened)
+                    finally:
+                        tasks.discard(task)
+
+                context = own_context if is_opened else None
+                server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+                servers.append(server)
+                ports[host, port, is_opened] = server.sockets[0].getsockname()[1]
+            netloc = f"127.0.0.1:{ports[host, port, is_opened]}"
+            urls[role] = parts._replace(netloc=netloc).geturl()
+        return urls, servers
+
+    async def _relay(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: tuple[str, int], opened: bool
+    ) -> None:
+        flow = TappedFlow(f"{address[0]}:{address[1]}")
+        self.flows.append(flow)
+        writers = [writer]
+        try:
+            context = ssl.create_default_context(cafile=self._service.ca_file or None) if opened else None
+            from_server, to_server = await asyncio.open_connection(*address, ssl=context)
+            writers.append(to_server)
+            await asyncio.gather(_copy(reader, to_server, flow.up), _copy(from_server, writer, flow.down))
+        except (OSError, asyncio.CancelledError):
+            pass  # an end of a connection is no news, and the tap's own end neither
+        finally:
+            for open_writer in writers:
+                open_writer.transport.abort()
+
+    def _make_own_context(self) -> ssl.SSLContext:
+        import trustme
+
+        assert self._folder is not None
+        authority = trustme.CA(organization_name="pytest-cloudbench tap", key_type=trustme.KeyType.ECDSA)
+        issued = authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.ECDSA)
+        authority.cert_pem.write_to_path(self._folder / "tap-ca.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        issued.configure_cert(context)
+        return context
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray) -> None:
+    """Copy one direction of a connection to its end."""
+    try:
+        while data := await reader.read(_PIECE_BYTES):
+            record += data
+            writer.write(data)
+            await writer.drain()
+    finally:
+        with suppress(OSError, RuntimeError):
+            if writer.can_write_eof():
+                writer.write_eof()
+            else:  # TLS has no half-closed connections
+                writer.close()
+
+
+def sent_bytes(flows: Iterator[TappedFlow] | list[TappedFlow]) -> bytes:
+    """Return everything that the client sent, one connection after the other."""
+    return b"".join(bytes(flow.up) for flow in flows)

@@ -1,0 +1,226 @@
+"""On the way: is everything encrypted, and what does the service receive?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pytest_cloudbench import (
+    CloudError,
+    Inquiry,
+    LiteralContent,
+    Needle,
+    RandomContent,
+    Sighting,
+    count_by_form,
+    find_needles,
+    looks_random,
+    make_text_needle,
+    slice_needles,
+)
+
+from .rulings import Ruling, no, unknown, yes
+from .tap import Tap, TappedFlow, sent_bytes
+
+_CONTENT_BYTES = 65536
+_MOST_EVIDENCE = 6
+_PART_BYTES = 4096
+_TALK_SHARE = 0.2
+"""What a client may say besides the content, such as heads of requests, as a share of the content."""
+
+GATEWAYS = {
+    "rclone": "a program that sends it on",
+    "tahoe": "a gateway on the user's own machine, which encrypts it",
+}
+"""Drivers that talk to something which is not the service, so that this traffic says nothing about the service's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bait:
+    """Files whose names and contents can be recognised anywhere.
+
+    Attributes:
+        files: name to content: random bytes, which nothing can shorten, and text, which is easily shortened.
+        names, contents: what to look for.
+    """
+
+    files: dict[str, bytes]
+    names: Sequence[Needle]
+    contents: Sequence[Needle]
+
+    @classmethod
+    def make(cls, seed: str) -> Bait:
+        """Return new files. The same seed gives the same ones."""
+        name, text = make_text_needle("name", seed), make_text_needle("content", seed)
+        random = RandomContent(seed, _CONTENT_BYTES).read(0, _CONTENT_BYTES)
+        words = b"".join(b"%s %06d\n" % (text.data, number) for number in range(_CONTENT_BYTES // 32))
+        word = name.data.decode()
+        files = {f"{word}.bin": random, f"{word}.txt": words}
+        return cls(files, [name], [text, *slice_needles("content", random)])
+
+    @property
+    def needles(self) -> list[Needle]:
+        """All that can be looked for."""
+        return [*self.names, *self.contents]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(map(len, self.files.values()))
+
+
+def describe_sightings(sightings: Sequence[Sighting]) -> str:
+    """Return in words what was readable, and in which form."""
+    return ", ".join(f"{count} in {form}" if form != "raw" else f"{count} as it is"
+                     for form, count in count_by_form(sightings).items())  # fmt: skip
+
+
+@contextmanager
+def send_bait(inquiry: Inquiry, bait: Bait, *, opens: bool) -> Iterator[list[TappedFlow]]:
+    """Upload the bait through a tap, and yield what the tap recorded. Raises CloudError and OSError."""
+    assert inquiry.endpoint is not None
+    with TemporaryDirectory(prefix="cloudbench-tap-") as folder:
+        with (
+            Tap(inquiry.endpoint, Path(folder) if opens else None) as tap,
+            closing(inquiry.connect(tap.endpoint)) as driver,
+        ):
+            for name, content in bait.files.items():
+                driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
+        yield tap.flows
+
+
+def _why_unseen(inquiry: Inquiry) -> str:
+    """Return why no traffic can be recorded. Empty if it can."""
+    if inquiry.endpoint is None:
+        return "not seen: there is no service of this run to put a tap before"
+    scheme = inquiry.bound.spec.scheme
+    return f"not seen: the driver talks to {GATEWAYS[scheme]}" if scheme in GATEWAYS else ""
+
+
+def ask_transit(inquiry: Inquiry) -> Ruling:
+    """Answer whether every connection is encrypted. A plain one is named with what it carries."""
+    if why := _why_unseen(inquiry):
+        return unknown(why)
+    bait = Bait.make(f"{inquiry.seed}/transit")
+    with send_bait(inquiry, bait, opens=False) as flows:
+        used = [flow for flow in flows if flow.up]
+    return judge_transit(used, bait)
+
+
+def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
+    """Judge recorded connections, which were not opened."""
+    if sum(len(flow.up) for flow in flows) < bait.size_bytes // 4:
+        return unknown("the upload did not pass the tap")
+    evidence, plain = list[str](), list[str]()
+    for flow in flows:
+        sightings = find_needles(bytes(flow.up), bait.needles)
+        carried = sorted({f"a {sighting.needle.what}" for sighting in sightings})
+        if not flow.protocol or carried:
+            plain.append(f"{flow.server}: plain, with {' and '.join(carried) or 'nothing that was recognised'}")
+        offered = f" (offered: {flow.offered})" if flow.offered else ""
+        evidence.append(f"{flow.server}: {flow.protocol or 'no encryption that is known'}{offered}")
+    evidence = list(dict.fromkeys(evidence))[:_MOST_EVIDENCE]
+    if plain:
+        return no("; ".join(dict.fromkeys(plain)), evidence)
+    return yes(", ".join(dict.fromkeys(flow.protocol for flow in flows)), evidence)
+
+
+def ask_content(inquiry: Inquiry) -> Ruling:
+    """Answer whether the client encrypts content before the service receives it."""
+    if why := _why_unseen(inquiry):
+        return unknown(why)
+    bait = Bait.make(f"{inquiry.seed}/content")
+    with send_bait(inquiry, bait, opens=True) as flows:
+        sent = sent_bytes(flows)
+    return judge_content(sent, bait, is_open=not any(flow.protocol for flow in flows))
+
+
+def judge_content(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
+    """Judge what a service received, without the encryption of the connection."""
+    if not is_open:
+        return unknown("what is inside the encrypted connection was not seen")
+    sightings = find_needles(sent, bait.contents)
+    if sightings:
+        how = f"{len(sightings)} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
+        return no(how, [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files"])
+    smallest = min(map(len, bait.files.values()))
+    evidence = [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files; no piece of them readable"]
+    if len(sent) < smallest:
+        return unknown("less was sent than the random file has", evidence)
+    plain_bytes = count_plain_bytes(sent)
+    if plain_bytes > _TALK_SHARE * bait.size_bytes or len(sent) - plain_bytes < smallest // 2:
+        return unknown("what was sent does not look encrypted, but no piece was recognised", evidence)
+    return yes("the service receives bytes in which nothing of the content can be recognised", evidence)
+
+
+def count_plain_bytes(sent: bytes) -> int:
+    """Return how many bytes are in parts that do not look random: text that was only masked, or heads of requests."""
+    starts = range(0, len(sent) - _PART_BYTES + 1, _PART_BYTES)
+    return sum(_PART_BYTES for start in starts if not looks_random(sent[start : start + _PART_BYTES]))
+
+
+def ask_names(inquiry: Inquiry) -> Ruling:
+    """Answer whether the client encrypts the names of files before the service receives them."""
+    if why := _why_unseen(inquiry):
+        return unknown(why)
+    bait = Bait.make(f"{inquiry.seed}/names")
+    with send_bait(inquiry, bait, opens=True) as flows:
+        sent = sent_bytes(flows)
+    return judge_names(sent, bait, is_open=not any(flow.protocol for flow in flows))
+
+
+def judge_names(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
+    """Judge whether names are readable in what a service received."""
+    if not is_open:
+        return unknown("what is inside the encrypted connection was not seen")
+    if sightings := find_needles(sent, bait.names):
+        return no(f"names readable: {describe_sightings(sightings)}")
+    if len(sent) < bait.size_bytes // 4:
+        return unknown("the upload did not pass the tap")
+    return yes("the service receives no name in a form that can be recognised")
+
+
+def ask_at_rest(inquiry: Inquiry) -> Ruling:
+    """Answer whether content is unreadable where it is stored."""
+    bait = Bait.make(f"{inquiry.seed}/rest")
+    for name, content in bait.files.items():
+        inquiry.driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
+    stored = inquiry.stored()
+    return unknown("where it is stored cannot be seen from here") if stored is None else judge_at_rest(stored, bait)
+
+
+def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait) -> Ruling:
+    """Judge what a service has stored, by name."""
+    stored_bytes = sum(len(content) for _, content in stored)
+    if stored_bytes < bait.size_bytes // 4:
+        return unknown(f"only {stored_bytes:,} bytes are there for {bait.size_bytes:,} bytes of files")
+    sightings = [sighting for _, content in stored for sighting in find_needles(content, bait.contents)]
+    named = sum(bool(find_needles(name.encode(errors="replace"), bait.names)) for name, _ in stored)
+    evidence = [f"{len(stored):,} objects, {stored_bytes:,} bytes; names readable of {named}"]
+    if sightings:
+        seen = len({sighting.needle for sighting in sightings})
+        how = f"{seen} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
+        return no(how, evidence)
+    return yes("nothing of the content can be recognised in the store", evidence)
+
+
+def ask_operator(inquiry: Inquiry) -> Ruling:
+    """Answer whether the operator could read contents, as a consequence of what it receives and stores."""
+    rulings = []
+    for ask in (ask_content, ask_at_rest):
+        try:
+            rulings.append(ask(inquiry))
+        except (CloudError, OSError) as error:
+            rulings.append(unknown(str(error)))
+    received, stored = rulings
+    evidence = [f"received: {received.how}", f"stored: {stored.how}"]
+    if received.answer == "no":
+        return yes("it receives the content", evidence)
+    if stored.answer == "no":
+        return yes("it stores the content", evidence)
+    if received.answer == "yes":
+        return no("it neither receives nor stores content that can be recognised", evidence)
+    return unknown(received.how, evidence)

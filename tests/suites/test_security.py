@@ -1,0 +1,206 @@
+"""The security suite finds what is set in emulators, servers and drivers of our own, and nothing that is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import Inquiry, ProviderSpec, Stranger, connect_driver, open_provider, start_emulator
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers.for_agents import Provided
+from suites.security import links, transit
+from suites.security.questions import QUESTIONS
+from tests.fleet.harness import Lab
+
+from .harness import run_suite
+
+SEED = "truth"
+BAIT = transit.Bait.make(SEED)
+
+
+def make_inquiry(api: str) -> Iterator[Inquiry]:
+    """An inquiry at an emulator whose store is seen."""
+    with start_emulator("ideal", api=api) as service:
+        driver: Any = connect_driver(ProviderSpec.parse(api), service.endpoint)
+        provider = Provider(f"emulated:{api}", open=lambda: (driver, Provided(api, service.endpoint)))
+        driver.mkdir("/run")
+        yield Inquiry(provider, "/run", SEED, lambda: [*service.stored()], lambda _: None)
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def _dropbox() -> Iterator[Inquiry]:
+    yield from make_inquiry("dropbox")
+
+
+@pytest.fixture
+def dropbox(_dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> Inquiry:
+    """An inquiry at an emulated Dropbox, whose waits for an answer to change are short."""
+    monkeypatch.setattr(links, "_CLOSED_S", 0.3)
+    monkeypatch.setattr(links, "_PURGED_S", 0.1)
+    return _dropbox
+
+
+# --- links ---
+
+
+def test_a_revoked_link_is_found_closed(dropbox: Inquiry) -> None:
+    ruling = links.ask_revoked(dropbox)
+    assert ruling.answer == "yes"
+    assert 0 <= ruling.numbers["link_closed_s"] < 0.3
+
+
+def test_a_revoke_that_does_nothing_is_found(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropbox.provider.driver, "revoke", lambda url: None)
+    ruling = links.ask_revoked(Inquiry(dropbox.provider, "/run/open", SEED, dropbox.list_stored, dropbox.wait))
+    assert ruling.answer == "no"
+    assert ruling.how.startswith("still open")
+
+
+def test_a_link_that_never_opened_says_nothing(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_OPEN_S", 0.2)
+    monkeypatch.setattr(type(dropbox.provider.driver), "open_link", staticmethod(lambda url, stranger: b"a page"))
+    ruling = links.ask_revoked(Inquiry(dropbox.provider, "/run/page", SEED, dropbox.list_stored, dropbox.wait))
+    assert ruling.answer == "unknown"
+
+
+def test_an_open_link_of_another_key_is_refused(dropbox: Inquiry) -> None:
+    path, url, content = links.share_new_file(dropbox, "keyed")
+    assert links.opens(dropbox, url, content)
+    other = url.replace("rlkey=", "rlkey=x")
+    assert not links.opens(dropbox, other, content)
+    assert Stranger(dropbox.endpoint).send(url)[0] == 200, path
+
+
+def make_links(tokens: list[str]) -> list[str]:
+    return [f"https://example.org/s/{token}/file" for token in tokens]
+
+
+PATHS = [f"/run/{number}/file" for number in range(links.LINKS)]
+RANDOM = [Random(number).randbytes(16).hex() for number in range(links.LINKS)]
+
+
+def test_random_links_are_not_guessable() -> None:
+    ruling = links.judge_links(make_links(RANDOM), PATHS, make_links(["f" * 32])[0])
+    assert ruling.answer == "yes"
+    assert 100 < ruling.numbers["bits"] <= 128
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([f"{number:032d}" for number in range(links.LINKS)], "bits differ"),
+        ([Random(number).randbytes(4).hex() for number in range(links.LINKS)], "bits differ"),
+        (sorted(RANDOM), "grow in the order"),
+        (["same"] * links.LINKS, "the same link"),
+        ([hashlib.sha256(path.encode()).hexdigest() for path in PATHS], "the path by sha256"),
+        ([hashlib.md5(f"{number}".encode()).hexdigest() for number in range(links.LINKS)], "a counter"),
+    ],
+)
+def test_guessable_links_are_found(tokens: list[str], words: str) -> None:
+    ruling = links.judge_links(make_links(tokens), PATHS)
+    assert ruling.answer == "no"
+    assert words in ruling.how
+
+
+def test_a_link_that_follows_from_the_path_is_found() -> None:
+    urls = make_links(RANDOM)
+    assert links.judge_links(urls, PATHS, urls[0]).answer == "no"
+
+
+def test_links_of_an_emulator_are_not_guessable(dropbox: Inquiry) -> None:
+    assert links.ask_guessable(dropbox).answer == "yes"
+
+
+# --- deletion ---
+
+
+def test_deleted_content_that_can_be_restored_is_found(dropbox: Inquiry) -> None:
+    ruling = links.ask_deleted(dropbox)
+    assert ruling.answer == "no"
+    assert "by an old link: gone" in ruling.evidence
+
+
+def test_deleted_content_is_unknown_where_the_store_does_not_show_it(dropbox: Inquiry) -> None:
+    blind = Inquiry(dropbox.provider, "/run/blind", SEED, lambda: None, dropbox.wait)
+    assert links.ask_deleted(blind).answer == "unknown"
+    elsewhere = Inquiry(dropbox.provider, "/run/elsewhere", SEED, lambda: [("other", b"x")], dropbox.wait)
+    assert links.ask_deleted(elsewhere).answer == "unknown"
+
+
+def test_content_that_is_gone_for_good_is_found_gone() -> None:
+    for drive in make_inquiry("gdrive"):
+        assert links.ask_deleted(drive).answer == "yes"
+
+
+# --- on the way and in the store ---
+
+
+def test_an_emulator_behind_tls_receives_readable_content(dropbox: Inquiry) -> None:
+    inquiry = Inquiry(dropbox.provider, "/run/transit", SEED, dropbox.list_stored, dropbox.wait)
+    on_the_way = transit.ask_transit(inquiry)
+    assert (on_the_way.answer, on_the_way.how[:7]) == ("yes", "TLSv1.3")
+    assert transit.ask_content(inquiry).answer == "no"
+    assert transit.ask_names(inquiry).answer == "no"
+    assert transit.ask_at_rest(inquiry).answer == "no"
+    assert transit.ask_operator(inquiry).answer == "yes"
+
+
+@pytest.mark.slow
+def test_a_client_that_encrypts_is_found() -> None:
+    for mega in make_inquiry("mega"):
+        assert transit.ask_transit(mega).answer == "yes"
+        assert transit.ask_content(mega).answer == "yes"
+        assert transit.ask_names(mega).answer == "yes"
+        assert transit.ask_at_rest(mega).answer == "yes"
+        assert transit.ask_operator(mega).answer == "no"
+
+
+def test_a_server_without_tls_is_found_and_what_it_carries() -> None:
+    with open_provider("local:webdav") as provider:
+        provider.driver.mkdir("/run")
+        ruling = transit.ask_transit(Inquiry(provider, "/run", SEED, lambda: None, lambda _: None))
+    assert ruling.answer == "no"
+    assert ruling.how.endswith("plain, with a content and a name")
+
+
+def test_compressed_content_is_not_taken_for_encrypted() -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = b"".join(map(deflater.compress, BAIT.files.values())) + deflater.flush()
+    assert transit.judge_content(packed, BAIT).answer == "no"
+
+
+def test_masked_content_is_not_taken_for_encrypted() -> None:
+    masked = b"".join(bytes(byte ^ 0x5A for byte in content) for content in BAIT.files.values())
+    assert transit.judge_content(masked, BAIT).answer == "unknown"
+    assert transit.judge_content(masked[:1000], BAIT).answer == "unknown"
+    assert transit.judge_content(Random(2).randbytes(len(masked)), BAIT).answer == "yes"
+
+
+def test_what_is_still_encrypted_is_not_judged() -> None:
+    assert transit.judge_content(Random(1).randbytes(200_000), BAIT, is_open=False).answer == "unknown"
+    assert transit.judge_names(b"", BAIT).answer == "unknown"
+    assert transit.judge_transit([], BAIT).answer == "unknown"
+
+
+def test_an_empty_store_is_not_judged() -> None:
+    assert transit.judge_at_rest([("a", b"")], BAIT).answer == "unknown"
+
+
+# --- the suite ---
+
+
+@pytest.mark.slow
+def test_the_table_has_all_questions_beside_what_was_advertised(lab: Lab) -> None:
+    run = run_suite(lab, "security", "--provider", "emulated:dropbox", "--provider", "local:webdav")
+    assert run.counts() == {"passed": 2 * len(QUESTIONS)}
+    info = run.info("test_table_2_1[emulated:dropbox-tls]")
+    assert (info["answer"], info["is_yes"], info["advertised_2014"]) == ("yes", 1, "Yes")
+    assert run.info("test_table_2_1[emulated:dropbox-content]")["advertised_2014"] == "Server-side"
+    assert run.info("test_table_2_1[local:webdav-revoked]")["answer"] == "unknown"
+    assert run.lines_with("as advertised 2014")

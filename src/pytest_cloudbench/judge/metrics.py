@@ -293,6 +293,17 @@ BUILT_IN: Mapping[str, Metric] = dict(METRICS)
 """The metrics of this package, without those of suites."""
 
 
+def find_metric(name: str) -> Metric | None:
+    """Return the row of a metric, or None if there is none. ``NAME@HOST`` is that of one host."""
+    return METRICS.get(name.partition("@")[0])
+
+
+def is_higher_better(name: str) -> bool:
+    """Return whether a higher value of a metric, or of one host's, is better. Other numbers have no direction."""
+    row = find_metric(name)
+    return row is not None and row.better == "higher"
+
+
 def declare(rows: Mapping[str, Metric]) -> list[str]:
     """Add the conclusions of a suite. Return the names that already mean something else and keep that meaning."""
     return [name for name, row in rows.items() if METRICS.setdefault(name, row) != row]

@@ -16,6 +16,7 @@ from pytest_cloudbench.report.digest import Digest, digest_records
 from pytest_cloudbench.report.distance import compare_with_published
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
+from pytest_cloudbench.report.figures.hosts import from_hosts
 from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import EarlierRuns, Measurement, line_name
 from pytest_cloudbench.report.html import safe
@@ -164,6 +165,10 @@ class Chapter:
             some = {line: summary for line, (_, summary) in lines[first : first + SERIES]}
             if (shown := times.distribution(label, some)) is not None:
                 drawn.append(shown)
+        drawn += [
+            figure for measurement in group
+            if (figure := from_hosts(measurement, measurement.subject if len(group) > 1 else "")) is not None
+        ]  # fmt: skip
         drawn += [
             times.over_time(f"{label}, {line}", summary, line if len(lines) > 1 else "") for line, (_, summary) in lines
         ]

@@ -273,13 +273,14 @@ def _render_groups(groups: Sequence[_Group], head_title: str, width: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The results of one experiment on several providers, for tables outside the terminal.
+    """The results of one experiment on several providers, or from several hosts, for tables outside the terminal.
 
     Attributes:
         experiment: its name, without a provider.
         host: the host whose results these are, empty for all hosts.
+        provider: the provider that several hosts measured, where there are others.
         keys, titles: the metrics or extra values of its columns, and their titles.
-        providers: each provider with its cells, and whether its run has doubts.
+        providers: each provider, or host, with its cells, and whether its run has doubts.
         distances: by key, the best provider and the distance of each other provider from its value, see
             ``judge.ranking.distance``.
         remarks: lines to show below the table.
@@ -292,11 +293,23 @@ class Standing:
     distances: Mapping[str, tuple[str, Mapping[str, Distance | None]]]
     remarks: Sequence[str]
     host: str = ""
+    provider: str = ""
 
 
 def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
     """Return the experiments that ran on several providers, and notes that apply to all of them."""
     groups = [group for group in _group_findings(findings) if _column_keys([group])]
+    return _list_standings(groups), _emulation_notes(
+        groups, {row.name: row.name for group in groups for row in group.rows}
+    )
+
+
+def rank_hosts(findings: Sequence[_Finding]) -> list[Standing]:
+    """Return the experiments that several hosts measured, with hosts in place of providers."""
+    return _list_standings([group for group in _group_by_hosts(findings) if _column_keys([group])])
+
+
+def _list_standings(groups: Sequence[_Group]) -> list[Standing]:
     result = []
     for group in groups:
         keys = _column_keys([group])
@@ -308,8 +321,12 @@ def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[s
             if key in METRICS and (distances := _distances_from_best(group, key)) is not None
         }
         titles = [_column_title(key, group.titles) for key in keys]
-        result.append(Standing(group.experiment, keys, titles, providers, distances_by_key, remarks, group.host))
-    return result, _emulation_notes(groups, {row.name: row.name for group in groups for row in group.rows})
+        result.append(
+            Standing(
+                group.experiment, keys, titles, providers, distances_by_key, remarks, group.host, group.provider
+            )
+        )  # fmt: skip
+    return result
 
 
 def _distances_from_best(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:

@@ -19,10 +19,11 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
+from pytest_cloudbench.report.hosts import read_figures
 
 _COLUMNS = (
     "run", "time", "commit", "branch", "test", "provider", "emulated", "outcome", "doubts", "metric", "value", "unit",
-    "better",
+    "better", "host",
 )  # fmt: skip
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 """Characters that begin a formula in a spreadsheet."""
@@ -56,13 +57,22 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A known and finite metric of an experiment, in the unit of its row in ``METRICS``."""
+    """A known and finite metric of an experiment, in the unit of its row in ``METRICS``.
+
+    ``host`` names the host whose figure it is, and is empty for one of all hosts.
+    """
 
     run: StoredRun
     fullname: str
     info: Mapping[str, Any]
     metric: str
     value: float
+    host: str = ""
+
+    @property
+    def name(self) -> str:
+        """The experiment's full name, with the host if it is one host's."""
+        return f"{self.fullname} from {self.host}" if self.host else self.fullname
 
     @property
     def better(self) -> str:
@@ -148,6 +158,12 @@ def choose_numbers(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, do
                     chosen.left_out["with doubts"] += 1
                 else:
                     chosen.numbers.append(Number(run, fullname, info, metric, float(info[metric])))
+            chosen.numbers += [
+                Number(run, fullname, info, metric, float(figures[metric]), host)
+                for host, figures in read_figures(info).items()
+                for metric in metrics or METRICS
+                if is_finite(figures.get(metric)) and (doubted or not entry_doubts(info, metric))
+            ]  # fmt: skip
     return chosen
 
 
@@ -165,7 +181,8 @@ def _as_csv(chosen: ChosenNumbers) -> str:
             run.name, _format_time(run.time_ms), run.commit, run.branch, number.fullname, str(info.get("provider", "")),
             emulated_text(info), str(info.get("outcome", "")), "; ".join(number.doubts), number.metric,
         )  # fmt: skip
-        writer.writerow([*map(_escape_formula, texts), repr(number.value), metric.unit, metric.better])
+        row = [*map(_escape_formula, texts), repr(number.value), metric.unit, metric.better]
+        writer.writerow([*row, _escape_formula(number.host)])
     return text.getvalue()
 
 
@@ -204,7 +221,7 @@ def _as_openmetrics(chosen: ChosenNumbers) -> str:
         lines += _sample_lines(
             family, [(_format_labels(number), number.value, number.run.time_ms) for number in numbers], has_time
         )
-    entries = {(number.run.time_ms, number.fullname): number for number in chosen.numbers}.values()
+    entries = {(number.run.time_ms, number.fullname): number for number in chosen.numbers if not number.host}.values()
     unknown = "cloudbench_unknown_numbers"
     lines += _family_header(unknown, "", "How many of an experiment's metrics are unknown, and left out.")
     lines += _sample_lines(
@@ -239,6 +256,7 @@ def _format_labels(number: Number, **more_labels: str) -> str:
     labels = {
         "test": number.fullname, "provider": str(number.info.get("provider", "")),
         "emulated": {"emulated": "yes", "": "no"}.get(emulated := emulated_text(number.info), emulated),
+        **({"host": number.host} if number.host else {}),
         **(more_labels or {"doubted": "yes" if number.doubts else "no"}),
     }  # fmt: skip
     return ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
@@ -268,7 +286,7 @@ def _as_github_action_benchmark(chosen: ChosenNumbers) -> str:
         )
     benchmarks = [
         {
-            "name": f"{number.fullname} {number.metric}",
+            "name": f"{number.name} {number.metric}",
             "unit": METRICS[number.metric].unit,
             "value": number.value,
             "extra": "\n".join(_number_remarks(number)),
@@ -292,7 +310,7 @@ def _as_bencher(chosen: ChosenNumbers) -> str:
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for number in chosen.numbers:
         emulated, metric = emulated_text(number.info), METRICS[number.metric]
-        name = number.fullname + (f" ({emulated})" if emulated else "")
+        name = number.name + (f" ({emulated})" if emulated else "")
         name += _BENCHER_IGNORES if number.doubts else ""
         if len(name.encode(errors="backslashreplace")) > _BENCHER_LONGEST:
             raise UsageError(f"--format bencher: {name[:60]}... is longer than {_BENCHER_LONGEST} bytes; rename it")

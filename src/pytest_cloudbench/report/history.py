@@ -14,10 +14,11 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, describe_differences, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import METRICS, find_metric, is_higher_better
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.quantities import format_metric, format_points
+from pytest_cloudbench.report.table import HOST_TITLES, host_rows
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
 from pytest_cloudbench.support.printable import printable
@@ -34,7 +35,8 @@ def _format_difference(value: float | None, former: float | None, metric: str) -
     """Return the difference of a value from a former one, in points for shares, and otherwise in percent."""
     if value is None or former is None:
         return "-"
-    if metric in METRICS and METRICS[metric].unit == "fraction":
+    row = find_metric(metric)
+    if row is not None and row.unit == "fraction":
         return format_points(value - former)
     return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
 
@@ -99,8 +101,7 @@ def _find_changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
 def describe_change(point: Point, change: ChangePoint, metric: str, run: str) -> str:
     """Return the size and certainty of a change and its first run. ``point`` is the first one after the change."""
     difference = _format_difference(change.after, change.before, metric)
-    is_rise_better = METRICS[metric].better == "higher" if metric in METRICS else False
-    tone = "better" if (change.after > change.before) == is_rise_better else "worse"
+    tone = "better" if (change.after > change.before) == is_higher_better(metric) else "worse"
     certainty = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
     run_text = f"{printable(run)} ({_format_commit(point.commit)}, {format_day(point.time_ms)})"
     levels = f"{format_metric(change.before, metric)} to {format_metric(change.after, metric)}"
@@ -359,6 +360,8 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
     lines += fit_to_width(rows, width) if entries or not comparisons else []
+    hosts = [[printable(entry.fullname), *map(printable, row)] for entry in entries for row in host_rows(entry.info)]
+    lines += ["", *fit_to_width([["entry", *HOST_TITLES], *hosts], width)] if hosts else []
     lines += [f"published: {printable(line)}" for line in _published_sources(entries)]
     lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _entry_doubts(entry)]
     for entry in comparisons:

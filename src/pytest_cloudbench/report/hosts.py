@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.report.quantities import UNKNOWN, format_bytes
 
 ALL_HOSTS = "all hosts"
 """The name of the row over all hosts."""
@@ -55,6 +56,29 @@ def list_hosts(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     stored = info.get("hosts")
     rows = stored if isinstance(stored, list) else []
     return [row for row in rows if isinstance(row, Mapping) and isinstance(row.get("name"), str)]
+
+
+def describe_host(host: Mapping[str, Any]) -> list[str]:
+    """Return in words what an entry says of one of its hosts.
+
+    Its name, where it is, agents, machine, kernel, memory, address, clock, and access line. A dash is not known.
+    """
+    labels = host.get("labels")
+    where = ", ".join(str(label) for label in labels.values()) if isinstance(labels, Mapping) else ""
+    numbers: dict[str, Any] = {key: value for key, value in host.items() if is_finite(value)}
+    counts = {key: numbers.get(key, 0) for key in ("agents", "lost_agents", "absent_agents")}
+    agents = f"{counts['agents']}" + "".join(
+        f", {counts[key]} {word}" for key, word in (("lost_agents", "lost"), ("absent_agents", "absent")) if counts[key]
+    )
+    clock, memory = UNKNOWN, UNKNOWN
+    if {"clock_error_ns", "clock_offset_ns"} <= numbers.keys():
+        bound_ns = numbers["clock_error_ns"]
+        offset = f"{numbers['clock_offset_ns'] / 1e9:+.6g} s within {bound_ns / 1e6:.2g} ms"
+        clock = offset if bound_ns else "the controller's"
+    if "memory_bytes" in numbers:
+        memory = format_bytes(numbers["memory_bytes"])
+    machine, kernel, address = (str(host.get(key) or UNKNOWN) for key in ("machine", "kernel", "address"))
+    return [str(host["name"]), where or UNKNOWN, agents, machine, kernel, memory, address, clock, UNKNOWN]
 
 
 def read_figures(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

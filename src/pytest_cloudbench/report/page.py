@@ -19,8 +19,9 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import Distance
 from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.chapters import Chapter, make_chapters
-from pytest_cloudbench.report.comparison import BEST, Standing, rank_providers
+from pytest_cloudbench.report.comparison import BEST, Standing, rank_hosts, rank_providers
 from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, format_start
+from pytest_cloudbench.report.hosts import describe_host, list_hosts
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
 
@@ -36,6 +37,7 @@ def render_page(gathered: GatheredRuns, title: str = "Cloud storage, measured") 
     measurements = gathered.measurements
     names = html.ElementIds()
     parts = make_chapters(measurements, names, gathered.earlier)
+    hosts = rank_hosts([measurement for measurement in measurements if measurement.versus is None])
     script = read_page_part("report.js")
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     yield (
@@ -47,11 +49,12 @@ def render_page(gathered: GatheredRuns, title: str = "Cloud storage, measured") 
         f'<style>{read_page_part("report.css")}</style></head><body><a class="skip" href="#measured">To the results</a>'
         f"{html.pattern_definitions()}<header><h1>{safe(title)}</h1>{_render_lead(measurements)}</header>"
     )
-    yield _render_contents(parts)
+    yield _render_contents(parts, has_hosts=bool(hosts))
     yield "<main>"
     yield from _render_measured(gathered)
     yield from _render_verdicts(measurements, parts)
     yield from _render_standings(measurements, parts)
+    yield from _render_hosts_compared(hosts, parts)
     for part in parts:
         yield from part.render(folded=len(part.groups) > _MOST_UNFOLDED)
     yield f"</main>{_render_footer()}<script>{script}</script></body></html>\n"
@@ -87,8 +90,9 @@ def _describe_nature(measurements: Sequence[Measurement]) -> str:
     return "" if kinds == {False} else "Whether it was emulated is not known for all of it."
 
 
-def _render_contents(parts: Sequence[Chapter]) -> str:
+def _render_contents(parts: Sequence[Chapter], *, has_hosts: bool) -> str:
     links = [("measured", "What was measured"), ("good-and-bad", "Good and bad"), ("beside", "Providers compared")]
+    links += [("hosts", "Hosts compared")] if has_hosts else []
     links += [(part.name, part.title) for part in parts]
     items = "".join(f'<li><a href="#{name}">{safe(title)}</a></li>' for name, title in links)
     return f'<nav aria-label="Contents"><ol>{items}</ol></nav>'
@@ -118,6 +122,8 @@ def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
         yield html.table("Runs", titles, rows, style="words")
         titles = ["provider or client", "kind", "profile", "experiments", "operations"]
         yield html.table("Providers and clients", titles, _subject_rows(measurements), style="words")
+        if host_rows := _host_rows(measurements):
+            yield html.table("Hosts", _HOST_TITLES, host_rows, style="words")
         versions = html.table(
             "Versions", ["what", "version", "in how many runs"], _version_rows(measurements), style="words"
         )
@@ -154,6 +160,17 @@ def _subject_rows(measurements: Sequence[Measurement]) -> Iterator[list[str]]:
             subject or "-", ", ".join(natures), ", ".join(profiles) or "-", f"{len(subject_measurements):,}",
             f"{sum(counts):,}" if counts else "-",
         ]  # fmt: skip
+
+
+_HOST_TITLES = ("host", "where", "agents", "machine", "kernel", "memory", "address", "clock", "access line")
+
+
+def _host_rows(measurements: Sequence[Measurement]) -> list[list[str]]:
+    """Return what is known of each host that carried agents, or should have, each once."""
+    rows: dict[tuple[str, ...], None] = {}
+    for host in (host for measurement in measurements for host in list_hosts(measurement.info)):
+        rows[tuple(describe_host(host))] = None
+    return [list(row) for row in rows]
 
 
 def _agent_counts(measurements: Sequence[Measurement]) -> str:
@@ -253,6 +270,21 @@ def _render_standings(measurements: Sequence[Measurement], parts: Sequence[Chapt
         "with its 95 % interval: how certain that is within these runs, not on another day.</p>"
     )
     yield html.item_list(map(safe, notes))
+    yield from _render_standing_tables(tables, parts, "provider")
+    yield "</section>"
+
+
+def _render_hosts_compared(hosts: Sequence[Standing], parts: Sequence[Chapter]) -> Iterator[str]:
+    """Yield the section about experiments that several hosts measured, if there are any."""
+    if hosts:
+        yield '<section id="hosts" aria-labelledby="hosts-h"><h2 id="hosts-h">Hosts side by side</h2>'
+        yield "<p>Marked as providers are. Hosts have different sensors, which do the same kind of work.</p>"
+        yield from _render_standing_tables(hosts, parts, "host")
+        yield "</section>"
+
+
+def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter], what: str) -> Iterator[str]:
+    """Yield tables of providers, or of hosts, one for each test and kind of columns, with remarks."""
     where = {measurement.experiment: (part, measurement) for part in parts for measurement in part.measurements}
     alike: dict[tuple[str, ...], list[Standing]] = {}
     for standing in tables:
@@ -263,12 +295,12 @@ def _render_standings(measurements: Sequence[Measurement], parts: Sequence[Chapt
         former, rows = title, []
         for standing in members:
             part, measurement = where[standing.experiment]
-            label = safe(part.label(measurement) + (f", from {standing.host}" if standing.host else ""))
+            label = safe(part.label(measurement) + _standing_suffix(standing))
             link, again = f'<a href="#{part.element_id(measurement)}">{label}</a>', f'<span class="of">{label}</span>'
             rows += [[again if number else link, *_standing_row(standing, *provider)]
                      for number, provider in enumerate(standing.providers)]  # fmt: skip
-        caption = f"Providers compared: {title}, {', '.join(titles)}"
-        yield html.table(caption, ["experiment", "provider", *titles], rows, style="values", is_html=True)
+        caption = f"{what.capitalize()}s compared: {title}, {', '.join(titles)}"
+        yield html.table(caption, ["experiment", what, *titles], rows, style="values", is_html=True)
         labels_by_line: dict[str, list[str]] = {}
         for standing in members:
             for line in standing.remarks:
@@ -278,7 +310,12 @@ def _render_standings(measurements: Sequence[Measurement], parts: Sequence[Chapt
         yield html.item_list(
             (safe(_with_labels(line, labels, len(members))) for line, labels in labels_by_line.items()), "soft"
         )
-    yield "</section>"
+
+
+def _standing_suffix(standing: Standing) -> str:
+    """Return what distinguishes the results of one host, or those on one provider, from others of their experiment."""
+    on = f", on {standing.provider}" if standing.provider else ""
+    return f"{on}, from {standing.host}" if standing.host else on
 
 
 def _render_sides(measurements: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:

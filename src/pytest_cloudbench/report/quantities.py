@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import floor, log10
 from typing import Any
 
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import find_metric
 
 UNKNOWN = "-"
 
@@ -104,7 +104,8 @@ def format_parameter(name: str, value: Any) -> str:
 
 def format_metric(value: float | None, metric: str) -> str:
     """Return the value of a metric or another number of an entry, with its unit."""
-    return format_with_unit(value, METRICS[metric].unit if metric in METRICS else "")
+    row = find_metric(metric)
+    return format_with_unit(value, row.unit if row is not None else "")
 
 
 def format_value(value: Any) -> str:

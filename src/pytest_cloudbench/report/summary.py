@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
-from pytest_cloudbench.report.table import OPERATION_TITLES, column_of, operation_rows
+from pytest_cloudbench.report.table import HOST_TITLES, OPERATION_TITLES, column_of, host_rows, operation_rows
 from pytest_cloudbench.support.printable import printable
 
 _RUN_KEYS = (
@@ -55,6 +55,7 @@ def render_summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remar
         ordered = sorted(run.entries, key=lambda entry: [*_VERDICTS].index(_worst_verdict(entry[1])))
         lines += _experiment_tables([entry for entry in ordered if not is_comparison(entry[1])], metrics)
         lines += _operation_table([entry for entry in ordered if not is_comparison(entry[1])])
+        lines += _host_table([entry for entry in ordered if not is_comparison(entry[1])])
         lines += _comparison_table([entry for entry in ordered if is_comparison(entry[1])])
         lines += _render_list("Broken", _unmet_lines(ordered, "broken"))
         lines += _render_list("Inconclusive", _unmet_lines(ordered, "inconclusive"))
@@ -131,11 +132,23 @@ def _experiment_tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Ite
 
 def _operation_table(entries: Sequence[_Entry]) -> Iterator[str]:
     """Yield the table of the kinds of operations of mixed loads."""
-    rows = [(fullname, row) for fullname, info in entries[:_MOST_ROWS] for row in operation_rows(info)][:_MOST_ROWS]
+    yield from _part_table(entries, OPERATION_TITLES, operation_rows)
+
+
+def _host_table(entries: Sequence[_Entry]) -> Iterator[str]:
+    """Yield the table of what each of several hosts measured."""
+    yield from _part_table(entries, HOST_TITLES, host_rows)
+
+
+def _part_table(
+    entries: Sequence[_Entry], titles: Sequence[str], rows_of: Callable[[Mapping[str, Any]], Sequence[Sequence[str]]]
+) -> Iterator[str]:  # fmt: skip
+    """Yield a table with rows for parts of each experiment, or nothing if none has parts."""
+    rows = [(fullname, row) for fullname, info in entries[:_MOST_ROWS] for row in rows_of(info)][:_MOST_ROWS]
     if not rows:
         return
-    yield f"| experiment |{''.join(f' {title} |' for title in OPERATION_TITLES)}"
-    yield f"|---|---|{'---:|' * (len(OPERATION_TITLES) - 1)}"
+    yield f"| experiment |{''.join(f' {title} |' for title in titles)}"
+    yield f"|---|---|{'---:|' * (len(titles) - 1)}"
     for fullname, row in rows:
         yield f"| {_escape_code(fullname)} |{''.join(f' {_escape_text(cell)} |' for cell in row)}"
     yield ""

@@ -16,7 +16,7 @@ from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import compare_with_published
-from pytest_cloudbench.report.hosts import list_hosts
+from pytest_cloudbench.report.hosts import list_hosts, read_figures
 from pytest_cloudbench.report.quantities import (
     format_bytes,
     format_megabytes,
@@ -223,6 +223,20 @@ def operation_rows(info: Mapping[str, Any]) -> list[list[str]]:
         times = [column_of(key)[2](figures.get(key)) for key in ("response_p50", "response_p95", "response_p99")]
         rows.append([str(name), format_value(ops), *map(format_value, counts), *times])
     return rows
+
+
+HOST_TITLES = ("host", "agents", "ops", "throttled", "failed", "corrupt", "p50 ms", "p95 ms", "p99 ms")
+
+
+def host_rows(info: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row below ``HOST_TITLES`` for each host that measured an entry. Empty unless several did."""
+    agents = {host["name"]: host.get("agents") for host in list_hosts(info)}
+    keys = ("response_p50", "response_p95", "response_p99")
+    return [
+        [name, *map(format_value, [agents.get(name), *map(figures.get, HOST_TITLES[2:6])]),
+         *(column_of(key)[2](figures.get(key)) for key in keys)]
+        for name, figures in read_figures(info).items()
+    ]  # fmt: skip
 
 
 def _render_operations(members: Sequence[_Finding], width: int) -> list[str]:

@@ -10,7 +10,8 @@ file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON),
 ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
 that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``, ``records`` (JSON: ops_file or
 ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for others), and
-each number at the top level of any entry's extra_info, such as ``response_p50``, as a double.
+each number at the top level of any entry's extra_info, such as ``response_p50``, and some of each host's, such as
+``response_p50@oslo``, as a double.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pytest_cloudbench.judge.baseline import (
     is_finite,
     unfit_reason,
 )
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import METRICS, is_higher_better
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, read_acceptances
@@ -264,7 +265,7 @@ class Index:
         run, time_ms, commit, branch, fingerprint = map(
             self._column, ("run", "time_ms", "commit", "branch", "fingerprint")
         )
-        higher = metric in METRICS and METRICS[metric].better == "higher"
+        higher = is_higher_better(metric)
         points = []
         for row in self._rows_of_test(fullname):
             value = values[row]
@@ -524,7 +525,7 @@ class Index:
             "sides": _encode_json(sides) if (sides := stored.read_sides(info)) else "",
         }
         numbers = {
-            name: float(value) for name, value in info.items()
+            name: float(value) for name, value in {**info, **stored.read_host_numbers(info)}.items()
             if is_finite(value) and len(name) <= _MAX_NAME_LENGTH and name not in fixed
         }  # fmt: skip
         return {name: _escape_text(value) if name in _TEXT_COLUMNS else value for name, value in fixed.items()}, numbers

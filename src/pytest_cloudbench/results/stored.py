@@ -29,6 +29,8 @@ _FIRST_SCHEMA_KEYS = frozenset({"provider", "emulated", "versions", "ops", "resp
 """Keys of entries of schema 1, which those of stock benchmarks do not have."""
 _COMPARISON_KEYS = ("A", "B", "deciding", "stopped", "minutes", "pairs", "differences")
 """Keys that are kept of a comparison of two sides, which are all but its blocks."""
+_HOST_NUMBERS = ("ok_rate", "throttled_rate", "failed_rate", "response_p50", "response_p95", "response_p99")
+"""Metrics of each host that have a history."""
 _NO_COMMIT = frozenset({"unversioned", "unknown", ""})
 _NO_BRANCH = frozenset({"(unknown)", "(detached head)", "unknown"})
 
@@ -185,6 +187,16 @@ def read_sides(info: Mapping[str, Any]) -> dict[str, Any]:
         comparison = sides["versus"] if isinstance(sides["versus"], dict) else {}
         sides["versus"] = {key: comparison[key] for key in _COMPARISON_KEYS if key in comparison}
     return sides
+
+
+def read_host_numbers(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usual numbers of each host of an entry by ``NAME@HOST``. Empty unless several hosts measured."""
+    hosts = info.get("by_host")
+    return {
+        f"{name}@{host}": figures[name]
+        for host, figures in (hosts.items() if isinstance(hosts, dict) else ()) if isinstance(figures, dict)
+        for name in _HOST_NUMBERS if name in figures
+    }  # fmt: skip
 
 
 def read_commit(commit_info: Any) -> Commit:

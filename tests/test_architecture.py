@@ -57,6 +57,7 @@ NAMED_ROOMS = {
 PURE_PLACES = (
     "model", "workload", "judge", "support.redact", "net.traffic", "lab.detect", "plugin.configs", "savingbox.batching",
     "raid.coding", "net.locate.sphere", "net.locate.discs", "net.locate.prefixes",
+    "net.locate.gazetteer", "net.locate.ptr", "net.locate.placing",
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in
@@ -131,6 +132,7 @@ SLEEPERS = {
     "load.engine.engine": "the only clock for operations",
     "support.clock": "the pace of a workload, and questions that nothing signals",
     "net.link.echo": "the pace of its datagrams; it runs where nothing of the package can be imported",
+    "net.locate.rtt": "the pace of its connects; the same",
 }
 
 # Private names of others: (module, attribute) to the reason.

@@ -1,0 +1,185 @@
+"""The place of one address, from all that is known of it: what its operator says, as far as round trips allow it.
+
+What an operator says is more exact than round trips, but it can be old, or about something else than what answers here.
+So it counts as confirmed only where round trips bound the server to a region that holds it, and is dropped where they
+exclude it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_cloudbench.net.locate.discs import Disc, DiscVerdict, is_possible, place_server
+from pytest_cloudbench.net.locate.gazetteer import Cities
+from pytest_cloudbench.net.locate.prefixes import CloudRange, Region
+from pytest_cloudbench.net.locate.ptr import PtrPatterns
+from pytest_cloudbench.net.locate.sphere import Cap
+
+Layer = Literal["edge", "storage", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEvidence:
+    """All that is known of an address.
+
+    Attributes:
+        address: the address.
+        discs: the bounds of all vantage points.
+        ptr_names: its names by reverse DNS.
+        published: the range that an operator publishes of it.
+        owner: who holds its network, as a registry says, or empty.
+    """
+
+    address: str
+    discs: tuple[Disc, ...] = ()
+    ptr_names: tuple[str, ...] = ()
+    published: CloudRange | None = None
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Who runs the server at an address, and where it is.
+
+    Attributes:
+        address: the address.
+        operator: who runs it, or empty. ``operator_by`` says how that is known.
+        place: where it is, in words, or ``unknown``.
+        cap: the same as a region. None if it is unknown.
+        by: how the place is known, or why it is not.
+        vantages: how many vantage points have a round trip that counts.
+        layer: whether content is stored there, or whether it is an edge in front of a storage.
+        sites: where the servers are that share an address.
+        hints: places that names mention, which prove nothing.
+        left_out: vantage points that do not count, and why.
+    """
+
+    address: str
+    operator: str
+    operator_by: str
+    place: str
+    cap: Cap | None
+    by: str
+    vantages: int
+    layer: Layer
+    sites: tuple[Cap, ...] = ()
+    hints: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+class Judge:
+    """Turns evidence into locations, with the tables of what is published."""
+
+    def __init__(self, cities: Cities, patterns: PtrPatterns, regions: Mapping[tuple[str, str], Region]) -> None:
+        self._cities, self._patterns, self._regions = cities, patterns, regions
+
+    def locate(self, evidence: AddressEvidence) -> Location:
+        """Return who runs a server, and where it is. Nothing is told that round trips exclude."""
+        verdict = place_server(evidence.discs)
+        operator, operator_by = self._find_operator(evidence)
+        place, cap, by = self._find_place(evidence, verdict)
+        layer = evidence.published.kind if evidence.published is not None else ""
+        vague = (name for name in evidence.ptr_names if self._patterns.read(name) is None)
+        guesses = (hint for name in vague for hint in self._patterns.guess(name))
+        return Location(
+            evidence.address, operator, operator_by, place, cap, by, verdict.vantages,
+            "edge" if layer == "edge" else "storage" if layer == "storage" else "unknown",
+            verdict.sites, tuple(dict.fromkeys(f"{hint.place} in {hint.name}" for hint in guesses)), verdict.left_out,
+        )  # fmt: skip
+
+    def _find_operator(self, evidence: AddressEvidence) -> tuple[str, str]:
+        if evidence.published is not None and evidence.published.operator:
+            return evidence.published.operator, "published range"
+        if evidence.owner:
+            return evidence.owner, "registry"
+        for name in evidence.ptr_names:
+            if operator := self._patterns.find_operator(name):
+                return operator, "name of the server"
+        return "", ""
+
+    def _find_place(self, evidence: AddressEvidence, verdict: DiscVerdict) -> tuple[str, Cap | None, str]:
+        if verdict.sites:
+            sites = ", ".join(map(self._cities.describe, verdict.sites))
+            return "unknown", None, f"{verdict.reason}: {verdict.detail}; {sites}"
+        claims = list(self._claims(evidence))
+        count = f"{verdict.vantages} vantage point{'' if verdict.vantages == 1 else 's'}"
+        for place, cap, source in claims:
+            if verdict.cap is not None and is_possible(cap, evidence.discs):
+                return place, _smaller(cap, verdict.cap), f"{source}, allowed by {count}"
+        if verdict.cap is not None:
+            excluded = f"; {claims[0][0]}, by the {claims[0][2]}, is excluded" if claims else ""
+            return self._cities.describe(verdict.cap), verdict.cap, f"round trips from {count}{excluded}"
+        if verdict.reason == "contradiction" or not claims:
+            return "unknown", None, f"{verdict.reason}: {verdict.detail}"
+        return self._unconfirmed(evidence, claims, verdict)
+
+    def _unconfirmed(
+        self, evidence: AddressEvidence, claims: Sequence[tuple[str, Cap, str]], verdict: DiscVerdict
+    ) -> tuple[str, Cap | None, str]:
+        """Return what an operator publishes where no round trip says more. A name alone is too little."""
+        for place, cap, source in claims:
+            if source == _PUBLISHED and is_possible(cap, evidence.discs):
+                return place, cap, f"{source}, not confirmed ({verdict.reason})"
+        return "unknown", None, f"{verdict.reason}: {verdict.detail}"
+
+    def _claims(self, evidence: AddressEvidence) -> Iterable[tuple[str, Cap, str]]:
+        """Yield places that an operator names: by a server's own name first, which is the most exact."""
+        for name in evidence.ptr_names:
+            if hint := self._patterns.read(name):
+                yield hint.place, hint.cap, "operator's name of the server"
+        if (row := evidence.published) and row.region:
+            region = self._regions.get((row.operator, row.region))
+            if region is not None:
+                yield f"{row.region} ({region.name})", region.cap, _PUBLISHED
+
+
+_PUBLISHED = "operator's published region"
+
+
+def _smaller(one: Cap, other: Cap) -> Cap:
+    return one if one.radius_km <= other.radius_km else other
+
+
+def find_wrong_vantages(evidences: Iterable[AddressEvidence]) -> list[str]:
+    """Return vantage points that contradict the others wherever they measure: their place or their clock is wrong.
+
+    Each of two addresses or more makes sense only without such a vantage point. One address that does so may have
+    several servers.
+    """
+    given = [evidence for evidence in evidences if evidence.discs]
+    contradicted = [e for e in given if place_server(e.discs).reason not in ("", "too wide", "no round trip", "clock")]
+    if len(contradicted) < 2:
+        return []
+    names = sorted({disc.vantage for evidence in contradicted for disc in evidence.discs})
+    wrong = []
+    for name in names:
+        rests = [[disc for disc in evidence.discs if disc.vantage != name] for evidence in contradicted]
+        if all(len({d.vantage for d in rest}) > 1 and place_server(rest).reason in ("", "too wide") for rest in rests):
+            wrong.append(name)
+    return wrong if len(wrong) == 1 else []
+
+
+def judge_layer(rtt_ms: float, first_bytes_ms: Sequence[float], published: Layer = "unknown") -> tuple[Layer, str]:
+    """Return whether content comes from where a connection ends, and why that is known.
+
+    Args:
+        rtt_ms: the shortest round trip to the server.
+        first_bytes_ms: from a request on an open connection to the first byte of content that was not asked for before.
+        published: what the operator says.
+
+    The fastest answer bounds how far the storage is behind the server that TCP reaches: 100 km for each ms more
+    than a round trip. Slow answers prove nothing, because a slow disc is as likely as a long way.
+    """
+    if not first_bytes_ms or rtt_ms <= 0:
+        return published, "nothing was fetched"
+    behind_ms = max(0.0, min(first_bytes_ms) - rtt_ms)
+    if behind_ms <= _NEAR_MS:
+        return "storage", f"content comes within {behind_ms:.1f} ms more than a round trip"
+    if published == "edge":
+        return "edge", f"the operator says so, and content takes {behind_ms:.1f} ms more than a round trip"
+    return "unknown", f"content takes {behind_ms:.1f} ms more than a round trip: a long way behind, or a slow disc"
+
+
+_NEAR_MS = 2.0

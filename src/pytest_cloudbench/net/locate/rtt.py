@@ -1,0 +1,72 @@
+"""Round trips to servers by TCP connects, which need no rights: the shortest of several, from wherever this runs.
+
+This file runs on any host that has a Python, so it imports nothing of the package and nothing that is not in Python. A
+closed port serves as well as an open one: its refusal has made the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+from typing import Any
+
+CONTROL_ADDRESS = "192.0.2.1"
+"""An address that belongs to nobody (RFC 5737). Whatever answers for it also answers for servers that it is not."""
+
+
+def connect_ms(address: str, port: int, timeout_s: float) -> float | None:
+    """Return the milliseconds until a server accepts or refuses a connection, or None if neither happens in time."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection, selectors.DefaultSelector() as selector:
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_WRITE)
+        begin_ns = time.perf_counter_ns()
+        status = connection.connect_ex((address, port))
+        if status in (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN):
+            if not selector.select(timeout_s):
+                return None
+            end_ns = time.perf_counter_ns()
+            status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        else:
+            end_ns = time.perf_counter_ns()
+    return (end_ns - begin_ns) / 1e6 if status in (0, errno.ECONNREFUSED) else None
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the shortest round trip to each address, and whether something answers for an address of nobody.
+
+    The request has ``addresses``, ``port``, ``connects`` to each, the ``gap_s`` between two, ``timeout_s``, and the
+    ``control`` address, which may be empty. Each address is tried in turn, so that none gets a burst.
+    """
+    port, timeout_s = request["port"], request["timeout_s"]
+    rtts: dict[str, list[float]] = {address: [] for address in request["addresses"]}
+    misses = dict.fromkeys(rtts, 0)
+    for _ in range(request["connects"]):
+        for address, values in rtts.items():
+            if misses[address] > 1 and not values:
+                continue  # nothing is there, or nothing that answers
+            value = connect_ms(address, port, timeout_s)
+            if value is None:
+                misses[address] += 1
+            else:
+                values.append(value)
+            time.sleep(request["gap_s"])  # a server gets few connections a second
+    control = request["control"]
+    has_proxy = connect_ms(control, port, timeout_s) is not None if control else None
+    return {"rtts": rtts, "has_proxy": has_proxy, "python": sys.version.split()[0]}
+
+
+def main() -> None:
+    """Answer one request: a line on the standard input, and a line on the standard output."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            return
+        line += piece
+    os.write(1, json.dumps(measure(json.loads(line))).encode() + b"\n")

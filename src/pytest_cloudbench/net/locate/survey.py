@@ -1,0 +1,167 @@
+"""What was seen of names and servers, as it is stored: surveys of several hosts and days are merged and judged again.
+
+A survey holds observations and no statement, so that a better rule, or one more vantage point, needs no question.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+import msgspec
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate.discs import Disc
+from pytest_cloudbench.net.locate.placing import AddressEvidence, find_wrong_vantages
+from pytest_cloudbench.net.locate.prefixes import CloudRange
+from pytest_cloudbench.net.locate.sphere import Position
+
+SCHEMA = 1
+"""1: the first."""
+
+
+class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A host and the round trips that it measured, in milliseconds, by address.
+
+    Attributes:
+        name: the host's.
+        latitude_deg, longitude_deg, off_km: where it is, and how far from there at most. None if that is not known.
+        rtts: all round trips to each address.
+        has_proxy: something near it answered for an address of nobody. None if that was not tried.
+        problem: why it measured nothing, or empty.
+    """
+
+    name: str
+    latitude_deg: float | None = None
+    longitude_deg: float | None = None
+    off_km: float = 0.0
+    rtts: dict[str, list[float]] = {}
+    has_proxy: bool | None = None
+    problem: str = ""
+
+
+class NameSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A name with all addresses that anybody was given, and the phases of a client's work in which it was contacted.
+
+    Attributes:
+        addresses: of both families.
+        phases: such as ``start``, ``change`` and ``idle``.
+        heeds_subnets: the answers depended on the client's network. None if that is not known.
+    """
+
+    addresses: list[str]
+    phases: list[str] = []
+    heeds_subnets: bool | None = None
+
+
+class OwnerSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a registry said of an address."""
+
+    name: str = ""
+    country: str = ""
+    problem: str = ""
+
+
+class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that was seen at one time.
+
+    Attributes:
+        taken: when, as a date and time of UTC.
+        names: what was asked for.
+        vantages: who measured round trips.
+        ptr: the names of addresses by reverse DNS.
+        owners: the owners of addresses.
+        resolvers: resolvers that cannot be trusted, and why.
+        schema: see ``SCHEMA``.
+    """
+
+    taken: str
+    names: dict[str, NameSeen]
+    vantages: list[VantagePoint] = []
+    ptr: dict[str, list[str]] = {}
+    owners: dict[str, OwnerSeen] = {}
+    resolvers: dict[str, str] = {}
+    schema: int = SCHEMA
+
+    @property
+    def addresses(self) -> list[str]:
+        """All addresses, each once, in the order of names."""
+        return [*dict.fromkeys(address for seen in self.names.values() for address in seen.addresses)]
+
+
+def encode_survey(survey: ServerSurvey) -> bytes:
+    """Return a survey as a line of JSON."""
+    return msgspec.json.encode(survey) + b"\n"
+
+
+def decode_survey(data: bytes, source: str) -> ServerSurvey:
+    """Read what ``encode_survey`` wrote. Raises UsageError, in one line, for anything else."""
+    try:
+        survey = msgspec.json.decode(data, type=ServerSurvey)
+        for address in survey.addresses:
+            ip_address(address)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UsageError(f"{source}: is no survey that `cloudbench locate --save` wrote ({error})") from error
+    if survey.schema > SCHEMA:
+        raise UsageError(f"{source}: has schema {survey.schema}, and this version reads {SCHEMA}: install a newer one")
+    return survey
+
+
+def merge_surveys(surveys: Sequence[ServerSurvey]) -> ServerSurvey:
+    """Return all surveys as one. A later one's owners and names of addresses replace those of an earlier one."""
+    ordered = sorted(surveys, key=lambda survey: survey.taken)
+    names: dict[str, NameSeen] = {}
+    for survey in ordered:
+        for name, seen in survey.names.items():
+            names[name] = _merge_names(names[name], seen) if name in names else seen
+    return ServerSurvey(
+        ordered[-1].taken, names, [vantage for survey in ordered for vantage in survey.vantages],
+        {address: row for survey in ordered for address, row in survey.ptr.items()},
+        {address: row for survey in ordered for address, row in survey.owners.items()},
+        {resolver: row for survey in ordered for resolver, row in survey.resolvers.items()},
+    )  # fmt: skip
+
+
+def _merge_names(one: NameSeen, other: NameSeen) -> NameSeen:
+    heeds = True if True in (one.heeds_subnets, other.heeds_subnets) else one.heeds_subnets
+    return NameSeen(
+        [*dict.fromkeys(one.addresses + other.addresses)], [*dict.fromkeys(one.phases + other.phases)], heeds
+    )
+
+
+def collect_evidence(
+    survey: ServerSurvey, find_range: Callable[[str], CloudRange | None]
+) -> tuple[list[AddressEvidence], Mapping[str, str]]:
+    """Return what is known of each address, and vantage points that cannot be right, with the reason.
+
+    One name at two places is two vantage points: the place is a part of its name from then on.
+    """
+    discs: dict[str, list[Disc]] = defaultdict(list)
+    left_out = dict[str, str]()
+    places: dict[str, Position] = {}
+    for vantage in survey.vantages:
+        if vantage.problem:
+            left_out[vantage.name] = vantage.problem
+            continue
+        if vantage.latitude_deg is None or vantage.longitude_deg is None:
+            left_out[vantage.name] = "nobody said where it is"
+            continue
+        position = Position(vantage.latitude_deg, vantage.longitude_deg)
+        is_same = places.setdefault(vantage.name, position) == position
+        name = vantage.name if is_same else f"{vantage.name} at {position[0]:g},{position[1]:g}"
+        for address, rtts in vantage.rtts.items():
+            if rtts:
+                discs[address].append(Disc(name, position, min(rtts), vantage.off_km, vantage.has_proxy))
+    evidences = [
+        AddressEvidence(
+            address, tuple(discs[address]), tuple(survey.ptr.get(address, ())), find_range(address),
+            survey.owners[address].name if address in survey.owners else "",
+        )
+        for address in survey.addresses
+    ]  # fmt: skip
+    for wrong in find_wrong_vantages(evidences):
+        left_out[wrong] = "it contradicts all others: its place or its clock is wrong"
+        evidences = [replace(e, discs=tuple(disc for disc in e.discs if disc.vantage != wrong)) for e in evidences]
+    return evidences, left_out

@@ -1,0 +1,99 @@
+"""Round trips by connects, and surveys that are stored, merged and judged again."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate import rtt, survey
+from pytest_cloudbench.net.locate.survey import NameSeen, OwnerSeen, ServerSurvey, VantagePoint
+
+REQUEST = {"addresses": ["127.0.0.1"], "connects": 3, "gap_s": 0.0, "timeout_s": 1.0, "control": ""}
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_open_and_closed_ports_both_give_round_trips() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        opened = rtt.measure({**REQUEST, "port": server.getsockname()[1]})
+    closed = rtt.measure({**REQUEST, "port": closed_port()})
+    for answer in (opened, closed):
+        assert len(answer["rtts"]["127.0.0.1"]) == 3
+        assert 0 < min(answer["rtts"]["127.0.0.1"]) < 1000
+        assert answer["has_proxy"] is None
+
+
+def test_an_answer_for_an_address_of_nobody_is_a_proxy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer = rtt.measure({**REQUEST, "port": server.getsockname()[1], "control": "127.0.0.7"})
+    assert answer["has_proxy"] is True
+
+
+def test_the_file_runs_where_nothing_of_the_package_is() -> None:
+    source = inspect.getsource(rtt) + "\nmain()\n"
+    request = json.dumps({**REQUEST, "port": closed_port()}) + "\n"
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", source], input=request, capture_output=True, text=True, check=True, timeout=60,
+        env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert len(json.loads(process.stdout)["rtts"]["127.0.0.1"]) == 3
+
+
+OSLO_DAY_1 = VantagePoint("oslo", 59.91, 10.75, 0.0, {"192.0.2.1": [4.0, 3.0]}, False)
+ROME_DAY_2 = VantagePoint("rome", 41.89, 12.48, 0.0, {"192.0.2.1": [21.0]}, False)
+
+
+def test_surveys_of_several_days_are_one() -> None:
+    first = ServerSurvey("2026-11-01T10:00:00Z", {"a.example": NameSeen(["192.0.2.1"], ["start"])}, [OSLO_DAY_1])
+    second = ServerSurvey(
+        "2026-11-02T10:00:00Z", {"a.example": NameSeen(["192.0.2.1", "192.0.2.2"], ["idle"])}, [ROME_DAY_2],
+        owners={"192.0.2.1": OwnerSeen("Fjord")},
+    )  # fmt: skip
+    merged = survey.merge_surveys([second, first])
+    assert survey.decode_survey(survey.encode_survey(merged), "s") == merged
+    assert merged.names["a.example"] == NameSeen(["192.0.2.1", "192.0.2.2"], ["start", "idle"])
+    evidences, left_out = survey.collect_evidence(merged, lambda address: None)
+    assert {disc.vantage: disc.rtt_ms for disc in evidences[0].discs} == {"oslo": 3.0, "rome": 21.0}
+    assert evidences[0].owner == "Fjord"
+    assert left_out == {}
+
+
+def test_a_vantage_point_of_unknown_place_does_not_count() -> None:
+    lost = VantagePoint("lost", rtts={"192.0.2.1": [1.0]})
+    gone = VantagePoint("gone", 1.0, 2.0, problem="no answer within 20 s")
+    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [lost, gone, OSLO_DAY_1])
+    evidences, left_out = survey.collect_evidence(seen, lambda address: None)
+    assert [disc.vantage for disc in evidences[0].discs] == ["oslo"]
+    assert left_out == {"lost": "nobody said where it is", "gone": "no answer within 20 s"}
+
+
+def test_one_name_at_two_places_is_two_vantage_points() -> None:
+    moved = VantagePoint("oslo", 41.89, 12.48, 0.0, {"192.0.2.1": [21.0]}, False)
+    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [OSLO_DAY_1, moved])
+    evidences, _ = survey.collect_evidence(seen, lambda address: None)
+    assert [disc.vantage for disc in evidences[0].discs] == ["oslo", "oslo at 41.89,12.48"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "file: is no survey"),
+        ('{"taken": "x"}', "file: is no survey"),
+        ('{"taken": "x", "names": {"a": {"addresses": ["here"]}}}', "file: is no survey"),
+        ('{"taken": "x", "names": {}, "schema": 9}', "file: has schema 9"),
+    ],
+)
+def test_what_is_no_survey_is_said_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        survey.decode_survey(text.encode(), "file")
+    assert "\n" not in str(error.value)

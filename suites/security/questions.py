@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import Inquiry
 
-from . import links, transit
+from . import certificates, links, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -45,6 +45,18 @@ QUESTIONS = {
             "tls",
             "TLS", "Is everything encrypted in transit?", transit.ask_transit,
             printed={"Dropbox": "Yes", "MEGA": "To be studied", "Google Drive": "Yes", "Tahoe-LAFS": "Yes"},
+        ),
+        Question(
+            "certificate", "Certificate checked", "Is nothing sent to a server with a wrong certificate?",
+            certificates.ask_certificates,
+        ),
+        Question(
+            "old_tls", "TLS 1.0 and 1.1 refused", "Is nothing sent by versions of TLS that are forbidden?",
+            certificates.ask_old_tls,
+        ),
+        Question(
+            "redirect", "Redirect to plain HTTP refused", "Does it stay on HTTPS if it is redirected?",
+            certificates.ask_redirect,
         ),
         Question(
             "content",

@@ -103,6 +103,8 @@ _DUMP = "\n\nDebug source"
 _TOOK = re.compile(r" in [\d.]+(?:ns|µs|ms|s)(?= - )")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_REFUSED_CERTIFICATE = re.compile(r"\bInvalidCertificate\(\s*(\w+?)(?:Context)?\b")
+"""The one thing in the dump that the words do not say: why a server was not trusted."""
 
 
 def _kind_of_error(error: Exception) -> ErrorKind:
@@ -193,7 +195,10 @@ class S3FastDriver:
     def _explain_error(self, error: Exception) -> Meaning | None:
         if not isinstance(error, self._failed):
             return None
-        return Meaning(_kind_of_error(error), _TOOK.sub("", str(error).partition(_DUMP)[0]))
+        words, _, dump = str(error).partition(_DUMP)
+        refused = _REFUSED_CERTIFICATE.search(dump)
+        why = f": the certificate is refused ({refused[1]})" if refused else ""
+        return Meaning(_kind_of_error(error), _TOOK.sub("", words) + why)
 
     def _entry_of_object(self, path: str, size_bytes: int, etag: str | None) -> Entry:
         return entry_of_object(path, size_bytes, etag, tells_md5=self._tells_md5)

@@ -1,0 +1,245 @@
+"""Does a client check whom it talks to? It is led to doors with one fault each, with nothing but invented content."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from pytest_cloudbench import CloudbenchError, Endpoint, Inquiry, LiteralContent, RandomContent
+
+from .doors import CA_VARIABLES, CERTIFICATE_FAULTS, GOOD, OLD_TLS, TO_PLAIN, Door, open_doors
+from .rulings import Ruling, no, unknown, yes
+
+_VISIT_S = 20.0
+_BYTES = 3000
+_SSH = frozenset({"sftp"})
+_WORDS = 160
+
+Visitor = Callable[[str, str], str]
+"""Leads a client to a door's address, with the path of the authority to trust. Returns what the client said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a client did at one door.
+
+    Attributes:
+        fault: the door's.
+        came: whether it came at all.
+        sent_bytes, plain_bytes: what it sent after the handshake, and without TLS.
+        said: its error, if any.
+        offered: versions of TLS that it offered.
+        is_over: whether the client came to an end in time.
+    """
+
+    fault: str
+    came: bool
+    sent_bytes: int
+    plain_bytes: int
+    said: str
+    offered: Sequence[str] = ()
+    is_over: bool = True
+
+
+def visit_doors(visitor: Visitor, faults: Sequence[str]) -> list[Visit] | str:
+    """Lead a client to doors, one after the other. Returns why not, if a door does not work."""
+    visits = []
+    with open_doors() as (make_door, ca_file):
+        for fault in faults:
+            with make_door(fault) as door:
+                if not door.is_passable():
+                    return f"the door with {fault} does not work here"
+                visits.append(_visit(door, visitor, ca_file))
+    return visits
+
+
+def _visit(door: Door, visitor: Visitor, ca_file: str) -> Visit:
+    said = list[str]()
+    thread = threading.Thread(target=lambda: said.append(visitor(door.address, ca_file)), daemon=True)
+    thread.start()
+    thread.join(_VISIT_S)
+    seen = door.visits
+    text = _pick_words("".join(said))
+    is_over = not thread.is_alive()
+    return Visit(door.fault, seen.hellos > 0, seen.sent_bytes, seen.plain_bytes, text, seen.offered, is_over)
+
+
+def _pick_words(text: str) -> str:
+    """Return the part of a client's output that says most: the first line about certificates, or the last line."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    about_tls = [line for line in lines if re.search(r"(?i)certificate|x509|\btls\b|\bssl\b", line)]
+    return (about_tls or lines[-1:] or [""])[0][-_WORDS:]
+
+
+def judge_certificates(visits: Sequence[Visit] | str) -> Ruling:
+    """Judge whether nothing is sent to a server whose certificate is wrong."""
+    if isinstance(visits, str):
+        return unknown(visits)
+    by_fault = {visit.fault: visit for visit in visits}
+    if why := _why_unseen(by_fault, CERTIFICATE_FAULTS):
+        return unknown(why, _describe(visits))
+    accepted = [fault for fault in CERTIFICATE_FAULTS if by_fault[fault].sent_bytes]
+    if accepted:
+        return no(f"it sends its requests to a server with: {', '.join(accepted)}", _describe(visits))
+    return yes(f"nothing is sent to a server with: {', '.join(CERTIFICATE_FAULTS)}", _describe(visits))
+
+
+def judge_old_tls(visits: Sequence[Visit] | str) -> Ruling:
+    """Judge whether a server that knows only TLS 1.0 and 1.1 is refused (RFC 8996 forbids both)."""
+    if isinstance(visits, str):
+        return unknown(visits)
+    by_fault = {visit.fault: visit for visit in visits}
+    if why := _why_unseen(by_fault, (OLD_TLS,)):
+        return unknown(why, _describe(visits))
+    offered = ", ".join(by_fault[GOOD].offered)
+    if by_fault[OLD_TLS].sent_bytes:
+        return no("it sends its requests by TLS 1.0 or 1.1", [*_describe(visits), f"it offers {offered}"])
+    return yes(f"refused; it offers {offered}", _describe(visits))
+
+
+def judge_redirect(visits: Sequence[Visit] | str) -> Ruling:
+    """Judge whether a redirect from a good server to plain HTTP leads to requests without encryption."""
+    if isinstance(visits, str):
+        return unknown(visits)
+    visit = next(visit for visit in visits if visit.fault == TO_PLAIN)
+    if not visit.sent_bytes:
+        return unknown("it sent nothing that could have been redirected", _describe(visits))
+    if visit.plain_bytes:
+        return no(f"it follows to plain HTTP, with {visit.plain_bytes:,} bytes", _describe(visits))
+    if not visit.is_over:
+        return unknown(f"it did not end within {_VISIT_S:g} s", _describe(visits))
+    return yes("a redirect to plain HTTP is not followed", _describe(visits))
+
+
+def _why_unseen(by_fault: Mapping[str, Visit], faults: Sequence[str]) -> str:
+    if not by_fault[GOOD].sent_bytes:
+        return "it is silent at a good server too, so nothing follows from silence"
+    for fault in faults:
+        visit = by_fault[fault]
+        if not visit.came:
+            return f"it did not come to the server with {fault}"
+        if not visit.sent_bytes and not visit.is_over:
+            return f"it did not end within {_VISIT_S:g} s at the server with {fault}"
+    return ""
+
+
+def _describe(visits: Sequence[Visit]) -> list[str]:
+    return [
+        f"{visit.fault}: {visit.sent_bytes:,} bytes sent"
+        + (f", {visit.plain_bytes:,} without TLS" if visit.plain_bytes else "")
+        + (f"; {visit.said}" if visit.said else "")
+        for visit in visits
+    ]
+
+
+class _AnyRole(dict[str, str]):
+    """One address for every role of a service, for a real provider whose roles only its driver knows."""
+
+    def __missing__(self, role: str) -> str:
+        return next(iter(self.values()))
+
+
+def driver_visitor(inquiry: Inquiry) -> Visitor:
+    """Return how the driver of a provider is led to a door. A real account's credentials are never shown to one."""
+
+    def visit(address: str, ca_file: str) -> str:
+        service, credentials = inquiry.endpoint, dict[str, str]()
+        if service is None:
+            fields = next(iter(inquiry.bound.credential_sets), None)
+            credentials = dict.fromkeys(fields.required if fields is not None else (), "invented")
+            urls: Mapping[str, str] = _AnyRole({"": f"https://{address}"})
+        else:
+            credentials = dict(service.credentials)
+            urls = {
+                role: urlsplit(url)._replace(scheme="https", netloc=address).geturl()
+                for role, url in service.urls.items()
+            }
+        endpoint = Endpoint(urls, credentials, ca_file, api=service.api if service is not None else "")
+        content = LiteralContent(RandomContent(inquiry.seed, _BYTES).read(0, _BYTES))
+        try:
+            driver = inquiry.bound.connect(endpoint, {})
+            try:
+                driver.put("/door", content)
+            finally:
+                driver.close()
+        except (CloudbenchError, OSError) as error:
+            return str(error)
+        return ""
+
+    return visit
+
+
+def _why_no_driver(inquiry: Inquiry) -> str:
+    """Return why a provider's driver cannot be led to a door. Empty if it can."""
+    if inquiry.bound.spec.scheme in _SSH:
+        return "it speaks SSH, which has host keys in place of certificates"
+    if inquiry.endpoint is None and not inquiry.bound.credential_sets:
+        return "it makes no connections that are known"
+    return ""
+
+
+def _ask_driver(inquiry: Inquiry, faults: Sequence[str], judge: Callable[[Sequence[Visit] | str], Ruling]) -> Ruling:
+    if why := _why_no_driver(inquiry):
+        return unknown(why)
+    return judge(visit_doors(driver_visitor(inquiry), faults))
+
+
+def ask_certificates(inquiry: Inquiry) -> Ruling:
+    """Answer whether the driver checks the server's certificate."""
+    return _ask_driver(inquiry, (GOOD, *CERTIFICATE_FAULTS), judge_certificates)
+
+
+def ask_old_tls(inquiry: Inquiry) -> Ruling:
+    """Answer whether the driver refuses old versions of TLS."""
+    return _ask_driver(inquiry, (GOOD, OLD_TLS), judge_old_tls)
+
+
+def ask_redirect(inquiry: Inquiry) -> Ruling:
+    """Answer whether the driver stays on HTTPS if it is redirected."""
+    return _ask_driver(inquiry, (TO_PLAIN,), judge_redirect)
+
+
+PROGRAMS: Mapping[str, Sequence[str]] = {
+    "curl": ("curl", "--silent", "--show-error", "--cacert", "{ca}", "-T", "{file}", "https://{address}/file"),
+    "rclone": (
+        "rclone", "--config={folder}/none.conf", "--ca-cert={ca}", "--retries=1", "--low-level-retries=1", "copyto",
+        "{file}", ":webdav:/file", "--webdav-url=https://{address}",
+    ),
+    "restic": (
+        "restic", "--cacert={ca}", "--no-cache", "--password-command=echo invented", "-r", "rest:https://{address}/",
+        "init",
+    ),
+}  # fmt: skip
+"""Programs, and the words that lead them to a door."""
+
+
+def program_visitor(words: Sequence[str]) -> Visitor:
+    """Return how a program is led to a door: in an environment that names no authorities and no proxy."""
+
+    def visit(address: str, ca_file: str) -> str:
+        with TemporaryDirectory(prefix="cloudbench-visit-") as name:
+            file = Path(name) / "file"
+            file.write_bytes(RandomContent(address, _BYTES).read(0, _BYTES))
+            values = {"{ca}": ca_file, "{file}": str(file), "{address}": address, "{folder}": name}
+            argv = list(words)
+            for key, value in values.items():
+                argv = [word.replace(key, value) for word in argv]
+            dropped = {variable.lower() for variable in (*CA_VARIABLES, "https_proxy", "http_proxy", "all_proxy")}
+            environment = {key: value for key, value in os.environ.items() if key.lower() not in dropped}
+            with suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                    timeout=_VISIT_S, env={**environment, "HOME": name},
+                )  # fmt: skip
+                return done.stdout.decode(errors="replace") if done.returncode else ""
+        return f"no end within {_VISIT_S:g} s"
+
+    return visit

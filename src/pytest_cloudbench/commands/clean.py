@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.command import Command, argument, escape_lines, print_line, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.support.printable import printable
+
+_PATIENCE_S = 20.0
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.journal import LeftFolder
@@ -21,10 +24,28 @@ def clean(options: argparse.Namespace) -> int:
 
     if options.forget is not None:
         return _forget(*options.forget, may_live=options.force)
+    if options.hosts is not None:
+        return _clean_hosts(options)
     if options.dry_run:
         return _clean_all(options)
     with journal.wait_to_clean(lambda: print_line("another `cloudbench clean` is at work: waiting for it")):
         return _clean_all(options)
+
+
+def _clean_hosts(options: argparse.Namespace) -> int:
+    """Remove from hosts what was installed there, and what killed sessions left."""
+    from pytest_cloudbench.fleet.hosts.installing import remove_from_hosts
+    from pytest_cloudbench.fleet.hosts.table import read_hosts
+
+    hosts = read_hosts(Path(options.hosts))
+    if options.dry_run:
+        for host in hosts:
+            print_line(f"{host.name}: what `cloudbench hosts install` brought there would be removed")
+        return 0
+    removed = remove_from_hosts(hosts, _PATIENCE_S)
+    for one in removed:
+        print_line(f"{one.host.name}: {'' if one.is_ready else 'not cleaned: '}{one.text}")
+    return 0 if all(one.is_ready for one in removed) else 1
 
 
 def _clean_all(options: argparse.Namespace) -> int:
@@ -97,6 +118,10 @@ COMMAND = Command(
         argument(
             "--force", action="store_true",
             help="also those of other machines or containers, which may still be running",
+        ),
+        argument(
+            "--hosts", metavar="FILE.toml",
+            help="only what `cloudbench hosts install` and killed sessions left on the hosts of this table",
         ),
         argument(
             "--forget", nargs=2, metavar=("PROVIDER", "FOLDER"),

@@ -1,4 +1,4 @@
-"""The command ``cloudbench hosts``: whether agents can run on other hosts."""
+"""The command ``cloudbench hosts``: agents on other hosts: whether they can run there, and what they need."""
 
 from __future__ import annotations
 
@@ -23,22 +23,50 @@ def check(options: argparse.Namespace) -> int:
     return 0 if all(one.is_ready for one in checked) else 1
 
 
+def install(options: argparse.Namespace) -> int:
+    """Bring this package to each host, and print a line. Returns 1 if one of them has it not. Raises UsageError."""
+    from pytest_cloudbench.fleet.hosts.installing import install_hosts
+    from pytest_cloudbench.fleet.hosts.table import read_hosts
+
+    extras = [extra for text in options.extra for extra in text.split(",")]
+    done = install_hosts(read_hosts(Path(options.file)), options.patience, extras)
+    for one in done:
+        print_line(f"{one.host.name}: {'' if one.is_ready else 'not installed: '}{one.text}")
+    return 0 if all(one.is_ready for one in done) else 1
+
+
+_FILE = argument("file", metavar="FILE.toml", help="the table of hosts")
+_PATIENCE = argument(
+    "--patience", type=float, default=20.0, metavar="SECONDS", help="for each that is silent (default: %(default)s)"
+)
+
 CHECK = Command(
     "check",
     check,
     "whether agents can run on the hosts of a table",
     "Connect to each host of a table for --cloudbench-hosts, and print a line: its Python, cores, memory and clock, or "
     "what is missing there.",
-    (
-        argument("file", metavar="FILE.toml", help="the table of hosts"),
-        argument("--patience", type=float, default=20.0, metavar="SECONDS", help="for each (default: %(default)s)"),
-    ),
+    (_FILE, _PATIENCE),
 )
+INSTALL = Command(
+    "install",
+    install,
+    "bring this package to the hosts of a table",
+    "Send this package and what it needs, as they are installed here, to each host of a table for --cloudbench-hosts. "
+    "Hosts need no package index, only a Python of the same kind. Sessions with the same code use it, and "
+    "`cloudbench clean --hosts FILE` removes it.",
+    (
+        _FILE, _PATIENCE,
+        argument("--extra", action="append", default=[], metavar="NAME", help="an extra (providers); may repeat"),
+    ),
+)  # fmt: skip
 
 
 def add_commands(parsers: Parsers) -> None:
-    """Add ``hosts check``."""
+    """Add ``hosts check`` and ``hosts install``."""
     hosts = parsers.add_parser(
         "hosts", help="other hosts that carry agents", description="Other hosts that carry agents (--cloudbench-hosts)."
     )
-    CHECK.add_to(hosts.add_subparsers(metavar="COMMAND", required=True))
+    subparsers = hosts.add_subparsers(metavar="COMMAND", required=True)
+    CHECK.add_to(subparsers)
+    INSTALL.add_to(subparsers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import textwrap
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import pytest_cloudbench
 from pytest_cloudbench.judge.baseline import conditions_of
 from pytest_cloudbench.results.machine import describe_machine
 from tests.fleet.harness import Ended, Lab, Running, grid, keys
@@ -215,3 +217,17 @@ def test_paths_of_the_controller_become_those_of_a_host(lab: Lab, options: tuple
     run = lab.run(*options, f"{path}", "-k", "second", f"--rootdir={lab.folder}", env=temporary(lab))
     assert run.status == 0, run.text
     assert run.counts()["passed"] == 1
+
+
+@pytest.mark.slow
+def test_a_host_with_other_code_is_left_out_before_anything_runs(lab: Lab, options: tuple[str, ...]) -> None:
+    package = Path(pytest_cloudbench.__file__).parent
+    theirs = shutil.copytree(package, lab.folder / "o" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (theirs / "model.py").write_text((theirs / "model.py").read_text("utf-8") + "# changed\n", "utf-8")
+    other = f'{HERE}\nenv = {{ PYTHONPATH = "{theirs.parent}" }}'
+    lab.write(TESTS).write(describe_hosts(HERE, other), "hosts.toml")
+    run = lab.run(*options, "-k", "second", "test_it.py", env=temporary(lab))
+    check_host_was_lost(run, "an agent did not start: it has pytest-cloudbench ")
+    assert "run cloudbench hosts install; going on without its agents (2)" in run.text
+    [entry] = run.entries.values()
+    assert entry["extra_info"]["agents"] == 2

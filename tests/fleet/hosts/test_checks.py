@@ -61,7 +61,7 @@ def test_a_host_without_the_package_is_not_ready(tmp_path: Path, capsys: pytest.
     bare.chmod(0o755)
     status, text = check(tmp_path, capsys, f'{HERE}\npython = "{bare}"')
     assert status == 1
-    assert "not ready: ModuleNotFoundError: No module named 'pytest_cloudbench': install pytest-cloudbench" in text
+    assert "not ready: ModuleNotFoundError: No module named 'pytest_cloudbench': run cloudbench hosts install" in text
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
-from pytest_cloudbench.fleet.hosts.probe import digest_code
+from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream, read_line
+from pytest_cloudbench.fleet.hosts.probe import digest_code, name_code
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.offsets import measure_offset
 from pytest_cloudbench.model import FleetError
@@ -57,20 +57,24 @@ def _check(host: Host, patience_s: float) -> Checked:
 def _ask(connection: HostConnection, host: Host) -> Checked:
     stream = connection.add_stream(1, None)
     connection.command(
-        start={"stream": 1, "argv": [host.python, "-u", "-c", _PROBE], "env": dict(host.env), "folder": "."}
-    )
+        start={
+            "stream": 1, "argv": [host.python, "-u", "-c", _PROBE], "env": dict(host.env), "folder": ".",
+            "installed": name_code(),
+        }
+    )  # fmt: skip
     try:
-        answer = json.loads(_read_line(stream))
+        answer = json.loads(read_line(stream))
         offset = measure_offset(lambda: _read_clock(stream), time.time_ns)
     except EOFError:
         connection.close()  # so that all that the host has written is here
         reason = connection.lost_because or connection.last_line()
-        return Checked(host, False, f"{reason}: install pytest-cloudbench {__version__} there")
+        return Checked(
+            host, False, f"{reason}: run cloudbench hosts install, or install pytest-cloudbench {__version__} there"
+        )
     if (answer["version"], answer["code"]) != (__version__, digest_code()):
         theirs = f"pytest-cloudbench {answer['version']} with code {answer['code']}"
-        return Checked(
-            host, False, f"has {theirs}, and this machine {__version__} with {digest_code()}: install the same"
-        )
+        here = f"this machine {__version__} with {digest_code()}"
+        return Checked(host, False, f"has {theirs}, and {here}: run cloudbench hosts install, or install the same")
     about = connection.description
     memory = f", {about['free_bytes'] / 2**30:.1f} GiB free" if about.get("free_bytes") else ""
     off_s, bound_ms = offset.offset_ns / 1e9, offset.error_ns / 1e6
@@ -83,13 +87,6 @@ def _ask(connection: HostConnection, host: Host) -> Checked:
     return Checked(
         host, True, f"Python {about['python']}, {about['cores']} cores{memory}, {clock}, {host.agents} agents"
     )
-
-
-def _read_line(stream: HostStream) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        line += stream.read(1)
-    return line
 
 
 def _read_clock(stream: HostStream) -> int:

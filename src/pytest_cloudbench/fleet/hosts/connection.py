@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts import relay, streams
+from pytest_cloudbench.fleet.hosts import installer, relay, streams
 from pytest_cloudbench.fleet.hosts.carrier import Carrier
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
@@ -30,7 +30,7 @@ _LAST_LINES = 20
 _BEGIN = """
 import sys, types
 for name, source in {sources!r}.items():
-    module = sys.modules[name] = types.ModuleType(name or "relay")
+    module = sys.modules[name] = types.ModuleType(name)
     exec(source, module.__dict__)
 module.main({silence_s})
 """
@@ -106,6 +106,14 @@ class HostStream:
         """End the agent at once. If its host does not answer, at least nobody here waits for it any more."""
         self._connection.command(kill=self.number)
         self.feed(b"")
+
+
+def read_line(stream: HostStream) -> bytes:
+    """Return the next line of a program on a host. Raises EOFError if there is none."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += stream.read(1)
+    return line
 
 
 class HostConnection:
@@ -321,6 +329,6 @@ class HostConnection:
 
 def _pack_relay(silence_s: float) -> bytes:
     """Return the one line that has a bare Python run the relay."""
-    sources = {streams.__name__: inspect.getsource(streams), "": inspect.getsource(relay)}
+    sources = {module.__name__: inspect.getsource(module) for module in (streams, installer, relay)}
     packed = base64.b64encode(zlib.compress(_BEGIN.format(sources=sources, silence_s=silence_s).encode())).decode()
     return f"exec(__import__('zlib').decompress(__import__('base64').b64decode('{packed}')))\n".encode()

@@ -18,7 +18,8 @@ import pytest
 from xdist.scheduler import EachScheduling
 from xdist.workermanage import parse_tx_spec_config
 
-from pytest_cloudbench.fleet.hosts import streams, travel
+from pytest_cloudbench import __version__
+from pytest_cloudbench.fleet.hosts import probe, streams, travel
 from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
 from pytest_cloudbench.fleet.hosts.table import Host, read_hosts
 from pytest_cloudbench.fleet.start.forking import INTERPRETER, open_gateway
@@ -102,6 +103,7 @@ class HostAgents:
         setattr(self._dsession, f"worker_{_LOST_EVENT}", self._print_loss)
         self._numbers, self._streams = count(1), dict[str, HostStream]()
         self._is_on_host = False
+        self._check = f"from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
         self._connections = {host.name: HostConnection(host, patience_s, self._note_loss) for host in hosts}
         self._open()
 
@@ -165,8 +167,12 @@ class HostAgents:
         connection, number = self._connections[str(spec.host)], next(self._numbers)
         stream = connection.add_stream(number, self._group.execmodel, is_held=True)
         host, folder = connection.host, self._find_folder()
-        argv = [host.python, "-u", "-c", INTERPRETER.format(spec.id)]
-        connection.command(start={"stream": number, "argv": argv, "env": dict(host.env), "folder": folder})
+        argv = [host.python, "-u", "-c", f"{self._check}; {INTERPRETER.format(spec.id)}"]
+        connection.command(
+            start={
+                "stream": number, "argv": argv, "env": dict(host.env), "folder": folder, "installed": probe.name_code(),
+            }
+        )  # fmt: skip
         self._streams[str(spec.id)] = stream
         return open_gateway(self._group, stream, spec)
 

@@ -6,18 +6,34 @@ import hashlib
 import importlib
 import json
 import os
+import sys
 import time
+from functools import cache
 from pathlib import Path
 
 from pytest_cloudbench import __version__
 
 
+@cache
 def digest_code() -> str:
     """Return a digest of this package's code. Two hosts measure alike only with the same."""
     digest, package = hashlib.sha256(), Path(__file__).parents[2]
     for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).parts):
         digest.update("/".join(path.relative_to(package).parts).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def name_code() -> str:
+    """Return the name of this code, by which hosts that it was installed on know it."""
+    return f"{__version__}-{digest_code()}"
+
+
+def check(version: str, code: str) -> None:
+    """End this process, with a line that says so, if its code is not the controller's."""
+    ours = __version__, digest_code()
+    if ours != (version, code):
+        sys.exit(f"it has pytest-cloudbench {ours[0]} with code {ours[1]}, and this machine {version} with {code}: "
+                 "run cloudbench hosts install")  # fmt: skip
 
 
 def main() -> None:

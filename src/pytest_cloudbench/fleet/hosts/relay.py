@@ -27,6 +27,7 @@ import tempfile
 import time
 from typing import Any
 
+from pytest_cloudbench.fleet.hosts.installer import find_installed
 from pytest_cloudbench.fleet.hosts.streams import (
     CHUNK_BYTES,
     CREDITS,
@@ -204,12 +205,14 @@ class Relay:
             self._say(failed=f"cannot write the tests to {self._folder}: {error}")
         self._archive.clear()
 
-    def _start(self, stream: int, argv: list[str], env: dict[str, str], folder: str) -> None:
-        """Start an agent whose standard input and output are a stream."""
+    def _start(self, stream: int, argv: list[str], env: dict[str, str], folder: str, installed: str = "") -> None:
+        """Start a program whose standard input and output are a stream, with the code that was installed here."""
         near, far = socket.socketpair()
         cwd = os.path.join(self._folder, folder)
         command = [word or sys.executable for word in argv]
         variables = {**os.environ, **env, "CLOUDBENCH_HOST_FOLDER": self._folder}
+        if packages := find_installed(installed, variables):
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, [packages, variables.get("PYTHONPATH")]))
         try:
             os.makedirs(cwd, exist_ok=True)
             process = subprocess.Popen(

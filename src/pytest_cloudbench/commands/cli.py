@@ -30,6 +30,7 @@ _HOMES = {
     "accounts": ("login", "status", "logout", "doctor"),
     "testbed": ("testbed",),
     "hosts": ("hosts",),
+    "line": ("line",),
     "history": ("history", "compare", "show", "ops", "baseline"),
     "export": ("machine", "export"),
     "report": ("report",),

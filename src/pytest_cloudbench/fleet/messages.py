@@ -175,6 +175,11 @@ def decode_to_agent(data: bytes) -> ToAgent:
     return _decode(_TO_AGENT, data)
 
 
+def decode_plain(data: bytes) -> Any:
+    """Decode what ``encode`` has made of anything, as plain data. Raises FleetError."""
+    return _decode(_PLAIN_DECODER, data)
+
+
 def _decode(decoder: Decoder[_T], data: bytes) -> _T:
     try:
         return decoder.decode(data)

@@ -78,7 +78,29 @@ def describe_host(host: Mapping[str, Any]) -> list[str]:
     if "memory_bytes" in numbers:
         memory = format_bytes(numbers["memory_bytes"])
     machine, kernel, address = (str(host.get(key) or UNKNOWN) for key in ("machine", "kernel", "address"))
-    return [str(host["name"]), where or UNKNOWN, agents, machine, kernel, memory, address, clock, UNKNOWN]
+    return [
+        str(host["name"]), where or UNKNOWN, agents, machine, kernel, memory, address, clock,
+        describe_line(host.get("line")),
+    ]  # fmt: skip
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Return the rate of a line in Mbit/s."""
+    rate = bytes_per_s * 8 / 1e6
+    return f"{rate:,.0f} Mbit/s" if rate >= 100 else f"{rate:.3g} Mbit/s"
+
+
+def describe_line(line: Any) -> str:
+    """Return in words what an entry says of an access line: how far, how fast, to what, and when it was measured."""
+    if not isinstance(line, Mapping):
+        return UNKNOWN
+    parts = [f"{line['round_trip_min_s'] * 1e3:.3g} ms"] if is_finite(line.get("round_trip_min_s")) else []
+    for direction in ("up", "down"):
+        way = line.get(direction)
+        if isinstance(way, Mapping) and is_finite(way.get("bytes_per_s")):
+            parts.append(f"{direction} {format_rate(way['bytes_per_s'])}")
+    where = f"to {line.get('provider')}, {str(line.get('date'))[:10]}"
+    return f"{', '.join(parts)} ({where})" if parts else UNKNOWN
 
 
 def read_figures(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

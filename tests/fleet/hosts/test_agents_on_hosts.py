@@ -15,6 +15,7 @@ import pytest
 
 import pytest_cloudbench
 from pytest_cloudbench.judge.baseline import conditions_of
+from pytest_cloudbench.results.lines import add_line, identify
 from pytest_cloudbench.results.machine import describe_machine
 from tests.fleet.harness import Ended, Lab, Running, grid, keys
 
@@ -75,6 +76,8 @@ def check_host_was_lost(run: Ended, reason: str) -> None:
 def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     lab.write("import os\nassert os.getcwd() == os.path.dirname(__file__)", "conftest.py")
+    for name, key in (("host1", identify([sys.executable])), ("this machine", identify())):
+        add_line(lab.folder / "results", {"host": name, "key": key, "provider": "x", "date": f"{name}'s day"})
     run = lab.run(*options, "-n", "1", "-v", env=temporary(lab))
     assert run.status == 0, run.text
     assert run.lines_with(" cwd: ") == [], "what xdist would print of a host before it has answered"
@@ -90,6 +93,8 @@ def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, o
     assert {name: host["agents"] for name, host in hosts.items()} == {"this machine": 1, "host1": 2, "host2": 2}
     assert hosts["host1"]["machine"] == hosts["this machine"]["machine"] == describe_machine()
     assert abs(hosts["host1"]["clock_offset_ns"]) <= hosts["host1"]["clock_error_ns"], "it is the same clock"
+    days = {name: host.get("line", {}).get("date") for name, host in hosts.items()}
+    assert days == {"this machine": "this machine's day", "host1": "host1's day", "host2": None}
     first = run.records()["test_first"]
     assert first.hosts == dict(enumerate(["this machine", "host1", "host1", "host2", "host2"]))
     assert Counter(first.host) == {name: figures["ops"] for name, figures in info["by_host"].items()}

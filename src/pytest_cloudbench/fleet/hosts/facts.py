@@ -5,9 +5,12 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.fleet.messages import Message
+from pytest_cloudbench.results.lines import find_line, identify, read_lines
 from pytest_cloudbench.results.machine import THIS_MACHINE, describe_machine, read_memory_bytes
 
 if TYPE_CHECKING:
@@ -61,21 +64,31 @@ class SessionHosts:
     Args:
         find_host: returns the name of an agent's host, empty for an agent on this machine.
         list_planned: returns the hosts of the user's table, each with why it was given up, or an empty text.
+        results: the folder with the access lines that were measured, if there may be any.
     """
 
     def __init__(
         self,
         find_host: Callable[[str], str] = lambda agent: "",
         list_planned: Callable[[], Sequence[tuple[Host, str]]] = lambda: (),
+        results: Path | None = None,
     ) -> None:
-        self._find_host, self._list_planned = find_host, list_planned
+        self._find_host, self._list_planned, self._results = find_host, list_planned, results
         self._facts: dict[str, list[HostFacts]] = {}
 
     def add_facts(self, agent: str, facts: HostFacts) -> None:
         """Note what an agent says of its host."""
         self._facts.setdefault(self._find_host(agent), []).append(facts)
 
-    def describe(self, item: Item) -> list[dict[str, Any]]:
+    @cached_property
+    def _lines(self) -> Sequence[Mapping[str, Any]]:
+        return read_lines(self._results) if self._results is not None else ()
+
+    def own_line(self, provider: str) -> dict[str, Any]:
+        """Return the access line of this machine, if it was measured: to a provider, or else to another one."""
+        return find_line(self._lines, "", identify(), provider)
+
+    def describe(self, item: Item, provider: str = "") -> list[dict[str, Any]]:
         """Return for an item's entry all hosts that carried its agents or should have. Empty if that was only this one.
 
         ``agents`` took part from the beginning, of which ``lost_agents`` were lost. ``absent_agents`` never began.
@@ -85,13 +98,21 @@ class SessionHosts:
             agents.setdefault(self._find_host(agent), []).append(agent)
         planned = {host.name: (host, why) for host, why in self._list_planned()}
         names = [*([""] if "" in agents else []), *planned, *(agents.keys() - planned.keys() - {""})]
-        return [self._describe_host(name, agents.get(name, []), item.missing, planned) for name in names if any(names)]
+        if not any(names):
+            return []
+        rows = []
+        for name in names:
+            host, given_up = planned.get(name, (None, ""))
+            line = self.own_line(provider) if not name else {}
+            if host is not None:
+                line = find_line(self._lines, name, identify(host.command), provider)
+            row = self._describe_host(name, agents.get(name, []), item.missing, host, given_up)
+            rows.append(row | ({"line": line} if line else {}))
+        return rows
 
     def _describe_host(
-        self, name: str, agents: Sequence[str], missing: Mapping[str, str],
-        planned: Mapping[str, tuple[Host, str]],
+        self, name: str, agents: Sequence[str], missing: Mapping[str, str], host: Host | None, given_up: str
     ) -> dict[str, Any]:  # fmt: skip
-        host, given_up = planned.get(name, (None, ""))
         lost = [missing[agent] for agent in agents if agent in missing]
         absent = max(0, host.agents - len(agents)) if host is not None else 0
         reasons = [given_up, *lost, "its agents did not begin"] if lost or absent else [""]

@@ -31,6 +31,7 @@ from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, 
 from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
+from pytest_cloudbench.results.places import session_results_folder
 from pytest_cloudbench.support import opening, redact
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class Serving:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.is_elsewhere = workers.is_elsewhere
-        self.entries.hosts = SessionHosts(workers.find_host, workers.list_planned_hosts)
+        self.entries.hosts = SessionHosts(
+            workers.find_host, workers.list_planned_hosts, session_results_folder(config)
+        )  # fmt: skip
         self.conductor.way_here = workers.way_here
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")

@@ -122,7 +122,7 @@ class Entries:
             "machine": self._machine,
             "agents": len(item.entered),
             "missing_agents": dict(item.missing),
-            **({"hosts": hosts} if (hosts := self.hosts.describe(item)) else {}),
+            **self._host_info(subject, item),
             "provider": subject.provider,
             "profile": subject.profile,
             "profile_digest": profile_digest,
@@ -136,6 +136,13 @@ class Entries:
             **({"through_controller": ways} if (ways := self._list_ways(subject, item)) else {}),
             **({"suite": subject.suite} if subject.suite else {}),
         }
+
+    def _host_info(self, subject: Subject, item: Item) -> dict[str, Any]:
+        """Return what an entry says of hosts, and of the access line where there is only this machine."""
+        if hosts := self.hosts.describe(item, subject.provider):
+            return {"hosts": hosts}
+        line = self.hosts.own_line(subject.provider)
+        return {"access_line": line} if line else {}
 
     def judge(
         self, subject: Subject, own_expectations: Sequence[expect.Expectation], metrics: Mapping[str, float | None],

@@ -13,7 +13,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "mixed": "mixed emulated:ideal --rate 40/s --mix put=20,get=70,list=10 --for 1min",
         "hosts check": "hosts check hosts.toml",
         "hosts install": "hosts install hosts.toml --extra providers",
-        "line": "line hosts.toml --provider dropbox",
+        "line": "line hosts.toml --provider {api} --yes",
         "estimate": "estimate test_sensors.py --provider folder:/mnt/nas",
         "new": "new experiment.bench.toml",
         "schema": "schema --path",

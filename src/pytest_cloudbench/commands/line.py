@@ -18,7 +18,7 @@ from pytest_cloudbench.model import CloudError, ErrorKind, FleetError, UsageErro
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.hosts.table import Host
     from pytest_cloudbench.providers import Provider
-    from pytest_cloudbench.providers.line import Line, LineRequest
+    from pytest_cloudbench.providers.line import AccessLine, LineRequest
 
 _MIB = 1 << 20
 
@@ -54,7 +54,7 @@ def measure(options: argparse.Namespace) -> int:
     return int(has_failed)
 
 
-def _measure_one(host: Host | None, request: LineRequest, options: argparse.Namespace) -> tuple[str, Line | str]:
+def _measure_one(host: Host | None, request: LineRequest, options: argparse.Namespace) -> tuple[str, AccessLine | str]:
     """Return a host's name, and its line or why there is none."""
     from pytest_cloudbench.fleet.hosts.connection import HostConnection
     from pytest_cloudbench.providers.line import measure_host, measure_line
@@ -110,7 +110,7 @@ def _remove_folder(provider: Provider, folder: str) -> None:
         provider.release(folder)
 
 
-def _store(folder: Path, host: Host | None, provider: str | None, line: Line) -> Path:
+def _store(folder: Path, host: Host | None, provider: str | None, line: AccessLine) -> Path:
     from pytest_cloudbench.providers.line import TO_THIS_MACHINE
     from pytest_cloudbench.results import lines
     from pytest_cloudbench.results.machine import THIS_MACHINE
@@ -125,7 +125,7 @@ def _store(folder: Path, host: Host | None, provider: str | None, line: Line) ->
     return lines.add_line(folder, told | line.plain())
 
 
-def describe_line(line: Line) -> str:
+def describe_line(line: AccessLine) -> str:
     """Return a line in words."""
     parts = list[str]()
     if line.round_trip_min_s is not None and line.round_trip_median_s is not None:

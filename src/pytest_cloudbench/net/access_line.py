@@ -14,7 +14,7 @@ _CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class BoundedTransfer:
     """What a line carried in one direction.
 
     Attributes:
@@ -54,7 +54,7 @@ def measure_round_trips(address: tuple[str, int], connects: int) -> list[float]:
 
 def measure_transfer(
     move: Callable[[int], int], most_s: float, most_bytes: int, clock: Callable[[], int] = now_ns
-) -> Transfer:
+) -> BoundedTransfer:
     """Move files, one after the other, until a bound is reached. No file begins that would pass one, except the first.
 
     Args:
@@ -78,4 +78,4 @@ def measure_transfer(
             ended_by = "seconds"
             break
         size_bytes = min(size_bytes, fitting_bytes)
-    return Transfer(best, moved_bytes, took_s, ended_by)
+    return BoundedTransfer(best, moved_bytes, took_s, ended_by)

@@ -60,14 +60,14 @@ class LineRequest(Message, frozen=True):
     is_carried: bool = False
 
 
-class Line(Message, frozen=True):
+class AccessLine(Message, frozen=True):
     """What was measured of a line. None is unknown, and ``problems`` say why.
 
     Attributes:
         to: what the round trips led to.
         connects: how many round trips there were.
         round_trip_min_s, round_trip_median_s: the shortest one, and the median.
-        up, down: what was carried, as ``net.access_line.Transfer`` has it.
+        up, down: what was carried, as ``net.access_line.BoundedTransfer`` has it.
         problems: why something is not known.
     """
 
@@ -83,13 +83,13 @@ class Line(Message, frozen=True):
 # --- on the host ------------------------------------------------------------------------------------
 
 
-def measure_line(request: LineRequest) -> Line:
+def measure_line(request: LineRequest) -> AccessLine:
     """Measure the line from here to a provider. What goes wrong becomes a problem of the line."""
     assert request.provided is not None
     try:
         driver = connect(request.provided)
     except CloudbenchError as error:
-        return Line(problems=(redact.clean(str(error)),))
+        return AccessLine(problems=(redact.clean(str(error)),))
     try:
         line, sizes = _measure_trips(driver, request.provided, request), dict[str, int]()
         if request.provided.emulated != "none":
@@ -100,29 +100,29 @@ def measure_line(request: LineRequest) -> Line:
         driver.close()
 
 
-def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> Line:
+def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> AccessLine:
     """Measure round trips to where a driver's requests go, as far as that is known."""
     spec = ProviderSpec.parse(provided.spec)
     url = next(iter(provided.endpoint.urls.values()), "") if provided.endpoint is not None else ""
     url = url or str(getattr(driver, "clock_url", "")) or spec.params.get("endpoint", "")
     unknown = "round trip: unknown: "
     if request.is_carried:
-        return Line(problems=(f"{unknown}the provider is reached through the connection to the controller",))
+        return AccessLine(problems=(f"{unknown}the provider is reached through the connection to the controller",))
     if not url:
-        return Line(problems=(f"{unknown}the driver does not say where its requests go",))
+        return AccessLine(problems=(f"{unknown}the driver does not say where its requests go",))
     if egress_of(provided.endpoint, url).proxy_for(url):
-        return Line(problems=(f"{unknown}a proxy leads there",))
+        return AccessLine(problems=(f"{unknown}a proxy leads there",))
     parts = urlsplit(url)
     address = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     to = f"{address[0]}:{address[1]}"
     try:
         trips_s = measure_round_trips(address, request.connects)
     except OSError as error:
-        return Line(to, problems=(f"{unknown}{to} does not answer: {error.strerror or error}",))
-    return Line(to, len(trips_s), trips_s[0], median(trips_s))
+        return AccessLine(to, problems=(f"{unknown}{to} does not answer: {error.strerror or error}",))
+    return AccessLine(to, len(trips_s), trips_s[0], median(trips_s))
 
 
-def _add_transfer(line: Line, direction: str, move: Callable[[int], int], request: LineRequest) -> Line:
+def _add_transfer(line: AccessLine, direction: str, move: Callable[[int], int], request: LineRequest) -> AccessLine:
     """Return a line with one more direction, or with the reason why that is unknown."""
     try:
         carried = measure_transfer(move, request.most_s, request.most_bytes)
@@ -188,7 +188,7 @@ def _write_all(sink: int, size_bytes: int) -> None:
 # --- on the controller ------------------------------------------------------------------------------
 
 
-def measure_host(connection: HostConnection, request: LineRequest) -> Line:
+def measure_host(connection: HostConnection, request: LineRequest) -> AccessLine:
     """Measure the line of a host that is connected. Raises FleetError if it does not answer."""
     if request.provided is not None:
         prepared = elsewhere.prepare(request.provided, connection.find_port)
@@ -203,13 +203,13 @@ def measure_host(connection: HostConnection, request: LineRequest) -> Line:
         stream.write(_LENGTH.pack(len(sent)) + sent)
         if request.provided is None:
             return _over_connection(stream, request)
-        return Line.from_plain(decode_plain(stream.read(_LENGTH.unpack(stream.read(_LENGTH.size))[0])))
+        return AccessLine.from_plain(decode_plain(stream.read(_LENGTH.unpack(stream.read(_LENGTH.size))[0])))
     except (EOFError, OSError):
         connection.close()  # so that all that the host has written is here
         raise FleetError(connection.lost_because or connection.last_line() or "ended without an answer") from None
 
 
-def _over_connection(stream: HostStream, request: LineRequest) -> Line:
+def _over_connection(stream: HostStream, request: LineRequest) -> AccessLine:
     """Measure the connection to a host itself. Up is from the host to this machine."""
 
     def ping() -> float:
@@ -229,5 +229,5 @@ def _over_connection(stream: HostStream, request: LineRequest) -> Line:
 
     ping()  # the program may still be starting
     trips_s = sorted(ping() for _ in range(request.connects))
-    line = Line(TO_THIS_MACHINE, len(trips_s), trips_s[0], median(trips_s))
+    line = AccessLine(TO_THIS_MACHINE, len(trips_s), trips_s[0], median(trips_s))
     return _add_transfer(_add_transfer(line, "up", move_up, request), "down", move_down, request)

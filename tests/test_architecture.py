@@ -110,6 +110,7 @@ PURE_TOO = {
     ("lab.detect", "numpy"): "the same columns, cut by time",
     ("net.traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
     ("support.redact", "logging"): "what records are made of, so that none of them shows a secret; it writes none",
+    ("net.locate.prefixes", "socket"): "inet_pton, a function of a text, for tens of thousands of addresses",
     ("net.traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
 }
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})

@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "sync clients": {
         "analyze": "analyze capture.pcapng --json",
+        "locate": "locate storage.example.com --here Oslo",
         "savingbox": "savingbox ~/work ~/synced --bytes 250k",
     },
     "arrays of providers": {

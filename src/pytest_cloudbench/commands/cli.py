@@ -31,6 +31,7 @@ _HOMES = {
     "testbed": ("testbed",),
     "hosts": ("hosts",),
     "line": ("line",),
+    "locate": ("locate",),
     "history": ("history", "compare", "show", "ops", "baseline"),
     "export": ("machine", "export"),
     "report": ("report",),

@@ -10,7 +10,7 @@ from pytest_cloudbench import data
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.discs import Disc
 from pytest_cloudbench.net.locate.gazetteer import Airports, Cities, parse_place
-from pytest_cloudbench.net.locate.placing import AddressEvidence, Judge, find_wrong_vantages, judge_layer
+from pytest_cloudbench.net.locate.placing import AddressEvidence, PlaceJudge, find_wrong_vantages, judge_layer
 from pytest_cloudbench.net.locate.prefixes import CloudRange, parse_regions
 from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap, Position, distance_km
@@ -34,8 +34,8 @@ def patterns() -> PtrPatterns:
 
 
 @cache
-def judge() -> Judge:
-    return Judge(cities(), patterns(), parse_regions(data.read_locate_table("regions.txt")))
+def judge() -> PlaceJudge:
+    return PlaceJudge(cities(), patterns(), parse_regions(data.read_locate_table("regions.txt")))
 
 
 def discs(truth: Position, *names: tuple[str, Position], has_proxy: bool | None = False) -> tuple[Disc, ...]:

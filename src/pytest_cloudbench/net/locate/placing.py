@@ -69,7 +69,7 @@ class Location:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-class Judge:
+class PlaceJudge:
     """Turns evidence into locations, with the tables of what is published."""
 
     def __init__(self, cities: Cities, patterns: PtrPatterns, regions: Mapping[tuple[str, str], Region]) -> None:

@@ -1,0 +1,253 @@
+"""From names to places: asks resolvers, registries and vantage points, and has the answers judged.
+
+Servers of others are only asked if the user agrees: ten connects to each address from each vantage point, and one
+question about each network. Without that, the user's own resolver and what operators publish have to suffice.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench import data
+from pytest_cloudbench.fleet.hosts.table import Host
+from pytest_cloudbench.fleet.hosts.vantages import measure_from_hosts
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate import rtt
+from pytest_cloudbench.net.locate.gazetteer import Airports, Cities, parse_place
+from pytest_cloudbench.net.locate.placing import Location, PlaceJudge
+from pytest_cloudbench.net.locate.prefixes import CloudRanges, parse_regions
+from pytest_cloudbench.net.locate.ptr import PtrPatterns
+from pytest_cloudbench.net.locate.sphere import Cap
+from pytest_cloudbench.net.locate.survey import NameSeen, OwnerSeen, ServerSurvey, VantagePoint, collect_evidence
+from pytest_cloudbench.support import opening
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.net.locate.rdap import Bootstrap
+    from pytest_cloudbench.net.locate.resolve import IPNetwork, Manners, Resolver
+
+MOST_ADDRESSES = 256
+"""More are no longer a few polite questions. The rest is left out, and that is said."""
+_OWN_NETWORKS = (ipaddress.ip_network("198.18.0.0/15"), ipaddress.ip_network("2001:2::/48"))
+_CONNECTS = 10
+_GAP_S = 0.02
+_MOST_TABLE_BYTES = 64 * opening.MIB
+
+
+@dataclass(frozen=True, slots=True)
+class LocateSettings:
+    """What may be asked, and of whom.
+
+    Attributes:
+        resolvers: DNS servers. None are asked if there are none.
+        subnets: networks of clients, as if from which names are asked for.
+        manners: how often resolvers are asked.
+        hosts: vantage points besides this machine. Their label ``location`` says where they are.
+        here: where this machine is, or None if that is not known.
+        port: what is connected to.
+        is_agreed: servers and registries that are not the user's own may be asked.
+        bootstrap: registries to ask. None asks none.
+        asks_private: the registries answer for private networks, too.
+        control: an address of nobody, to find proxies. Empty tries none.
+        patience_s: how long a host may take to answer.
+    """
+
+    resolvers: tuple[Resolver, ...]
+    manners: Manners
+    subnets: tuple[IPNetwork, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    here: Cap | None = None
+    port: int = 443
+    is_agreed: bool = False
+    bootstrap: Bootstrap | None = None
+    asks_private: bool = False
+    control: str = rtt.CONTROL_ADDRESS
+    patience_s: float = 60.0
+
+
+def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tables: LocateTables) -> ServerSurvey:
+    """Return what is seen of names and their addresses. Those that are known already are kept."""
+    asked = {name: seen for name, seen in names.items() if not is_address(name)}
+    seen, problems = _ask_names(asked, settings)
+    seen = {**{name: names[name] for name in names}, **seen}
+    survey = ServerSurvey(datetime.now(UTC).isoformat(timespec="seconds"), seen)
+    addresses = survey.addresses[:MOST_ADDRESSES]
+    allowed = [address for address in addresses if settings.is_agreed or is_own(address)]
+    trusted = [resolver for resolver in settings.resolvers if str(resolver) not in problems]
+    return ServerSurvey(
+        survey.taken, seen, _measure(allowed, settings, tables), _ask_ptr(addresses, trusted, settings.manners),
+        _ask_owners(allowed, settings, tables), problems,
+    )  # fmt: skip
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name is an address itself."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_own(address: str) -> bool:
+    """Return whether an address is of this machine, or of a network that this package makes (``net.link``).
+
+    A private address may be anybody's: that in a capture, for example.
+    """
+    ip = ipaddress.ip_address(address)
+    return ip.is_loopback or any(ip.version == net.version and ip in net for net in _OWN_NETWORKS)
+
+
+def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple[dict[str, NameSeen], dict[str, str]]:
+    if not (names and settings.resolvers):
+        return {}, {}
+    from pytest_cloudbench.net.locate import resolve
+
+    times = 2 if settings.subnets else 1
+    replies = resolve.ask_resolvers(
+        [*names], settings.resolvers, settings.subnets, times=times, manners=settings.manners
+    )  # fmt: skip
+    liars = resolve.find_liars(replies, settings.resolvers, manners=settings.manners)
+    good = [reply for reply in replies if reply.resolver not in liars]
+    heeds = any(resolve.heeds_subnets(good, resolver) for resolver in settings.resolvers)
+    seen = {
+        name: NameSeen(
+            [*dict.fromkeys([*known.addresses, *(a for reply in good if reply.name == name for a in reply.addresses)])],
+            known.phases, True if heeds else None,
+        )
+        for name, known in names.items()
+    }  # fmt: skip
+    return seen, {str(resolver): problem for resolver, problem in liars.items()}
+
+
+def _ask_ptr(addresses: Sequence[str], resolvers: Sequence[Resolver], manners: Manners) -> dict[str, list[str]]:
+    if not (addresses and resolvers):
+        return {}
+    from pytest_cloudbench.net.locate import resolve
+
+    found = resolve.look_up_ptr(addresses, resolvers[0], manners=manners)
+    return {address: [*names] for address, names in found.items()}
+
+
+def _ask_owners(addresses: Sequence[str], settings: LocateSettings, tables: LocateTables) -> dict[str, OwnerSeen]:
+    """Ask registries for the owners of addresses that are in no published range."""
+    if settings.bootstrap is None:
+        return {}
+    from pytest_cloudbench.net.locate.rdap import OwnerClient
+
+    client = OwnerClient(settings.bootstrap, asks_private=settings.asks_private)
+    unknown = [address for address in addresses if tables.ranges.find(address) is None]
+    owners = {address: client.find_owner(address) for address in unknown}
+    return {address: OwnerSeen(row.name, row.country, row.problem) for address, row in owners.items()}
+
+
+def _measure(addresses: Sequence[str], settings: LocateSettings, tables: LocateTables) -> list[VantagePoint]:
+    """Measure from this machine and then from all hosts at once, so that no server gets a burst from one place."""
+    if not addresses:
+        return []
+    request = {
+        "addresses": [*addresses], "port": settings.port, "connects": _CONNECTS, "gap_s": _GAP_S, "timeout_s": 2.0,
+        "control": settings.control if any(map(_may_have_proxy, addresses)) else "",
+    }  # fmt: skip
+    vantages = []
+    if settings.here is not None or not settings.hosts:
+        vantages.append(_to_vantage("this machine", settings.here, rtt.measure(request), ""))
+    answers = measure_from_hosts(settings.hosts, request, settings.patience_s)
+    for host, (answer, problem) in zip(settings.hosts, answers, strict=True):
+        vantages.append(_to_vantage(host.name, place_of_host(host, tables.cities), answer, problem))
+    return vantages
+
+
+def _may_have_proxy(address: str) -> bool:
+    return not ipaddress.ip_address(address).is_loopback
+
+
+def place_of_host(host: Host, cities: Cities) -> Cap | None:
+    """Return where a host is, as its label ``location`` says, or None without one. Raises UsageError."""
+    text = host.labels.get("location", "")
+    return parse_place(text, cities, f"host {host.name}: location") if text else None
+
+
+def _to_vantage(name: str, place: Cap | None, answer: Mapping[str, Any], problem: str) -> VantagePoint:
+    latitude, longitude = place.center if place is not None else (None, None)
+    off_km = place.radius_km if place is not None else 0.0
+    return VantagePoint(
+        name, latitude, longitude, off_km, answer.get("rtts", {}), answer.get("has_proxy"), problem
+    )  # fmt: skip
+
+
+class LocateTables:
+    """What is published of addresses and places: as shipped, or as this user has renewed it."""
+
+    def __init__(self) -> None:
+        self.cities = Cities(data.read_locate_table("cities.txt"))
+        self._regions = parse_regions(data.read_locate_table("regions.txt"))
+        airports = Airports(data.read_locate_table("airports.txt"))
+        self._patterns = PtrPatterns(data.read_locate_table("ptr.toml"), airports, self._regions)
+        self.ranges = CloudRanges(read_table("prefixes.txt"), "prefixes.txt")
+
+    def judge(self, survey: ServerSurvey) -> tuple[dict[str, Location], Mapping[str, str]]:
+        """Return the location of each address, and vantage points that do not count, with the reason."""
+        evidences, left_out = collect_evidence(survey, self.ranges.find)
+        judge = PlaceJudge(self.cities, self._patterns, self._regions)
+        return {evidence.address: judge.locate(evidence) for evidence in evidences}, left_out
+
+
+def renewed_folder() -> Path:
+    """Return the folder of the tables that this user has renewed."""
+    import platformdirs
+
+    return platformdirs.user_data_path("pytest-cloudbench") / "locate"
+
+
+def read_table(name: str) -> str:
+    """Return the text of a table: the user's own if there is one, or what ships. Raises UsageError."""
+    own = renewed_folder() / name
+    if not own.is_file():
+        return data.read_locate_table(name)
+    try:
+        return opening.read_file(own, _MOST_TABLE_BYTES).decode()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{own}: cannot be read ({error}): remove it, or run cloudbench locate --update") from error
+
+
+def describe_json(
+    survey: ServerSurvey, locations: Mapping[str, Location], left_out: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return everything that is known as plain data."""
+    return {
+        "taken": survey.taken,
+        "names": {name: json.loads(_encode(seen)) for name, seen in survey.names.items()},
+        "servers": {address: _plain_location(location) for address, location in locations.items()},
+        "left_out": dict(left_out),
+        "resolvers": dict(survey.resolvers),
+    }
+
+
+def _encode(value: Any) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(value)
+
+
+def _plain_location(location: Location) -> dict[str, Any]:
+    return {
+        "operator": location.operator, "operator_by": location.operator_by, "place": location.place,
+        "region": _plain_cap(location.cap), "known_by": location.by, "vantage_points": location.vantages,
+        "layer": location.layer, "sites": [_plain_cap(cap) for cap in location.sites], "hints": [*location.hints],
+        "left_out": dict(location.left_out),
+    }  # fmt: skip
+
+
+def _plain_cap(cap: Cap | None) -> dict[str, float] | None:
+    if cap is None:
+        return None
+    return {
+        "latitude_deg": round(cap.center.latitude_deg, 4), "longitude_deg": round(cap.center.longitude_deg, 4),
+        "radius_km": round(cap.radius_km, 1),
+    }  # fmt: skip

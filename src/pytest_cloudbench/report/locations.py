@@ -1,0 +1,90 @@
+"""Printed form of ``cloudbench locate``: a line for each name, and what was left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_cloudbench.net.locate.placing import Location
+from pytest_cloudbench.net.locate.survey import ServerSurvey
+from pytest_cloudbench.support.printable import printable
+
+_COLUMNS = ("name", "servers", "operator", "place", "known by")
+
+
+@dataclass(frozen=True, slots=True)
+class NameLine:
+    """What is said of a name in one line: its servers are alike in all of it, or are counted."""
+
+    name: str
+    servers: str
+    operator: str
+    place: str
+    known_by: str
+
+
+def summarize_names(survey: ServerSurvey, locations: Mapping[str, Location]) -> list[NameLine]:
+    """Return a line for each name. Where its servers differ, each value is named once."""
+    lines = []
+    for name, seen in survey.names.items():
+        rows = [locations[address] for address in seen.addresses if address in locations]
+        operators = dict.fromkeys(row.operator or "unknown" for row in rows)
+        places = dict.fromkeys(row.place for row in rows)
+        reasons = dict.fromkeys(_shorten(row.by) for row in rows)
+        operator, place = " or ".join(operators) or "unknown", " or ".join(places) or "unknown"
+        lines.append(NameLine(name, str(len(rows)), operator, place, "; ".join(reasons) or "no address"))
+    return lines
+
+
+def _shorten(reason: str) -> str:
+    return reason.replace("operator's name of the server", "server's name").replace("vantage point", "point")
+
+
+def format_names(lines: list[NameLine], width: int) -> Iterator[str]:
+    """Yield lines of a table that is at most ``width`` wide. What is longer goes on below, in its column."""
+    import textwrap
+
+    rows = [_COLUMNS, *((line.name, line.servers, line.operator, line.place, line.known_by) for line in lines)]
+    texts = [[printable(cell) for cell in row] for row in rows]
+    widths = _share_width([max(len(row[column]) for row in texts) for column in range(len(_COLUMNS))], width)
+    for row in texts:
+        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
+        for number in range(max(map(len, cells))):
+            parts = (cell[number] if number < len(cell) else "" for cell in cells)
+            yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def _share_width(wanted: list[int], width: int) -> list[int]:
+    """Return widths of columns that fit, taken from the widest one by one."""
+    widths, room = [*wanted], width - 2 * (len(wanted) - 1)
+    while sum(widths) > max(room, 10 * len(widths)):
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+    return widths
+
+
+def format_remarks(
+    survey: ServerSurvey, locations: Mapping[str, Location], left_out: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield lines about what does not count, and about hints, each once."""
+    for resolver, problem in survey.resolvers.items():
+        yield f"resolver {resolver} does not count: {problem}"
+    reasons = {name: reason for row in locations.values() for name, reason in row.left_out.items()}
+    for name, reason in {**reasons, **left_out}.items():
+        yield f"{name} does not count: {reason}"
+    for hint in dict.fromkeys(hint for row in locations.values() for hint in row.hints):
+        yield f"a hint, which proves nothing: {hint}"
+    for problem in dict.fromkeys(row.problem for row in survey.owners.values() if row.problem):
+        yield f"owner unknown: {problem}"
+    if any(seen.heeds_subnets for seen in survey.names.values()):
+        yield "answers depend on the client's network"
+    yield from format_phases(survey)
+
+
+def format_phases(survey: ServerSurvey) -> Iterator[str]:
+    """Yield how many names and servers were contacted in each phase, if phases are known."""
+    phases = dict.fromkeys(phase for seen in survey.names.values() for phase in seen.phases)
+    for phase in phases:
+        inside = [seen for seen in survey.names.values() if phase in seen.phases]
+        servers = {address for seen in inside for address in seen.addresses}
+        yield f"{phase}: {len(inside)} names, {len(servers)} servers"

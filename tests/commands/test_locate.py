@@ -1,0 +1,190 @@
+"""``cloudbench locate`` as a user types it, with a DNS server and a registry of our own on loopback."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.commands import cli
+from pytest_cloudbench.net.locate.sphere import Position, distance_km
+from tests.net.locate.dns_server import ANYONE, Zone, serve_dns
+from tests.net.locate.rdap_server import Registry, bootstrap, network, serve_rdap
+
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
+NAME = "files.fjord.example"
+
+
+@dataclass
+class Internet:
+    zone: Zone
+    registry: Registry
+    options: list[str]
+
+
+@contextmanager
+def internet(folder: Path, addresses: list[str]) -> Iterator[Internet]:
+    """A resolver that knows one name, a registry that knows loopback, and a port where something listens."""
+    zone = Zone({NAME: {ANYONE: addresses}})
+    registry = Registry({"127.0.0.0/8": network("127.0.0.0/8", "Fjord Storage AS")})
+    with (
+        serve_dns(zone) as resolver,
+        serve_rdap(registry) as url,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        (folder / "resolvers.txt").write_text(f"{resolver}\n", "utf-8")
+        (folder / "rdap.json").write_text(bootstrap(url, "127.0.0.0/8"), "utf-8")
+        port = str(server.getsockname()[1])
+        files = ["--resolvers", str(folder / "resolvers.txt"), "--rdap", str(folder / "rdap.json")]
+        yield Internet(zone, registry, [*files, "--port", port])
+
+
+def test_a_name_gets_a_line_with_operator_place_and_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with internet(tmp_path, ["127.0.0.1"]) as net:
+        assert cli.main(["locate", NAME, "--here", "Oslo", *net.options]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        rf"{NAME}  1        Fjord Storage AS  within \d+ km of Oslo  round trips from 1 point", line
+    ), line  # fmt: skip
+
+
+def test_what_was_stored_is_judged_again_without_asking_anybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "seen.json"
+    with internet(tmp_path, ["127.0.0.1"]) as net:
+        cli.main(["locate", NAME, "--here", "59.91,10.75", "--save", str(saved), *net.options])
+    first = capsys.readouterr().out
+    asked = len(net.zone.asked), len(net.registry.asked)
+    assert cli.main(["locate", "--judge", str(saved)]) == 0
+    assert capsys.readouterr().out == first
+    assert (len(net.zone.asked), len(net.registry.asked)) == asked
+
+
+def make_survey(folder: Path, name: str, place: Position, rtt_ms: float, taken: str) -> str:
+    path = folder / f"{name}.json"
+    vantage = {
+        "name": name, "latitude_deg": place[0], "longitude_deg": place[1], "rtts": {"192.0.2.1": [rtt_ms]},
+        "has_proxy": False,
+    }  # fmt: skip
+    names = {NAME: {"addresses": ["192.0.2.1"]}}
+    path.write_text(json.dumps({"taken": taken, "names": names, "vantages": [vantage]}), "utf-8")
+    return str(path)
+
+
+def test_surveys_of_several_hosts_and_days_give_one_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    berlin = Position(52.52, 13.41)
+    places = {"oslo": Position(59.91, 10.75), "rome": Position(41.89, 12.48), "paris": Position(48.86, 2.35)}
+    files = [
+        make_survey(tmp_path, name, place, distance_km(place, berlin) / 100 * 1.1, f"2026-11-0{day}T10:00:00Z")
+        for day, (name, place) in enumerate(places.items(), 1)
+    ]
+    assert cli.main(["locate", "--judge", *files, "--json"]) == 0
+    server = json.loads(capsys.readouterr().out)["servers"]["192.0.2.1"]
+    region = server["region"]
+    center = Position(region["latitude_deg"], region["longitude_deg"])
+    assert distance_km(center, berlin) <= region["radius_km"] < 500
+    assert server["vantage_points"] == 3
+
+
+def test_anycast_is_unknown_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [
+        make_survey(tmp_path, "oslo", Position(59.91, 10.75), 1.0, "2026-11-01"),
+        make_survey(tmp_path, "rome", Position(41.89, 12.48), 1.0, "2026-11-01"),
+    ]
+    assert cli.main(["locate", "--judge", *files]) == 1
+    assert "anycast: at least 2 servers share the address" in capsys.readouterr().out
+
+
+def test_servers_of_others_are_left_in_peace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with internet(tmp_path, ["52.216.1.1", "52.216.1.2"]) as net:
+        assert cli.main(["locate", NAME, *net.options]) == 0
+    text = capsys.readouterr().out
+    assert "us-east-1" in text
+    assert "not confirmed" in text
+    assert "not measured: 2 addresses of others; --cloudbench-yes connects ten times" in text
+    assert net.registry.asked == []
+
+
+def test_the_servers_of_a_capture_are_listed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with internet(tmp_path, []) as net:
+        cli.main(["locate", "--capture", str(FOLDER / "names.pcapng"), "--json", *net.options])
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert any(seen["addresses"] for seen in names.values())
+    assert not any(kind == "A" and re.fullmatch(r"[\d.]+", name) for name, kind in net.zone.asked)
+
+
+def test_a_narrow_terminal_gets_no_longer_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cloudbench.commands.locate.output_width", lambda: 80)
+    files = [make_survey(tmp_path, name, Position(59.91, 10.75), 30.0, "2026-11-01") for name in ("oslo", "bergen")]
+    cli.main(["locate", "--judge", *files])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected names, or --capture FILE, or --judge FILE"),
+        (["a.example", "--judge", "x"], "expected names, or --capture FILE, or --judge FILE"),
+        (["two words"], "'two words' is no host name"),
+        (["a.example", "--here", "Atlantis"], "--here: 'Atlantis': expected a city"),
+        (["a.example", "--rate", "0"], "--rate 0: expected questions a second"),
+        (["a.example", "--port", "0"], "--port 0: expected a number from 1 to 65535"),
+        (["a.example", "--resolvers", "absent.txt"], "absent.txt: No such file or directory"),
+        (["a.example", "--cloudbench-hosts", "absent.toml"], "absent.toml: No such file or directory"),
+        (["--judge", "absent.json"], "absent.json: No such file or directory"),
+        (["--capture", "absent.pcap"], "absent.pcap"),
+    ],
+)
+def test_bad_input_is_said_in_one_line(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["locate", *arguments]) == 4
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert "\n" not in error.rstrip("\n")
+
+
+def test_a_place_that_nobody_knows_is_said_before_anybody_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[host]]\nname = "a"\ncommand = ["false"]\nlabels = {location = "Atlantis"}\n', "utf-8")
+    with internet(tmp_path, ["127.0.0.1"]) as net:
+        assert cli.main(["locate", NAME, "--cloudbench-hosts", str(hosts), *net.options]) == 4
+    assert "host a: location: 'Atlantis': expected a city" in capsys.readouterr().err
+    assert net.zone.asked == []
+
+
+def test_a_host_that_does_not_answer_does_not_count_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(
+        '[[host]]\nname = "gone"\ncommand = ["false"]\nlabels = {location = "Rome"}\n'
+        '[[host]]\nname = "here"\ncommand = ["python3"]\nlabels = {location = "Oslo"}\n', "utf-8",
+    )  # fmt: skip
+    with internet(tmp_path, ["127.0.0.1"]) as net:
+        assert cli.main(["locate", NAME, "--cloudbench-hosts", str(hosts), *net.options]) == 0
+    text = capsys.readouterr().out
+    assert "km of Oslo  round trips from 1 point" in text
+    assert "gone does not count: false ended with exit status 1" in text

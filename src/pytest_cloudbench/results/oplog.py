@@ -447,10 +447,11 @@ def write_parquet(
 
 def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[list[Any]]]:
     """Yield the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
+    has_hosts = bool(table.hosts)
 
     def group() -> list[list[Any]]:
         fields = [table.values(pending, name) for name in _FIELDS]
-        since_ns, hosts = measured_from_ns, [table.values(pending, "host")] if table.hosts else []
+        since_ns, hosts = measured_from_ns, [table.values(pending, "host")] if has_hosts else []
         if since_ns is None:
             return [*fields, [_MEASURED] * len(fields[0]), *hosts]
         phases = [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(pending, "scheduled_ns")]

@@ -49,6 +49,8 @@ def entry_properties(
     A number that is unknown or not finite becomes the word ``unknown``.
     """
     values = {name: info[name] for name in (*_REPORTED, *METRICS) if name in info}
+    if hosts := info.get("hosts"):
+        values["hosts"] = ", ".join(host["name"] for host in hosts if host["agents"])
     values |= {"doubts": "; ".join(info["doubts"]) or "none", "verdict": worst(status for status, _ in judgements)}
     prefix = f"cloudbench.{label}." if label else "cloudbench."
     return [(prefix + name, _report_value(value)) for name, value in values.items()]

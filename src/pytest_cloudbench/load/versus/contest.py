@@ -28,8 +28,8 @@ from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 from pytest_cloudbench.load.names import parse_label
 
 _SHARED_KEYS = (
-    "schema", "machine", "agents", "time_scale", "seed", "run_id", "published", "operation", "loop", "sensors",
-    "threads", "arrival", "size_bytes", "payload", "planned_ops", "for_s",
+    "schema", "machine", "agents", "hosts", "access_line", "time_scale", "seed", "run_id", "published", "operation",
+    "loop", "sensors", "threads", "arrival", "size_bytes", "payload", "planned_ops", "for_s",
 )  # fmt: skip
 """Keys that an entry takes from the first block, because both sides should share them."""
 

@@ -222,16 +222,30 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def program_visitor(words: Sequence[str]) -> Visitor:
-    """Return how a program is led to a door: in an environment that names no authorities and no proxy."""
+    """Return how a program is led to a door by words with placeholders, as in ``PROGRAMS``."""
+
+    def fill(address: str, authority: str, folder: Path) -> list[str]:
+        file = folder / "file"
+        file.write_bytes(RandomContent(address, _BYTES).read(0, _BYTES))
+        values = {"{ca}": authority, "{file}": str(file), "{address}": address, "{folder}": str(folder)}
+        argv = list(words)
+        for placeholder, value in values.items():
+            argv = [word.replace(placeholder, value) for word in argv]
+        return argv
+
+    return command_visitor(fill)
+
+
+def command_visitor(make_words: Callable[[str, str, Path], Sequence[str]]) -> Visitor:
+    """Return how a command is led to a door, in an environment that names no authorities and no proxy.
+
+    ``make_words`` returns the command for an address, an authority and an empty folder, or nothing if there is none.
+    """
 
     def visit(address: str, ca_file: str) -> str:
         with TemporaryDirectory(prefix="cloudbench-visit-") as name:
-            file = Path(name) / "file"
-            file.write_bytes(RandomContent(address, _BYTES).read(0, _BYTES))
-            values = {"{ca}": ca_file, "{file}": str(file), "{address}": address, "{folder}": name}
-            argv = list(words)
-            for key, value in values.items():
-                argv = [word.replace(key, value) for word in argv]
+            if not (argv := make_words(address, ca_file, Path(name))):
+                return "no command is known that leads it to another server"
             dropped = {variable.lower() for variable in (*CA_VARIABLES, "https_proxy", "http_proxy", "all_proxy")}
             environment = {key: value for key, value in os.environ.items() if key.lower() not in dropped}
             with suppress(subprocess.TimeoutExpired):

@@ -32,15 +32,19 @@ class TappedFlow:
     Attributes:
         server: host and port behind the tap.
         up, down: the bytes that the client and the server sent. Decrypted if the tap opened them.
+        known_protocol: what protects the flow, if that was found in another way.
     """
 
     server: str
     up: bytearray = field(default_factory=bytearray)
     down: bytearray = field(default_factory=bytearray)
+    known_protocol: str = ""
 
     @property
     def protocol(self) -> str:
         """What protects the flow: a version of TLS with the cipher, ``SSH``, or an empty text for nothing known."""
+        if self.known_protocol:
+            return self.known_protocol
         if self.up[:4] == b"SSH-" and self.down[:4] == b"SSH-":
             return "SSH"
         hello = parse_client_hello(bytes(self.up[:_HELLO_BYTES]))

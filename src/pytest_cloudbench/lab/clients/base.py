@@ -86,6 +86,7 @@ class ClientFacts:
             against them, and never read them.
         outside: set for a client that this package does not start: it runs on the user's own network.
         over: the name of the client behind one that only stands in front of it, otherwise empty.
+        is_plain_here: whether this package sets it up without encryption on the link, although it may have some.
     """
 
     name: str
@@ -95,6 +96,7 @@ class ClientFacts:
     documented: Mapping[str, Documented] = field(default_factory=dict)
     outside: Outside | None = None
     over: str = ""
+    is_plain_here: bool = False
 
 
 class ClientUnavailable(UsageError):
@@ -347,6 +349,19 @@ class LocalClient(ABC):
     def receiver(self) -> Receiver:
         """Return the server's half. For some clients it is a second device, for some it keeps no plain files."""
         return Receiver(self.stored, "server")
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the secrets that the client was given, by name, after ``prepare``. Empty if none is known."""
+        return {}
+
+    def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
+        """Return a command that leads the client to another HTTPS server, with invented content and secrets.
+
+        ``authority`` is the file of the authority to trust, and ``folder`` an empty one. The client need not be
+        prepared. Empty if no such command is known.
+        """
+        del address, port, authority, folder
+        return []
 
     def missing(self) -> str:
         """Return why it cannot run here, with the command that fixes it, or nothing when all programs are installed."""

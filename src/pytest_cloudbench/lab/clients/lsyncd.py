@@ -49,6 +49,7 @@ class LsyncdClient(LocalClient):
         self.facts = ClientFacts(
             "lsyncd",
             watches_folder=True,
+            is_plain_here=not self._over_ssh,
             binaries=("lsyncd", "rsync", *(BINARIES if self._over_ssh else ())),
             testbed="lsyncd openssh" if self._over_ssh else "lsyncd",
             documented={

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
+from pytest_cloudbench.lab.clients.processes import find_binary
 
 _RUN_S = 600.0
 
@@ -42,6 +43,7 @@ class RcloneClient(LocalClient):
         self.facts = ClientFacts(
             "rclone",
             watches_folder=False,
+            is_plain_here=True,
             binaries=("rclone",),
             testbed="rclone",
             documented={
@@ -92,6 +94,14 @@ class RcloneClient(LocalClient):
             options.append("--buffer-size=0")
         argv = self._rclone_command("client", "sync", *options, str(self.folder), "top:")
         self.processes.run("client", "rclone-sync", argv, timeout_s=_RUN_S)
+
+    def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
+        """Return ``rclone copy`` of an invented file to another WebDAV server."""
+        program = find_binary("rclone")
+        (folder / "file").write_bytes(b"invented")
+        words = [f"--config={folder / 'none.conf'}", f"--ca-cert={authority}", "--retries=1", "--low-level-retries=1"]
+        server = f"--webdav-url=https://{address}:{port}"
+        return [program, *words, "copyto", str(folder / "file"), ":webdav:/file", server] if program else []
 
     def _stored(self) -> Path:
         if self._remote == "plain":

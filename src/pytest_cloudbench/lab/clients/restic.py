@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
-from pytest_cloudbench.lab.clients.processes import Side
+from pytest_cloudbench.lab.clients.processes import Side, find_binary
 
 _RUN_S = 600.0
 # They protect a repository below the workdir, at an address that only this client knows. No word: logs hide the word.
@@ -26,6 +26,7 @@ class ResticClient(LocalClient):
         self.facts = ClientFacts(
             "restic",
             watches_folder=False,
+            is_plain_here=True,
             binaries=("restic", "rclone"),
             testbed="restic",
             documented={
@@ -61,6 +62,16 @@ class ResticClient(LocalClient):
         """Run ``restic backup``, which refuses a folder without files."""
         self._run_restic("client", "restic-backup", "-r", self._repository, "backup", ".")
         self._has_snapshot = True
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the password of the repository."""
+        return {"password": _KEY}
+
+    def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
+        """Return ``restic init`` at another REST server."""
+        program = find_binary("restic")
+        words = [f"--cacert={authority}", f"--cache-dir={folder}", "--password-command=echo invented"]
+        return [program, *words, "-r", f"rest:https://{address}:{port}/", "init"] if program else []
 
     def _stored(self) -> Path:
         """Restore the latest snapshot from the server's disk, where the repository has the same layout."""

@@ -26,6 +26,7 @@ class UnisonClient(LocalClient):
         self.facts = ClientFacts(
             "unison",
             watches_folder=True,
+            is_plain_here=not self._over_ssh,
             binaries=("unison", *(BINARIES if self._over_ssh else ())),
             testbed="unison openssh" if self._over_ssh else "unison",
             documented={

@@ -28,6 +28,7 @@ from pytest_cloudbench.lab.sync import activity
 from pytest_cloudbench.lab.sync.activity import Act, Activity, Window
 from pytest_cloudbench.lab.sync.changes import Workload, move_in, write
 from pytest_cloudbench.lab.sync.lab import Lab
+from pytest_cloudbench.lab.sync.overheard import Overheard, overhear
 from pytest_cloudbench.lab.sync.propagation import Propagation, propagate
 from pytest_cloudbench.lab.sync.session import SyncSession
 from pytest_cloudbench.lab.sync.transfers import PlannedInterruption, Transfer, Transfers
@@ -218,6 +219,16 @@ class LabItem:
         if unsized := [window.label for window in (*logins, *windows) if window.wire_bytes is None]:
             _skip_if_doubtful([f"{', '.join(unsized)}: the capture does not have sizes as they are on the wire"])
         return windows
+
+    def overhear(self, acts: Sequence[Act]) -> Overheard:
+        """Perform the acts, and return what passed meanwhile as an eavesdropper sees it.
+
+        The client's start is included if it was not running before.
+        """
+        bench = self._open_bench()
+        overheard = overhear(bench.open(), acts)
+        self._must_have_synced()
+        return overheard
 
     def login(self) -> Window | None:
         """Return the window of the start of client and server.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.traffic import lines, metrics, streams
 from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_facts
 from pytest_cloudbench.net.traffic.flows import group_flows
@@ -80,6 +80,7 @@ class Analysis:
         first_ns, last_ns: times of the first and the last packet.
         validity: whether the numbers can be trusted.
         canary: the result of the search for ``canary``, if one was given.
+        buffer: the whole file, for ``read_content``.
         sorted: flows by owner, if ``whose`` was given. ``table`` and ``facts`` then have only the client's.
     """
 
@@ -98,6 +99,24 @@ class Analysis:
     sorted: Sorted | None = None
     dns_queries: dict[str, int] = field(default_factory=dict)
     sentinels: int = 0
+    buffer: Buffer = field(default=b"", repr=False)
+
+    def read_content(self, number: int, *, up: bool, limit_bytes: int = 64 * MIB) -> tuple[bytes, bool]:
+        """Return the payload of one direction of a flow, and whether none of its bytes is missing.
+
+        Only while the capture's file is open. At most ``limit_bytes`` are read, and the rest counts as missing.
+        """
+        if not self.table.who.is_tcp[number]:
+            return b"".join(streams.read_datagrams(self.table, self.buffer, number, up=up)), True
+        parts, end = list[bytes](), 0
+        is_whole = True
+        for begin, data in streams.join_pieces(self.table, self.buffer, number, up=up):
+            is_whole &= begin == end and end < limit_bytes
+            parts.append(data)
+            end = begin + len(data)
+            if end >= limit_bytes:
+                break
+        return b"".join(parts), is_whole
 
     @property
     def facts(self) -> list[FlowFacts]:
@@ -279,7 +298,7 @@ def _analyze(
     validity = _judge_validity(reader, collector, table, drops, _find_offload(table, buffer, release))
     analysis = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
-        collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels),
+        collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels), buffer,
     )  # fmt: skip
     if canary is not None:
         occurrences = streams.find_text(table, buffer, canary, release)

@@ -67,6 +67,23 @@ class ReferenceClient(LocalClient):
         except (OSError, ValueError) as error:
             raise ClientError(f"the reference server's counters cannot be read: {error}") from error
 
+    def secrets(self) -> Mapping[str, str]:
+        """Return the token by which the server knows the client."""
+        return {"token": self._token}
+
+    def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
+        """Return the command of a client half for another server, whose configuration is written into ``folder``."""
+        for name in ("empty", "private"):
+            (folder / name).mkdir()
+        config = {
+            "address": address, "port": port, "settings": asdict(self.settings), "folder": str(folder / "empty"),
+            "private": str(folder / "private"), "authority": authority, "client_address": "127.0.0.1",
+            "token": "invented",
+        }  # fmt: skip
+        path = folder / "elsewhere.json"
+        path.write_text(json.dumps(config), "utf-8")
+        return [sys.executable, "-I", "-S", str(_MAIN), "client", str(path)]
+
     def receiver(self) -> Receiver:
         """Return the second device if there is one, otherwise the server."""
         if not self.settings.pull_s:
@@ -81,7 +98,8 @@ class ReferenceClient(LocalClient):
     def _configure(self) -> None:
         sides: tuple[Side, ...] = ("server", "client", "device")
         for side in sides:
-            self._private_folder(side).mkdir(mode=0o700, exist_ok=True)
+            mode = 0o755 if side == "client" and self.settings.flaw == "open-token" else 0o700
+            self._private_folder(side).mkdir(mode=mode, exist_ok=True)
         certificate, authority = self._make_certificate()
         shared = {
             "address": self.server_address,
@@ -89,6 +107,7 @@ class ReferenceClient(LocalClient):
             "settings": asdict(self.settings),
         }
         token, device_token = secrets.token_hex(16), secrets.token_hex(16)
+        self._token = token
         own: dict[Side, dict[str, str]] = {
             "server": {
                 "stored": str(self.stored),
@@ -135,6 +154,8 @@ class ReferenceClient(LocalClient):
 
     def _start_process(self, side: Side) -> Process:
         argv = [sys.executable, "-I", "-S", str(_MAIN), side, str(self._config_path(side))]
+        if side == "client" and self.settings.flaw == "argument-token":
+            argv.append(f"--token={self._token}")
         return self.processes.start(side, f"reference-{side}", argv, cwd=self._private_folder(side))
 
     def _make_certificate(self) -> tuple[str, str]:

@@ -50,8 +50,11 @@ class Connection:
         host = f"[{self._address[0]}]" if ":" in self._address[0] else self._address[0]
         self._host, self._token, self._retries = f"{host}:{self._address[1]}", config["token"], retries
         self._name: str = config["settings"]["server_name"] or config["address"]
-        self._tls = ssl.create_default_context(cafile=config["authority"])
-        self._socket: ssl.SSLSocket | None = None
+        flaw: str = config["settings"]["flaw"]
+        self._tls = None if flaw == "plain" else ssl.create_default_context(cafile=config["authority"])
+        if self._tls is not None and flaw == "any-certificate":
+            self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
+        self._socket: socket.socket | None = None
         self._file: IO[bytes] | None = None
 
     def ask(self, method: str, target: str, body: Sequence[Part] = ()) -> bytes:
@@ -91,7 +94,7 @@ class Connection:
         if self._socket is None or self._file is None:
             raw = socket.create_connection(self._address, timeout=_TIMEOUT_S, source_address=self._source)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = self._tls.wrap_socket(raw, server_hostname=self._name)
+            self._socket = self._tls.wrap_socket(raw, server_hostname=self._name) if self._tls is not None else raw
             self._file = self._socket.makefile("rb")
         for data in self._wire_pieces(requests):
             self._socket.sendall(data)

@@ -91,8 +91,9 @@ class Server:
         self._store = Store(Path(config["stored"]), Path(config["private"]), settings)
         self._tallies = {f"Bearer {config['token']}": _Tally(), f"Bearer {config['device_token']}": _Tally()}
         self._client, self._device = self._tallies.values()
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(config["certificate"])
+        self._tls = None if settings.flaw == "plain" else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if self._tls is not None:
+            self._tls.load_cert_chain(config["certificate"])
         family = socket.AF_INET6 if ":" in config["address"] else socket.AF_INET
         self._listener = socket.create_server((config["address"], config["port"]), family=family, backlog=_BACKLOG)
         self._counting = threading.Lock()
@@ -136,7 +137,8 @@ class Server:
         with self._counting:
             self._client.begin(counted)
         try:
-            with self._tls.wrap_socket(raw, server_side=True) as connection, connection.makefile("rb") as file:
+            wrapped = self._tls.wrap_socket(raw, server_side=True) if self._tls is not None else raw
+            with wrapped as connection, connection.makefile("rb") as file:
                 while self._serve_request(connection, file, counted):
                     pass
         except (OSError, WireError) as error:
@@ -146,7 +148,7 @@ class Server:
                 next(tally for tally in self._tallies.values() if counted in tally.open).end(counted)
             counted.close()
 
-    def _serve_request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
+    def _serve_request(self, connection: socket.socket, file: IO[bytes], counted: socket.socket) -> bool:
         """Answer one request. Returns False if there are no more."""
         head = read_head(file)
         if head is None:

@@ -28,7 +28,9 @@ _NUMBERS: Mapping[str, tuple[float, float, float]] = {
     "retry": (0, 0, 100),
     "settle_s": (0.1, 0.01, 60),
 }
-OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections", "server_name"})
+FLAWS = ("none", "plain", "any-certificate", "telemetry", "open-token", "argument-token")
+"""Security flaws, one at a time: detectors must find each, and none where there is none."""
+OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections", "server_name", "flaw"})
 """Names of all options."""
 
 
@@ -53,6 +55,9 @@ class Settings:
         retries: the number of times that a request is repeated on a new connection after an error.
         settle_s: seconds without a change after which changes are sent as one batch.
         server_name: the server's name in the TLS hello, or empty if it has only an address.
+        flaw: a security flaw. ``plain``: no TLS. ``any-certificate``: the server's is not checked. ``telemetry``: the
+            name of each changed file and how it begins, in a datagram without encryption. ``open-token``: others may
+            read the file with the token. ``argument-token``: the token is on the command line.
     """
 
     chunking: bool = False
@@ -69,6 +74,7 @@ class Settings:
     retries: int = 0
     settle_s: float = 0.1
     server_name: str = ""
+    flaw: str = "none"
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Settings:
@@ -91,6 +97,7 @@ class Settings:
             retries=int(numbers["retry"]),
             settle_s=numbers["settle_s"],
             server_name=options.get("server_name", ""),
+            flaw=_read_choice(options, "flaw", FLAWS),
         )
         if settings.connections == "per-file" and settings.bundling != "no":
             raise _option_error("connections", "one, because bundling puts many files on one connection", "per-file")

@@ -1,0 +1,212 @@
+"""Sync clients: what passes on the link, what their server stores, and how they keep their secrets."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_cloudbench import Act, LabItem, LocalClient, Overheard, SyncClient, find_needles, make_client
+
+from . import certificates, transit
+from .certificates import Visitor
+from .rulings import Ruling, no, unknown, yes
+from .tap import TappedFlow
+
+_OTHERS = 0o007
+_SERVERS_OWN = ("stored", "restored", "reference-server", "reference-device", "cache-server", "logs")
+"""What is below a lab's folder and not the client's: its server's files, and the lab's own records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A place where a client's secret was readable.
+
+    Attributes:
+        name: of the secret.
+        place: a path below the client's folder, or what else.
+        is_open: whether other users of the machine may read it there.
+    """
+
+    name: str
+    place: str
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen of a client that uploaded bait.
+
+    Attributes:
+        bait: the files.
+        overheard: what passed on the link.
+        stored: what its server has on its disk, or None if that is not on this machine.
+        secrets: where the client's secrets are. None if no secret of it is known.
+        is_plain_here: whether this package sets the client up without encryption.
+        has_processes: whether it was running, so that its command line was seen.
+    """
+
+    bait: transit.Bait
+    overheard: Overheard
+    stored: Sequence[tuple[str, bytes]] | None = None
+    secrets: Sequence[Secret] | None = None
+    has_processes: bool = False
+    is_plain_here: bool = False
+
+
+def observe(lab: LabItem) -> Observed:
+    """Let a client upload bait, and look at the link, its server's disk and its own files."""
+    bait = transit.Bait.make(f"{lab.nodeid}/{lab.spec}")
+
+    def upload() -> int:
+        for name, content in bait.files.items():
+            path = lab.workdir / f"prepared-{name}"
+            path.write_bytes(content)
+            os.replace(path, lab.client.folder / name)
+        return bait.size_bytes
+
+    overheard, client = lab.overhear([Act("bait", upload)]), lab.client
+    if not isinstance(client, LocalClient):
+        return Observed(bait, overheard)
+    stored = list(read_files(client.stored, client.stored))
+    values, pids = client.secrets(), client.pids("client")
+    places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)] if values else None
+    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here)
+
+
+def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files below a folder, by their paths below ``top``."""
+    for path in sorted(folder.rglob("*")):
+        with suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(top).as_posix(), path.read_bytes()
+
+
+def find_in_files(workdir: Path, secrets: Mapping[str, str]) -> list[Secret]:
+    """Return the files of a client that hold a secret, and whether others may read them."""
+    found = []
+    for name, data in read_files(workdir, workdir):
+        if name.partition("/")[0] in _SERVERS_OWN:
+            continue
+        for secret, value in secrets.items():
+            if value.encode() in data:
+                mode, is_open = _find_mode(workdir, workdir / name)
+                found.append(Secret(secret, f"{name}, mode {mode:04o}", is_open))
+    return found
+
+
+def _find_mode(workdir: Path, path: Path) -> tuple[int, bool]:
+    """Return a file's mode, and whether others may read it: each folder below ``workdir`` has to let them in."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    folders = [folder for folder in path.parents if folder.is_relative_to(workdir) and folder != workdir]
+    lets_in = all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+    return mode, bool(mode & _OTHERS & 0o004) and lets_in
+
+
+def find_in_processes(pids: Sequence[int], secrets: Mapping[str, str]) -> list[Secret]:
+    """Return where running processes show a secret. Everybody may read a command line, and only the owner the rest."""
+    found = []
+    for pid in pids:
+        for file, is_open in (("cmdline", True), ("environ", False)):
+            with suppress(OSError):
+                data = Path(f"/proc/{pid}/{file}").read_bytes()
+                what = "the command line" if is_open else "the environment"
+                found += [Secret(name, what, is_open) for name, value in secrets.items() if value.encode() in data]
+    return found
+
+
+# --- rulings ---
+
+
+def judge_transit(observed: Observed) -> Ruling:
+    """Judge whether everything that passed was encrypted."""
+    overheard = observed.overheard
+    if overheard.reasons:
+        return unknown("; ".join(overheard.reasons))
+    flows = [
+        TappedFlow(flow.server, bytearray(flow.up), bytearray(flow.down), flow.protocol) for flow in overheard.flows
+    ]
+    ruling = transit.judge_transit(flows, observed.bait)
+    if ruling.answer == "no" and observed.is_plain_here:
+        return unknown("plain, because this package starts its server without encryption", [ruling.how])
+    is_cut = not all(flow.is_whole for flow in overheard.flows)
+    return unknown("bytes are missing in the capture") if ruling.answer == "yes" and is_cut else ruling
+
+
+def judge_content(observed: Observed) -> Ruling:
+    """Judge whether the client encrypts contents: by what passes without encryption, and by what its server stores."""
+    if observed.stored is not None:
+        stored = transit.judge_at_rest(observed.stored, observed.bait)
+        if stored.answer == "no":
+            return no(f"its server stores it: {stored.how}", stored.evidence)
+    plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
+    if observed.overheard.reasons or len(plain) < observed.bait.size_bytes // 4:
+        return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
+    return transit.judge_content(plain, observed.bait)
+
+
+def judge_names(observed: Observed) -> Ruling:
+    """Judge whether the client encrypts names, as for contents."""
+    names = [name.encode(errors="replace") for name, _ in observed.stored or ()]
+    contents = [content for _, content in observed.stored or ()]
+    if sightings := find_needles(b"\n".join([*names, *contents]), observed.bait.names):
+        return no(f"its server stores them: {transit.describe_sightings(sightings)}")
+    plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
+    if observed.overheard.reasons or len(plain) < observed.bait.size_bytes // 4:
+        return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
+    return transit.judge_names(plain, observed.bait)
+
+
+def judge_operator(observed: Observed) -> Ruling:
+    """Judge whether the operator of its server could read contents."""
+    ruling = judge_content(observed)
+    if ruling.answer == "unknown":
+        return ruling
+    return yes(ruling.how, ruling.evidence) if ruling.answer == "no" else no(ruling.how, ruling.evidence)
+
+
+def judge_at_rest(observed: Observed) -> Ruling:
+    """Judge whether content is unreadable on the server's disk."""
+    if observed.stored is None:
+        return unknown("where it is stored cannot be seen from here")
+    return transit.judge_at_rest(observed.stored, observed.bait)
+
+
+def judge_secrets(observed: Observed) -> Ruling:
+    """Judge whether other users of the client's machine can read its secrets."""
+    if observed.secrets is None:
+        return unknown("no secret of this client is known, so it cannot be looked for")
+    evidence = [f"{secret.name}: in {secret.place}" for secret in observed.secrets]
+    if open_places := [secret.place for secret in observed.secrets if secret.is_open]:
+        return no(f"others can read it: {', '.join(dict.fromkeys(open_places))}", evidence)
+    if not observed.has_processes:
+        return unknown("not in a file that others can read; its command line was not seen", evidence)
+    return yes("only its user can read it", evidence or ["found in no file, command line or environment"])
+
+
+# --- doors ---
+
+
+def client_visitor(client: SyncClient) -> Visitor | None:
+    """Return how a client is led to a door, or None if that is not known."""
+    if not isinstance(client, LocalClient):
+        return None
+
+    def make_words(address: str, authority: str, folder: Path) -> Sequence[str]:
+        host, _, port = address.rpartition(":")
+        return client.lead_elsewhere(host, int(port), authority, folder)
+
+    return certificates.command_visitor(make_words)
+
+
+def visit_with(spec: str, faults: Sequence[str]) -> Sequence[certificates.Visit] | str:
+    """Lead a client to doors. Returns why not, if that is not possible."""
+    visitor = client_visitor(make_client(spec))
+    return (
+        "it is not known how to lead it to another server"
+        if visitor is None
+        else certificates.visit_doors(visitor, faults)
+    )

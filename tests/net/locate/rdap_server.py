@@ -39,7 +39,7 @@ def bootstrap(url: str, *prefixes: str) -> str:
 
 
 @contextmanager
-def serve_rdap(registry: Registry, address: str = "127.0.0.1") -> Iterator[str]:
+def serve_rdap(registry: Registry, address: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Answer until the block ends. Yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ def serve_rdap(registry: Registry, address: str = "127.0.0.1") -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
+    with ThreadingHTTPServer((address, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -1,0 +1,156 @@
+"""``cloudbench locate`` in a small internet whose truth is set: places, owners, anycast, a proxy, answers by subnet."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.net.locate.sphere import Position, distance_km
+from tests.limits import HANG_S
+
+from .dns_server import ANYONE, Zone, serve_dns
+from .rdap_server import Registry, bootstrap, network, serve_rdap
+from .small_internet import Site, SmallInternet, hosts_toml, listen
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0 or not Path("/dev/net/tun").exists(),
+        reason="needs Linux, root and /dev/net/tun for network namespaces",
+    ),
+]
+
+OSLO, BERLIN, MADRID, ROME = (
+    Position(59.91, 10.75), Position(52.52, 13.41), Position(40.42, -3.70), Position(41.89, 12.48),
+)  # fmt: skip
+ZURICH, LONDON, LISBON = Position(47.38, 8.54), Position(51.51, -0.13), Position(38.72, -9.14)
+PLAIN, NAMED, FALSE, ANYCAST = "198.18.5.1", "198.18.6.1", "198.18.4.2", "198.18.7.1"
+EDGE_OSLO, EDGE_ROME = "198.18.1.2", "198.18.4.3"
+GOOGLE_LONDON = "lhr25s34-in-f14.1e100.net"
+NAMES = {
+    "plain.example": {ANYONE: [PLAIN]},
+    "named.example": {ANYONE: [NAMED]},
+    "false.example": {ANYONE: [FALSE]},
+    "anycast.example": {ANYONE: [ANYCAST]},
+    "edges.example": {ANYONE: [EDGE_OSLO], "198.18.1.0/24": [EDGE_OSLO], "198.18.4.0/24": [EDGE_ROME]},
+}
+RESOLVER, REGISTRY = "198.18.2.1", "198.18.2.2"
+
+
+def reverse(address: str) -> str:
+    return ".".join(reversed(address.split("."))) + ".in-addr.arpa"
+
+
+class World:
+    """The small internet with all its servers, and the command as it is typed in Berlin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.zone = Zone(
+            NAMES, ptr={reverse(NAMED): GOOGLE_LONDON, reverse(FALSE): GOOGLE_LONDON, reverse(PLAIN): "s1.example.net"}
+        )
+        self.registry = Registry(
+            {"198.18.0.0/16": 404, "198.18.5.0/24": network("198.18.5.0/24", "Alpine Storage AG", "CH")}
+        )
+        self.sites = {
+            site.name: site
+            for site in (
+                Site("oslo", OSLO, ("198.18.1.1", EDGE_OSLO, ANYCAST)),
+                Site("berlin", BERLIN, (RESOLVER, REGISTRY)),
+                Site("madrid", MADRID, ("198.18.3.1",)),
+                Site("rome", ROME, ("198.18.4.1", FALSE, EDGE_ROME, ANYCAST)),
+                Site("zurich", ZURICH, (PLAIN,)),
+                Site("london", LONDON, (NAMED,)),
+                Site("lisbon", LISBON, ("198.18.8.1",), behind="proxy"),
+                Site("proxy", LISBON, ("198.18.9.1",)),
+            )
+        }
+        self.url = ""
+        self.sites["berlin"].servers += [
+            (RESOLVER, partial(serve_dns, self.zone, port=53)),
+            (REGISTRY, self.serve_registry),
+        ]
+        for name, addresses in {"zurich": [PLAIN], "london": [NAMED], "oslo": [ANYCAST, EDGE_OSLO]}.items():
+            self.sites[name].servers += [(address, listen) for address in addresses]
+
+    def serve_registry(self, address: str) -> Any:
+        return serve_rdap(self.registry, address, 8080)
+
+    def locate(self, *words: str, vantages: tuple[str, ...] = ("oslo", "madrid", "rome")) -> dict[str, Any]:
+        """Run ``cloudbench locate`` in Berlin, which is a vantage point, too."""
+        files = {
+            "resolvers.txt": f"{RESOLVER}\n",
+            "rdap.json": bootstrap(f"http://{REGISTRY}:8080/", "198.18.0.0/15"),
+            "hosts.toml": hosts_toml({name: self.sites[name] for name in vantages}),
+        }
+        for name, text in files.items():
+            (self.folder / name).write_text(text, "utf-8")
+        command = self.sites["berlin"].command(
+            sys.executable, "-m", "pytest_cloudbench.commands.cli", "locate", *words, "--json", "--here", "52.52,13.41",
+            "--resolvers", "resolvers.txt", "--rdap", "rdap.json", "--cloudbench-hosts", "hosts.toml", "--rate", "200",
+        )  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=HANG_S, check=False, env=environment
+        )
+        assert done.returncode in {0, 1}, done.stderr
+        return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("world"))
+    with SmallInternet(*world.sites.values()):
+        yield world
+
+
+def region_of(server: dict[str, Any]) -> tuple[Position, float]:
+    region = server["region"]
+    return Position(region["latitude_deg"], region["longitude_deg"]), region["radius_km"]
+
+
+def test_places_owners_and_anycast_are_as_they_were_set(world: World) -> None:
+    found = world.locate(*NAMES)
+    servers = found["servers"]
+    for address, truth in ((PLAIN, ZURICH), (NAMED, LONDON), (FALSE, ROME), (EDGE_OSLO, OSLO)):
+        center, radius_km = region_of(servers[address])
+        assert distance_km(center, truth) <= radius_km, address
+    assert servers[PLAIN]["operator"] == "Alpine Storage AG"
+    assert servers[PLAIN]["vantage_points"] == 4
+    assert (servers[NAMED]["operator"], servers[NAMED]["place"]) == ("Google", "London")
+    assert "excluded" in servers[FALSE]["known_by"]
+    assert servers[ANYCAST]["place"] == "unknown"
+    assert servers[ANYCAST]["known_by"].startswith("anycast: at least 2 servers")
+    assert found["names"]["edges.example"]["addresses"] == [EDGE_OSLO]
+
+
+def test_a_server_beside_a_vantage_point_is_placed_within_500_km(world: World) -> None:
+    _, radius_km = region_of(world.locate("edges.example")["servers"][EDGE_OSLO])
+    assert radius_km < 500
+
+
+def test_more_addresses_come_to_light_by_clients_networks(world: World) -> None:
+    (world.folder / "subnets.txt").write_text("198.18.1.0/24\n198.18.4.0/24\n", "utf-8")
+    found = world.locate("edges.example", "--subnets", "subnets.txt")
+    assert found["names"]["edges.example"] == {
+        "addresses": [EDGE_OSLO, EDGE_ROME], "phases": [], "heeds_subnets": True,
+    }  # fmt: skip
+    for address, truth in ((EDGE_OSLO, OSLO), (EDGE_ROME, ROME)):
+        center, radius_km = region_of(found["servers"][address])
+        assert distance_km(center, truth) <= radius_km
+
+
+def test_a_vantage_point_behind_a_proxy_does_not_fake_anycast(world: World) -> None:
+    server = world.locate("plain.example", vantages=("oslo", "rome", "lisbon"))["servers"][PLAIN]
+    center, radius_km = region_of(server)
+    assert distance_km(center, ZURICH) <= radius_km
+    assert "proxy" in server["left_out"]["lisbon"]
+    assert server["vantage_points"] == 3

@@ -119,6 +119,22 @@ def test_logs_without_a_note_say_enough_themselves(tmp_path: Path) -> None:
     assert not place.exists()
 
 
+def test_hosts_are_known_from_the_logs_alone(tmp_path: Path) -> None:
+    place = tmp_path / "results" / "machine" / "run" / "test_it"
+    for agent, host in enumerate(("", "oslo", "lima", "oslo")):
+        header = {"agent": f"gw{agent}", "nodeid": "a.py::test_it", "run": "r", "owner": DEAD}
+        with OpLog(place / f"gw{agent}.oplog", header | ({"host": host} if host else {})) as log:
+            for seq in range(5):
+                log.record(Op(Verb.PUT, agent, seq, agent, seq, seq, 0, seq + 5, 6, Outcome.OK))
+    (left,) = recovery.find_unmerged(tmp_path)
+    recovered = recovery.recover_run(left)
+    assert recovered is not None
+    assert read_parquet(recovered[1]).hosts == {0: "this machine", 1: "oslo", 2: "lima", 3: "oslo"}
+    (entry,) = json.loads(recovered[1].with_suffix(".json").read_text())["benchmarks"]
+    ops = {name: figures["ops"] for name, figures in entry["extra_info"]["by_host"].items()}
+    assert ops == {"this machine": 5, "oslo": 10, "lima": 5}
+
+
 def test_a_warm_up_is_left_out_by_what_the_note_says(tmp_path: Path) -> None:
     place = tmp_path / "results" / "machine" / "run" / "test_it"
     with OpLog(place / "gw0.oplog", {"agent": "gw0", "nodeid": "a.py::test_it", "run": "r", "owner": DEAD}) as log:

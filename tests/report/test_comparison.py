@@ -235,6 +235,14 @@ def test_hosts_with_different_numbers_of_agents_are_not_compared_by_rates() -> N
     assert "  not judged: MB/s (hosts have different numbers of agents)" in lines
 
 
+def test_hosts_that_reach_the_provider_by_another_way_are_not_compared_by_times() -> None:
+    finding = by_host({"oslo": 0.1, "lima": 0.3})
+    finding = replace(finding, info={**finding.info, "through_controller": ["gw1"]})
+    lines = render_hosts([finding], 100)
+    assert rows(lines)["oslo"][1] == "100"
+    assert "  not judged: p50 ms, MB/s (times include the way through the controller's connections)" in lines
+
+
 def test_experiment_on_one_machine_has_no_table_of_hosts() -> None:
     assert render_hosts([found("dropbox", 0.1)], 80) == []
 

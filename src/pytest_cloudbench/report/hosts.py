@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.quantities import UNKNOWN, format_bytes
 
 ALL_HOSTS = "all hosts"
 """The name of the row over all hosts."""
+_WAY_COUNTS = "times include the way through the controller's connections"
 _AGENTS_DIFFER = "hosts have different numbers of agents"
 _BY_AGENTS = ("throughput", "ops_per_s")
 """Metrics that grow with the number of agents, so that hosts with different numbers cannot be compared by them."""
@@ -49,6 +51,11 @@ class HostFinding:
     spread: Mapping[str, Sequence[float]]
     exclusions: Mapping[str, str]
     columns: Sequence[str] = ()
+
+
+def way_notes(info: Mapping[str, Any]) -> list[str]:
+    """Return a remark if hosts cannot be compared by times, because those include another way than the hosts' own."""
+    return [f"Some {_WAY_COUNTS}."] if info.get("through_controller") else []
 
 
 def list_hosts(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -117,6 +124,8 @@ def split_by_host(finding: _Finding) -> dict[str, HostFinding]:
     """Return an experiment as each host measured it, by the host's name. Empty unless several hosts did."""
     counts = {row.get("agents") for row in list_hosts(finding.info) if row.get("agents")}
     exclusions = dict.fromkeys(_BY_AGENTS, _AGENTS_DIFFER) if len(counts) > 1 else {}
+    if finding.info.get("through_controller"):
+        exclusions |= {name: _WAY_COUNTS for name, metric in METRICS.items() if metric.time_like}
     return {
         name: HostFinding(
             finding.nodeid, finding.provider, finding.experiment, {**finding.info, "loss_rate": None, **figures},

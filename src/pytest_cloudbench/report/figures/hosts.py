@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.hosts import read_figures
+from pytest_cloudbench.report.hosts import read_figures, way_notes
 from pytest_cloudbench.report.quantities import format_seconds, format_short_share
 from pytest_cloudbench.report.scales import Categories, Log
 from pytest_cloudbench.report.svg import Canvas, Plane, shorten_text
@@ -52,7 +52,7 @@ def from_hosts(measurement: Measurement, line: str = "") -> Figure | None:
         [name, *(figures.get(key) for key in ("ops", *_UNSUCCESSFUL, *_PERCENTILES))] for name, figures in hosts.items()
     ]
     title = f"From each host, {line}" if line else "From each host"
-    return Figure("from-each-host", title, description, draw, _HEAD, rows)
+    return Figure("from-each-host", title, description, draw, _HEAD, rows, way_notes(measurement.info))
 
 
 def _draw_host(plane: Plane, row: int, name: str, figures: Mapping[str, Any]) -> None:

@@ -1,0 +1,46 @@
+"""A session on hosts of which one is slower: it is found, and a run without a host is not compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import Lab
+from tests.fleet.hosts.test_agents_on_hosts import HERE, find_temporary, temporary
+
+DELAY_S = 0.3
+TESTS = """
+    def test_put(experiment, payloads, provider):
+        put, delay_s = provider.driver.put, float(os.environ.get("DELAY_S", "0"))
+        def put_late(path, content):
+            time.sleep(delay_s)
+            return put(path, content)
+        provider.driver.put = put_late
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.5), sensors=8, ops_per_sensor=16).check()
+"""
+NEAR = f'[[host]]\nname = "near"\nagents = 2\n{HERE}\n'
+FAR = (
+    f'[[host]]\nname = "far"\nagents = 2\n{HERE}\nenv = {{ DELAY_S = "{DELAY_S}" }}\nlabels = {{ location = "Lima" }}\n'
+)
+
+
+@pytest.mark.slow
+def test_the_slower_host_is_found_and_a_run_without_it_is_not_compared(lab: Lab) -> None:
+    objects = lab.folder / "objects"
+    objects.mkdir()
+    find_temporary(lab).mkdir()
+    options = ("--provider", f"folder:{objects}", "--cloudbench-hosts", "hosts.toml", "--cloudbench-gate")
+    lab.write(TESTS).write(NEAR + FAR, "hosts.toml")
+    both = lab.run(*options, env=temporary(lab))
+    [entry] = both.entries.values()
+    near, far = (entry["extra_info"]["by_host"][name] for name in ("near", "far"))
+    assert near["response_p50"] < DELAY_S <= far["response_p50"]
+    assert near["ops"] + far["ops"] == 8 * 16
+    assert [host["labels"] for host in entry["extra_info"]["hosts"]] == [{}, {"location": "Lima"}]
+    if not entry["extra_info"]["doubts"]:
+        ranked = both.text.partition("hosts compared")[2]
+        assert [line.count("*") for line in ranked.splitlines() if line.startswith(("  near", "  far"))] == [2, 0]
+
+    lab.write(NEAR, "hosts.toml")
+    alone = lab.run(*options, env=temporary(lab))
+    assert "hosts compared" not in alone.text
+    assert alone.lines_with("differed in agents (4, here 2), hosts (with far, which is missing here)")

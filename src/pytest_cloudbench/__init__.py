@@ -34,14 +34,14 @@ __all__ = [
     "chunks", "client_names", "client_option", "connect_driver", "content_difference", "content_digest",
     "count_by_form", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee",
     "find_needles", "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily",
-    "import_parts", "inquire", "is_loaded", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
-    "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s", "load_recipe",
-    "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
-    "measure_consistency", "measure_readiness", "missing_extra", "now_ns", "open_provider", "parse_client_hello",
-    "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of", "percentile", "placement_cost",
-    "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of", "sleep_until_ns", "slice_needles",
-    "start_emulator", "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means",
-    "usable_credentials", "wait_for",
+    "import_parts", "inquire", "is_loaded", "is_text", "is_web_address", "json_writer", "judge_availability",
+    "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s",
+    "load_recipe", "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of",
+    "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "now_ns", "open_provider",
+    "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of",
+    "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of",
+    "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
+    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -187,6 +187,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic import Analysis
     from pytest_cloudbench.net.traffic import analyze as analyze_traffic
     from pytest_cloudbench.net.traffic.handshake import parse_client_hello, parse_server_hello
+    from pytest_cloudbench.net.traffic.protection import is_text
     from pytest_cloudbench.plugin.options import Option, add_suite_options
     from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.providers import provided as open_provider
@@ -338,6 +339,7 @@ _NAMES = {
     "pytest_cloudbench.net.capture": "Capture CaptureError CaptureResult CaptureUnavailable",
     "pytest_cloudbench.net.traffic": "Analysis analyze_traffic=analyze",
     "pytest_cloudbench.net.traffic.handshake": "parse_client_hello parse_server_hello",
+    "pytest_cloudbench.net.traffic.protection": "is_text",
     "pytest_cloudbench.lab.detect": "CAPABILITIES Observation Step Verdict judge_capabilities",
     "pytest_cloudbench.lab.detect.rhythm": "Rhythm find_rhythm",
     "pytest_cloudbench.savingbox.batching.batcher": "BatchRules BatchedChange=Change",

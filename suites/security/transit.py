@@ -17,6 +17,7 @@ from pytest_cloudbench import (
     Sighting,
     count_by_form,
     find_needles,
+    is_text,
     looks_random,
     make_text_needle,
     slice_needles,
@@ -114,17 +115,21 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
     """Judge recorded connections, which were not opened."""
     if sum(len(flow.up) for flow in flows) < bait.size_bytes // 4:
         return unknown("the upload did not pass the tap")
-    evidence, plain = list[str](), list[str]()
+    evidence, plain, unrecognised = list[str](), list[str](), list[str]()
     for flow in flows:
         sightings = find_needles(bytes(flow.up), bait.needles)
         carried = sorted({f"a {sighting.needle.what}" for sighting in sightings})
-        if not flow.protocol or carried:
+        if carried or (not flow.protocol and is_text(bytes(flow.up[:_PART_BYTES]))):
             plain.append(f"{flow.server}: plain, with {' and '.join(carried) or 'nothing that was recognised'}")
+        elif not flow.protocol:
+            unrecognised.append(flow.server)
         offered = f" (offered: {flow.offered})" if flow.offered else ""
         evidence.append(f"{flow.server}: {flow.protocol or 'no encryption that is known'}{offered}")
     evidence = list(dict.fromkeys(evidence))[:_MOST_EVIDENCE]
     if plain:
         return no("; ".join(dict.fromkeys(plain)), evidence)
+    if unrecognised:
+        return unknown(f"{unrecognised[0]} speaks a protocol that is not known; no file was readable in it", evidence)
     return yes(", ".join(dict.fromkeys(flow.protocol for flow in flows)), evidence)
 
 

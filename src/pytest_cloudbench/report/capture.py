@@ -82,6 +82,7 @@ def print_analysis(
         console.print(f"[yellow]overhead unknown[/]: {escape(reason)}")
     for note in notes:
         console.print(f"[yellow]note[/]: {escape(note)}")
+    console.print(escape(_describe_encryption(summary["encryption"])))
     if summary["canary"] is not None:
         stream_count = len(summary["canary"]["found"])
         console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] ({stream_count} streams)")
@@ -97,6 +98,14 @@ def print_analysis(
         console.print(f"{flow_count - len(flows):,} smaller flows are not shown; --json has them all")
     for line in _closing_lines(summary):
         console.print(escape(line))
+
+
+def _describe_encryption(encryption: Mapping[str, Any]) -> str:
+    """Return the verdict on encryption in one line, with what it rests on."""
+    parts = [f"{name} x {count:,}" for name, count in encryption["encrypted"].items()]
+    parts += [f"plain: {', '.join(encryption['plain'])}"] if encryption["plain"] else []
+    parts += [f"not recognised: {', '.join(encryption['unknown'])}"] if encryption["unknown"] else []
+    return f"everything is encrypted: {encryption['verdict']}" + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def _new_table(*columns: str, left_aligned: Sequence[str]) -> Table:

@@ -18,6 +18,7 @@ from pytest_cloudbench.net.traffic.flows import group_flows
 from pytest_cloudbench.net.traffic.headers import SENTINEL
 from pytest_cloudbench.net.traffic.owners import Sorted, Whose
 from pytest_cloudbench.net.traffic.packets import SYN, Address, Aside, Collector
+from pytest_cloudbench.net.traffic.protection import judge_protection
 from pytest_cloudbench.net.traffic.records import Reader
 from pytest_cloudbench.net.traffic.roles import Rule
 from pytest_cloudbench.net.traffic.table import Flow, FlowTable
@@ -186,6 +187,9 @@ class Analysis:
             "overhead": metrics.overhead(cloud, changed_bytes or 0) if has_sizes else None,
             "roles": self._sum_by_role(),
             "dns_queries": self.dns_queries,
+            "encryption": judge_protection(
+                self.table, self.known, self.buffer, is_whole=self.validity.verdict == "valid"
+            ),
             "canary": self._make_canary_result(),
             "interfaces": [
                 {

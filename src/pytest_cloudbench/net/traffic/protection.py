@@ -1,0 +1,81 @@
+"""Whether the flows of a capture are encrypted: yes, no, or unknown, with what was negotiated.
+
+A flow is encrypted if it has TLS's or QUIC's handshake or SSH's greeting. It is plain if it begins with readable text.
+Anything else may be a protocol of its own with or without encryption, and is unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.net.traffic import streams
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.net.traffic.facts import CaptureFacts
+    from pytest_cloudbench.net.traffic.records import Buffer
+    from pytest_cloudbench.net.traffic.table import FlowTable
+
+_DNS_PORT = 53
+_BEGINNING_BYTES = 64
+_LEAST_TEXT_BYTES = 8
+_TEXT_SHARE = 0.95
+_MOST_READ = 5000
+"""The number of flows whose beginning is read. A capture with more of them has an unknown rest."""
+_MOST_NAMED = 8
+_SSH = b"SSH-"
+
+
+def is_text(beginning: bytes) -> bool:
+    """Return whether nearly all of a flow's first bytes are readable ASCII, as in HTTP, SMTP or FTP."""
+    head = beginning[:_BEGINNING_BYTES]
+    readable = sum(32 <= byte < 127 or byte in b"\r\n\t" for byte in head)
+    return len(head) >= _LEAST_TEXT_BYTES and readable >= _TEXT_SHARE * len(head)
+
+
+def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, is_whole: bool) -> dict[str, Any]:
+    """Return whether all flows are encrypted, as JSON types.
+
+    ``verdict`` is yes, no or unknown. ``encrypted`` counts flows by what was negotiated. ``plain`` and ``unknown`` list
+    servers, each once. Name resolution is left out: it shows whom a client asks for, and ``dns_queries`` has that.
+    """
+    encrypted, plain, unknown = Counter[str](), dict[str, None](), dict[str, None]()
+    known = {facts_of.number: facts_of for _, facts_of in facts.find_known(table.numbers.tolist())}
+    read = 0
+    for number in table.numbers.tolist():
+        port = int(table.who.server_port[number])
+        if port == _DNS_PORT or not _has_payload(table, number):
+            continue
+        flow = known.get(number)
+        server = f"{flow.names[0] if flow is not None else facts.texts[table.who.server[number]]}:{port}"
+        if flow is not None and flow.tls_version and (flow.cipher or "").startswith("NULL"):
+            plain[f"{server} (TLS with {flow.cipher})"] = None
+        elif flow is not None and flow.tls_version:
+            encrypted[f"{flow.tls_version} {flow.cipher or ''}".strip()] += 1
+        elif flow is not None and flow.quic_version:
+            encrypted[f"QUIC {flow.quic_version}"] += 1
+        elif (read := read + 1) > _MOST_READ:
+            unknown[server] = None
+        else:
+            up, down = (_read_beginning(table, buffer, number, up=way) for way in (True, False))
+            if up.startswith(_SSH) and down.startswith(_SSH):
+                encrypted["SSH"] += 1
+            elif is_text(up) or (not up and is_text(down)):
+                plain[server] = None
+            else:
+                unknown[server] = None
+    verdict = "no" if plain else "unknown" if unknown or not encrypted or not is_whole else "yes"
+    return {
+        "verdict": verdict, "encrypted": dict(encrypted.most_common()), "plain": list(plain)[:_MOST_NAMED],
+        "unknown": list(unknown)[:_MOST_NAMED],
+    }  # fmt: skip
+
+
+def _has_payload(table: FlowTable, number: int) -> bool:
+    return any(bool(column[number]) for column in table.sums["payload_bytes"])
+
+
+def _read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> bytes:
+    if not table.who.is_tcp[number]:
+        return next(streams.read_datagrams(table, buffer, number, up=up, max_rows=1), b"")
+    return streams.read_beginning(table, buffer, number, up=up, limit=_BEGINNING_BYTES)

@@ -1,0 +1,48 @@
+"""Whether everything in a capture is encrypted: yes, no and unknown, each from a capture with that truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.net.traffic import analyze
+from pytest_cloudbench.net.traffic.protection import is_text
+
+from . import craft
+
+CAPTURES = Path(__file__).resolve().parents[3] / "fixtures" / "captures"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "what"),
+    [
+        ("tls12", "yes", "TLSv1.2 ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("tls13", "yes", "TLSv1.3 TLS_AES_256_GCM_SHA384"),
+        ("canary", "no", "10.9.0.2:9000"),
+        ("upload-ipv4", "unknown", "10.9.0.2:9000"),
+    ],
+)
+def test_a_capture_of_known_protection_is_judged(name: str, verdict: str, what: str) -> None:
+    found = analyze((CAPTURES / f"{name}.pcapng").read_bytes()).summary()["encryption"]
+    assert found["verdict"] == verdict
+    assert [*found["encrypted"], *found["plain"], *found["unknown"]] == [what]
+
+
+def test_a_request_in_plain_http_is_found() -> None:
+    sent = b"PUT /secret.txt HTTP/1.1\r\nhost: example.org\r\n\r\n"
+    found = analyze(craft.pcap(craft.records(craft.connection(sent)))).summary()["encryption"]
+    assert (found["verdict"], len(found["plain"])) == ("no", 1)
+
+
+def test_a_binary_protocol_of_its_own_is_unknown() -> None:
+    sent = Random(3).randbytes(500)
+    found = analyze(craft.pcap(craft.records(craft.connection(sent)))).summary()["encryption"]
+    assert (found["verdict"], found["plain"], len(found["unknown"])) == ("unknown", [], 1)
+
+
+def test_text_is_told_from_bytes() -> None:
+    assert is_text(b"USER somebody\r\n")
+    assert not is_text(Random(1).randbytes(64))
+    assert not is_text(b"short")

@@ -57,7 +57,7 @@ NAMED_ROOMS = {
 PURE_PLACES = (
     "model", "workload", "judge", "support.redact", "net.traffic", "lab.detect", "plugin.configs", "savingbox.batching",
     "raid.coding", "net.locate.sphere", "net.locate.discs", "net.locate.prefixes",
-    "net.locate.gazetteer", "net.locate.ptr", "net.locate.placing",
+    "net.locate.gazetteer", "net.locate.ptr", "net.locate.placing", "net.locate.renewal",
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in

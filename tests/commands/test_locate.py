@@ -188,3 +188,83 @@ def test_a_host_that_does_not_answer_does_not_count_and_is_named(
     text = capsys.readouterr().out
     assert "km of Oslo  round trips from 1 point" in text
     assert "gone does not count: false ended with exit status 1" in text
+
+
+AMAZON = {
+    "prefixes": [
+        {"ip_prefix": "203.0.113.0/25", "region": "eu-north-1", "service": "S3"},
+        {"ip_prefix": "203.0.113.128/25", "region": "eu-north-1", "service": "S3"},
+        {"ip_prefix": "198.51.100.0/24", "region": "GLOBAL", "service": "CLOUDFRONT"},
+    ],
+    "ipv6_prefixes": [{"ipv6_prefix": "2001:db8::/32", "region": "eu-west-1", "service": "AMAZON"}],
+}
+MICROSOFT = {
+    "values": [
+        {"properties": {"region": "norwaye", "systemService": "AzureStorage", "addressPrefixes": [f"203.0.{n}.0/24"]}}
+        for n in (1, 2, 3)
+    ]
+}
+
+
+@pytest.fixture
+def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of this user's own tables, empty at first."""
+    monkeypatch.setattr("pytest_cloudbench.lab.locating.renewed_folder", lambda: tmp_path / "own")
+    monkeypatch.setattr("pytest_cloudbench.commands.locate_update.renewed_folder", lambda: tmp_path / "own")
+    return tmp_path / "own"
+
+
+def place_of(address: str, capsys: pytest.CaptureFixture[str], folder: Path) -> str:
+    path = folder / "one.json"
+    path.write_text(json.dumps({"taken": "2026-11-01", "names": {"a.example": {"addresses": [address]}}}), "utf-8")
+    capsys.readouterr()
+    cli.main(["locate", "--judge", str(path), "--json"])
+    return str(json.loads(capsys.readouterr().out)["servers"][address]["place"])
+
+
+def test_ranges_of_one_operator_are_renewed_and_those_of_others_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], own_tables: Path
+) -> None:
+    for name, document in (("amazon", AMAZON), ("microsoft", MICROSOFT)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document), "utf-8")
+    files = [f"Amazon={tmp_path / 'amazon.json'}", f"Microsoft={tmp_path / 'microsoft.json'}"]
+    assert cli.main(["locate", "--update", *files]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Amazon: 4 ranges", "Microsoft: 3 ranges"]
+    assert place_of("203.0.113.200", capsys, tmp_path).startswith("eu-north-1")
+    assert place_of("203.0.2.7", capsys, tmp_path).startswith("norwaye")
+    assert place_of("52.216.1.1", capsys, tmp_path) == "unknown"  # Amazon's old ranges are gone
+    assert place_of("34.90.0.1", capsys, tmp_path).startswith("europe-west4")  # Google's stay
+    assert [path.name for path in own_tables.iterdir()] == ["prefixes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<html>", "is no file of ranges of Amazon"),
+        ("{}", "has 0 ranges of Amazon, which cannot be all"),
+        ('{"prefixes": [{"ip_prefix": "here"}]}', "is no file of ranges of Amazon"),
+    ],
+)
+def test_a_file_that_is_none_changes_nothing(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_tables: Path
+) -> None:
+    (tmp_path / "bad.json").write_text(text, "utf-8")
+    assert cli.main(["locate", "--update", f"Amazon={tmp_path / 'bad.json'}"]) == 1
+    assert words in capsys.readouterr().out
+    assert not own_tables.exists()
+
+
+def test_lists_of_registries_are_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str], own_tables: Path) -> None:
+    (tmp_path / "v4.json").write_text(bootstrap("https://new.example/", "203.0.113.0/24"), "utf-8")
+    assert cli.main(["locate", "--update", f"registries={tmp_path / 'v4.json'}"]) == 0
+    assert capsys.readouterr().out == "registries: lists of 2026-11-01\n"
+    assert "new.example" in (own_tables / "rdap.json").read_text("utf-8")
+
+
+def test_an_operator_without_a_lasting_address_needs_a_file(
+    capsys: pytest.CaptureFixture[str], own_tables: Path
+) -> None:
+    assert cli.main(["locate", "--update", "Microsoft"]) == 1
+    assert "download it, and say --update Microsoft=FILE" in capsys.readouterr().out
+    assert cli.main(["locate", "--update", "Nobody=x"]) == 4
+    assert "--update Nobody=x: expected one of Amazon, Google, Microsoft, Cloudflare" in capsys.readouterr().err

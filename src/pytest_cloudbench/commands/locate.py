@@ -25,6 +25,10 @@ def locate(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import locations as printed
     from pytest_cloudbench.support import extras
 
+    if options.update is not None:
+        from pytest_cloudbench.commands.locate_update import update
+
+        return update(options.update)
     given = [bool(options.names), options.capture is not None, bool(options.judge)]
     if sum(given) != 1:
         raise UsageError("expected names, or --capture FILE, or --judge FILE...: one of the three")
@@ -166,6 +170,10 @@ COMMAND = Command(
         argument("names", metavar="NAME", nargs="*", help="names or addresses of servers"),
         argument("--capture", metavar="FILE", type=Path, help="the servers of a pcap or pcapng file"),
         argument("--judge", metavar="FILE", type=Path, nargs="+", help="merge what --save wrote, and ask nobody"),
+        argument(
+            "--update", metavar="OPERATOR=FILE", nargs="*",
+            help="renew the tables of ranges and registries: all, or those of some operators, from their files or URLs",
+        ),
         argument("--save", metavar="FILE", type=Path, help="store what was seen, to be merged and judged again"),
         argument("--json", action="store_true", help="print JSON"),
         argument("--here", metavar="PLACE", help="where this machine is: a city, or degrees such as 59.91,10.75"),

@@ -1,0 +1,95 @@
+"""``cloudbench locate --update``: renews the tables of ranges and registries for one user."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_cloudbench import data
+from pytest_cloudbench.commands.command import print_line
+from pytest_cloudbench.lab.locating import read_table, renewed_folder
+from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.net.locate.rdap import Bootstrap
+from pytest_cloudbench.net.locate.renewal import RangeSource, Sources, parse_sources, replace_ranges
+from pytest_cloudbench.support import opening
+
+_MOST_BYTES = 64 * opening.MIB
+_REGISTRIES = "registries"
+_TIMEOUT_S = 30.0
+
+
+def update(given: list[str]) -> int:
+    """Renew all tables, or those of ``OPERATOR=FILE`` that are given. Returns 1 if one could not be renewed.
+
+    Raises UsageError for a name that is no operator's.
+    """
+    sources = parse_sources(data.read_locate_table("sources.toml"))
+    status = 0
+    for operator, places in _choose(sources, given).items():
+        try:
+            print_line(f"{operator}: {_renew(sources, operator, places)}")
+        except CloudbenchError as error:
+            print_line(f"{operator}: kept as it was: {error}")
+            status = 1
+    return status
+
+
+def _choose(sources: Sources, given: list[str]) -> dict[str, list[str]]:
+    """Return the files or URLs of each operator that is to be renewed."""
+    known: dict[str, list[str]] = {}
+    for source in sources.ranges:
+        known.setdefault(source.operator, []).append(source.url)
+    known[_REGISTRIES] = [*sources.registry_urls]
+    chosen: dict[str, list[str]] = {}
+    for text in given:
+        operator, _, place = text.partition("=")
+        if operator not in known:
+            raise UsageError(f"--update {text}: expected one of {', '.join(known)}, with =FILE or =URL")
+        chosen.setdefault(operator, []).extend([place] if place else known[operator])
+    return chosen or known
+
+
+def _renew(sources: Sources, operator: str, places: list[str]) -> str:
+    if "" in places:
+        raise UsageError(f"its file has no lasting address: download it, and say --update {operator}=FILE")
+    texts = [(_fetch(place), place) for place in places]
+    if operator == _REGISTRIES:
+        joined = f"[{','.join(text for text, _ in texts)}]"
+        dated = Bootstrap(joined, ", ".join(places)).dated
+        _write("rdap.json", joined)
+        return f"lists of {dated}"
+    by_place = {source.url: source for source in sources.ranges if source.operator == operator}
+    any_source: RangeSource = next(iter(by_place.values()))
+    rows = [
+        row for text, place in texts for row in sources.read_ranges(by_place.get(place, any_source), text, place)
+    ]  # fmt: skip
+    _write("prefixes.txt", replace_ranges(read_table("prefixes.txt"), rows, f"{datetime.now(UTC):%Y-%m-%d}"))
+    return f"{len(rows):,} ranges"
+
+
+def _fetch(place: str) -> str:
+    from urllib.error import URLError
+    from urllib.request import Request, urlopen
+
+    try:
+        if "://" not in place:
+            return opening.read_file(Path(place), _MOST_BYTES).decode()
+        if not place.startswith(("https://", "http://")):
+            raise UsageError(f"{place}: expected a file, or an address that begins with https://")
+        with urlopen(Request(place, headers={"User-Agent": "pytest-cloudbench"}), timeout=_TIMEOUT_S) as response:
+            return bytes(response.read(_MOST_BYTES)).decode()
+    except (URLError, OSError, ValueError) as error:
+        raise UsageError(f"{place}: {getattr(error, 'strerror', None) or getattr(error, 'reason', error)}") from error
+
+
+def _write(name: str, text: str) -> None:
+    """Write a table at once, so that nobody reads half of it."""
+    folder = renewed_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{name}.{os.getpid()}.part"
+        part.write_text(text, "utf-8")
+        part.replace(folder / name)
+    except OSError as error:
+        raise UsageError(f"{folder / name}: {error.strerror}") from error

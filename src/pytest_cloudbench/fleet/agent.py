@@ -26,11 +26,14 @@ from pytest_cloudbench.fleet.messages import (
 )
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support import redact
+from pytest_cloudbench.support.clock import now_ns
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
 _LIFE_S = 1.0
+_CLOCK_HOLDS_NS = 60_000_000_000
+"""How long the offset of another host's clock is used before it is measured again."""
 _BETWEEN_TESTS = frozenset({"enter", "leave"})
 
 
@@ -64,7 +67,8 @@ class Agent:
         count: how many agents run the current item.
         again: how often the current item was run before; None if it is not run this time.
         gated: whether the controller decides what is logged of an item.
-        clock_offset_ns: add it to this host's clock to get the controller's; 0 if they share one.
+        clock_offset_ns: add it to this host's clock to get the controller's. 0 if they share one. It is measured when
+            an item is entered.
         clock_error_ns: bound on the error of the offset.
         listeners: called with what the controller says unasked, by its name, from another thread: be quick.
         time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
@@ -75,7 +79,7 @@ class Agent:
         self.index, self.count = 0, 1
         self.again: int | None = 0
         self.gated = False
-        self.clock_offset_ns = self.clock_error_ns = 0
+        self.clock_offset_ns = self.clock_error_ns = self._clock_is_due_ns = 0
         self.same_clock = same_clock
         self._item, self._asked = "", 0
         self.listeners: dict[str, Callable[[Any], None]] = {}
@@ -92,8 +96,6 @@ class Agent:
 
         channel.setcallback(receive, endmarker=None)
         redact.on_learn(lambda secrets: agent.tell("secret", secrets))
-        if not agent.same_clock:
-            agent._measure_clock()
         return agent
 
     @property
@@ -130,6 +132,7 @@ class Agent:
         except FleetError as error:
             return str(error)
         self.index, self.count, self.again = entered.index, entered.count, entered.again
+        self._measure_clock()
         return entered.stop
 
     def gather(self, name: str, payload: Any = None) -> Any:
@@ -217,11 +220,17 @@ class Agent:
         return reply
 
     def _measure_clock(self) -> None:
-        """Measure the offset between the monotonic clocks that stamp operations. See ``offsets.measure_offset``."""
+        """Measure the offset between the monotonic clocks that stamp operations. See ``offsets.measure_offset``.
+
+        Two clocks drift apart, by up to a second in some hours, so a measurement holds for a while only.
+        """
         from pytest_cloudbench.fleet.offsets import measure_offset
 
+        if self.same_clock or now_ns() < self._clock_is_due_ns:
+            return
         measured = measure_offset(lambda: int(self.ask("clock")))
         self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
+        self._clock_is_due_ns = measured.at_ns + _CLOCK_HOLDS_NS
 
 
 def _value(reply: Reply) -> Any:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
+_STARTERS = ("cloudbench-forking", "cloudbench-hosts")
+"""Plugins of the controller that start agents, with their names for pytest."""
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
@@ -208,11 +210,9 @@ class ControllerSession:
         threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
 
     def _is_awaited(self, agent: str) -> bool:
-        from pytest_cloudbench.fleet.start import (
-            forking,
-        )  # loads execnet, for workers only
-
-        return forking.is_awaited(self.config, agent)
+        """Return whether an agent's process has yet to be started, by something that works."""
+        starters = map(self.config.pluginmanager.getplugin, _STARTERS)
+        return any(starter is not None and starter.is_awaited(agent) for starter in starters)
 
     def kill(self, agent: str) -> None:
         """End an agent's process at once. It is our child (over ssh: the connection is), so no other can be hit."""

@@ -383,11 +383,12 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     if policy.is_adopted(config) or is_any_option_given(config, config._parser):
         from pytest_cloudbench.fleet.start import forking
 
-        forking.fork_workers(config, specs, f"{__name__}.warm_entry")
+        program = f"{__name__}.warm_entry"
+        forking.fork_workers(config, specs, program)
         if config.option.cloudbench_hosts:
             from pytest_cloudbench.fleet.hosts import gateways
 
-            gateways.connect_hosts(config)
+            gateways.connect_hosts(config, program)
         _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
 
 

@@ -133,7 +133,11 @@ def main() -> None:
     os.dup2(nowhere, 0)
     os.close(nowhere)
     sys.stdin = os.fdopen(0, "r", closefd=False)
-    sys.path = sys_path
+    if sys_path is None:  # on another host; xdist's own module does the same there
+        sys.path.insert(0, os.getcwd())
+        os.environ["PYTHONPATH"] = os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", "")
+    else:
+        sys.path = sys_path
     os.environ["PYTEST_XDIST_TESTRUNUID"] = workerinput["testrunuid"]
     os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(workerinput["workercount"])

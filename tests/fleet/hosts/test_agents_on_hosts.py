@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -59,11 +60,9 @@ def temporary(lab: Lab) -> dict[str, str]:
 
 
 def find_relay(running: Running, agent: str) -> psutil.Process:
-    """Return the relay that has started an agent."""
-    parent = running.workers()[agent].parent()
-    assert parent is not None
-    assert parent.cmdline()[-2:] == ["-m", "code"]
-    return parent
+    """Return the relay that has started an agent, or the process that the agent was forked from."""
+    [relay] = [parent for parent in running.workers()[agent].parents() if parent.cmdline()[-2:] == ["-m", "code"]]
+    return relay
 
 
 def check_host_was_lost(run: Ended, reason: str) -> None:
@@ -236,3 +235,83 @@ def test_a_host_with_other_code_is_left_out_before_anything_runs(lab: Lab, optio
     assert "run cloudbench hosts install; going on without its agents (2)" in run.text
     [entry] = run.entries.values()
     assert entry["extra_info"]["agents"] == 2
+
+
+WHO = """
+    def test_who(experiment, payloads, fleet):
+        (pathlib.Path(os.environ["PIDS"]) / f"parent-{fleet.name}").write_text(
+            " ".join(__import__("psutil").Process(os.getppid()).cmdline())
+        )
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=3).check()
+"""
+STARTED_ALONE = "cloudbench: agents of host host1 were started one by one: "
+
+
+def count_forked(lab: Lab) -> int:
+    """Return how many agents were forked from the process that had collected the tests."""
+    return sum("warm_entry" in path.read_text() for path in lab.folder.glob("parent-*"))
+
+
+@pytest.mark.parametrize(("start", "forked"), [("fork", 4), ("spawn", 0)])
+def test_agents_of_a_host_are_forked_from_one_process(
+    lab: Lab, options: tuple[str, ...], start: str, forked: int
+) -> None:
+    lab.write(WHO).write(describe_hosts(HERE, HERE), "hosts.toml")
+    run = lab.run(*options, f"-ocloudbench_start={start}", env=temporary(lab))
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert len(list(lab.folder.glob("parent-*"))) == 4
+    assert count_forked(lab) == forked
+    assert "one by one" not in run.text
+
+
+def test_agents_start_one_by_one_on_a_host_where_a_worker_id_was_read(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(WHO).write("import os\nNAME = os.environ.get('PYTEST_XDIST_WORKER')", "conftest.py")
+    run = lab.write(describe_hosts(HERE), "hosts.toml").run(*options, env=temporary(lab))
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert count_forked(lab) == 0
+    [line] = run.lines_with(STARTED_ALONE)
+    assert line.endswith("conftest.py:2 reads PYTEST_XDIST_WORKER")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_agents_start_on_a_host_whose_process_to_fork_from_is_gone(
+    lab: Lab, options: tuple[str, ...], number: signal.Signals
+) -> None:
+    lab.write(
+        f"""
+        import os, pathlib
+        def pytest_collection_finish(session):
+            if hasattr(session.config, "workerinput"):
+                try:
+                    (pathlib.Path(os.environ["PIDS"]) / "first").touch(exist_ok=False)
+                except FileExistsError:
+                    return
+                os.kill(os.getpid(), {int(number)})
+        """,
+        "conftest.py",
+    )
+    run = lab.write(WHO).write(describe_hosts(HERE), "hosts.toml").run(*options, env=temporary(lab))
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert len(list(lab.folder.glob("parent-*"))) == 2
+    assert run.lines_with(f"{STARTED_ALONE}the process that others are forked from has ended")
+
+
+def test_a_lost_agent_of_a_host_is_replaced_by_another_fork(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(WHO, "test_b.py").write(describe_hosts(HERE), "hosts.toml")
+    lab.write(
+        """
+        @pytest.mark.parametrize("number", range(8))
+        def test_plain(number, worker_id):
+            folder = pathlib.Path(os.environ["PIDS"])
+            (folder / f"began-{worker_id}").touch()
+            if worker_id == "gw1":
+                os._exit(1)
+            wait_for(folder / "began-gw2")
+        """,
+        "test_a.py",
+    )
+    run = lab.run(*options, env=temporary(lab))
+    assert run.leftovers == []
+    assert run.counts() == {"failed": 1, "passed": 8}, run.text
+    assert count_forked(lab) == 2

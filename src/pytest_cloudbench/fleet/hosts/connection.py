@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts import installer, relay, streams
+from pytest_cloudbench.fleet.hosts import installer, processes, relay, streams
 from pytest_cloudbench.fleet.hosts.carrier import Carrier
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
@@ -45,6 +45,9 @@ class HostStream:
         number: of the stream.
         execmodel: execnet's execution model for this process.
         is_held: nobody learns of its end before ``release``.
+
+    Attributes:
+        has_started: whether there is a process at the other end, or never will be.
     """
 
     error = (OSError, EOFError)
@@ -53,6 +56,7 @@ class HostStream:
         self.number, self.execmodel = number, execmodel
         self._connection = connection
         self._data, self._is_over, self._is_held = bytearray(), False, is_held
+        self.has_started = False
         self._changed = threading.Condition()
 
     def feed(self, data: bytes) -> None:
@@ -60,6 +64,7 @@ class HostStream:
         with self._changed:
             self._data += data
             self._is_over |= not data
+            self.has_started |= not data
             self._changed.notify_all()
 
     def release(self) -> None:
@@ -127,10 +132,11 @@ class HostConnection:
     Attributes:
         description: what the host said of itself. Empty before it answered.
         lost_because: why it was given up. Empty if it was not.
+        obstacle: why agents could not be forked from one process there. Empty if they could.
     """
 
     def __init__(self, host: Host, patience_s: float, lost: Callable[[HostConnection], None]) -> None:
-        self.host, self.description, self.lost_because = host, dict[str, Any](), ""
+        self.host, self.description, self.lost_because, self.obstacle = host, dict[str, Any](), "", ""
         self._patience_s, self._report_loss = patience_s, lost
         self._streams: dict[int, HostStream] = {}
         self._outgoing = streams.FrameQueue()
@@ -267,6 +273,11 @@ class HostConnection:
                 self.description = message["hello"]
                 self._has_answered.set()
                 self._is_settled.set()
+            elif "started" in message:
+                if (stream := self._streams.get(message["started"])) is not None:
+                    stream.has_started = True
+            elif "obstacle" in message:
+                self.obstacle = self.obstacle or message["obstacle"]
             elif "failed" in message:
                 self.give_up(message["failed"])
             else:
@@ -329,6 +340,7 @@ class HostConnection:
 
 def _pack_relay(silence_s: float) -> bytes:
     """Return the one line that has a bare Python run the relay."""
-    sources = {module.__name__: inspect.getsource(module) for module in (streams, installer, relay)}
+    modules = (streams, installer, processes, relay)
+    sources = {module.__name__: inspect.getsource(module) for module in modules}
     packed = base64.b64encode(zlib.compress(_BEGIN.format(sources=sources, silence_s=silence_s).encode())).decode()
     return f"exec(__import__('zlib').decompress(__import__('base64').b64decode('{packed}')))\n".encode()

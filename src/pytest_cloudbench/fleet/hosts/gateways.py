@@ -6,6 +6,7 @@ names when one of them moves.
 
 from __future__ import annotations
 
+import base64
 import inspect
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -22,7 +23,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.hosts import probe, streams, travel
 from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
 from pytest_cloudbench.fleet.hosts.table import Host, read_hosts
-from pytest_cloudbench.fleet.start.forking import INTERPRETER, open_gateway
+from pytest_cloudbench.fleet.start.forking import INTERPRETER, RUN_MODULE, WORKER, SharedInput, open_gateway
 from pytest_cloudbench.fleet.worker import FACTS_KEY
 from pytest_cloudbench.model import UsageError
 
@@ -34,22 +35,18 @@ _LOST_EVENT = "cloudbench_host_lost"
 _PATHS_KEY = "cloudbench_paths"
 
 _WORKER = """
-import os
-
-receive, root = channel.receive, os.environ["CLOUDBENCH_HOST_FOLDER"]
+receive = channel.receive
 
 def receive_here():
     del channel.receive
     workerinput, args, options, _sys_path = receive()
     options.pop("basetemp", None)
     paths = workerinput.pop({paths_key!r})
-    args = [arg if arg not in paths else paths[arg].format(root=root) for arg in args]
-    return workerinput, args, options, None
+    return workerinput, [paths.get(arg, arg) for arg in args], options, None
 
 channel.receive = receive_here
-exec(compile({source!r}, {path!r}, "exec"), globals())
 """
-"""The code that xdist runs in a worker elsewhere: its own, with paths of that host in place of the controller's."""
+"""What precedes the code that xdist runs in a worker elsewhere: it gets paths of that host, not the controller's."""
 
 
 def plan_agents(config: pytest.Config, table: str) -> None:
@@ -69,10 +66,16 @@ def plan_agents(config: pytest.Config, table: str) -> None:
     option.dist = "load" if option.dist == "no" else option.dist
 
 
-def connect_hosts(config: pytest.Config) -> None:
-    """Begin to connect to the planned hosts, if there are any, before xdist starts its workers."""
+def connect_hosts(config: pytest.Config, program: str) -> None:
+    """Begin to connect to the planned hosts, if there are any, before xdist starts its workers.
+
+    Args:
+        config: pytest's configuration in the controller.
+        program: the module that runs where agents are forked from.
+    """
     if hosts := config.stash.get(_HOSTS, []):
-        config.pluginmanager.register(HostAgents(config, hosts, config.option.cloudbench_patience), "cloudbench-hosts")
+        agents = HostAgents(config, hosts, config.option.cloudbench_patience, program)
+        config.pluginmanager.register(agents, "cloudbench-hosts")
 
 
 def _tx_spec(host: Host) -> str:
@@ -87,10 +90,11 @@ class HostAgents:
         config: pytest's configuration in the controller.
         hosts: where agents run.
         patience_s: how long a host may say nothing.
+        program: the module that runs where agents are forked from.
     """
 
-    def __init__(self, config: pytest.Config, hosts: Sequence[Host], patience_s: float) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, hosts: Sequence[Host], patience_s: float, program: str) -> None:
+        self._config, self._program = config, program
         self._dsession: Any = config.pluginmanager.getplugin("dsession")
         self._nodemanager: Any = self._dsession.nodemanager
         self._set_up_node = self._nodemanager.setup_node
@@ -102,6 +106,7 @@ class HostAgents:
         self._dsession.worker_errordown = self._end_worker
         setattr(self._dsession, f"worker_{_LOST_EVENT}", self._print_loss)
         self._numbers, self._streams = count(1), dict[str, HostStream]()
+        self._inputs = {host.name: SharedInput() for host in hosts}
         self._is_on_host = False
         self._check = f"from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
         self._connections = {host.name: HostConnection(host, patience_s, self._note_loss) for host in hosts}
@@ -126,8 +131,9 @@ class HostAgents:
         """Say to a worker on another host that nothing here is there: neither this clock nor these files."""
         self._is_on_host = bool(node.gateway.spec.host)
         if self._is_on_host:
-            node.workerinput[_PATHS_KEY] = _map_paths(self._config)
             node.workerinput[FACTS_KEY]["host"] = ""
+            self._start(node)
+            node.workerinput[_PATHS_KEY] = self._map_paths()
 
     def pytest_xdist_getremotemodule(self) -> Any:
         """Return the code for a worker on another host."""
@@ -135,7 +141,8 @@ class HostAgents:
             return None
         from xdist import remote
 
-        return _WORKER.format(paths_key=_PATHS_KEY, source=inspect.getsource(remote), path=remote.__file__)
+        own = WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
+        return _WORKER.format(paths_key=_PATHS_KEY) + own
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
@@ -149,6 +156,15 @@ class HostAgents:
     def way_here(self, host: str) -> Callable[[tuple[str, int]], int]:
         """Return what finds the port of a host's loopback that leads to an address of this machine."""
         return self._connections[host].find_port
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say why workers of a host were not forked."""
+        for connection in self._connections.values():
+            if connection.obstacle:
+                name = connection.host.name
+                terminalreporter.write_line(
+                    f"cloudbench: agents of host {name} were started one by one: {connection.obstacle}"
+                )
 
     # -- workers --------------------------------------------------------------------------------------
 
@@ -166,20 +182,56 @@ class HostAgents:
         self._group.allocate_id(spec)
         connection, number = self._connections[str(spec.host)], next(self._numbers)
         stream = connection.add_stream(number, self._group.execmodel, is_held=True)
-        host, folder = connection.host, self._find_folder()
-        argv = [host.python, "-u", "-c", f"{self._check}; {INTERPRETER.format(spec.id)}"]
-        connection.command(
-            start={
-                "stream": number, "argv": argv, "env": dict(host.env), "folder": folder, "installed": probe.name_code(),
-            }
-        )  # fmt: skip
         self._streams[str(spec.id)] = stream
         return open_gateway(self._group, stream, spec)
+
+    def _start(self, node: WorkerController) -> None:
+        """Have an agent started, once it is known what it is to be told: forked, if its host can and has several."""
+        worker: str = node.gateway.id
+        connection = self._connections[str(node.gateway.spec.host)]
+        shared = self._inputs[connection.host.name]
+        is_first = shared.is_empty
+        request = [worker, shared.add(node.workerinput)]
+        if is_first and connection.host.agents > 1 and self._config.option.cloudbench_start != "spawn":
+            paths = self._map_paths()
+            args = [paths.get(str(arg), str(arg)) for arg in self._config.invocation_params.args]
+            content = base64.b64encode(shared.pack(args, None)).decode()
+            warm = self._describe_start(connection.host, RUN_MODULE, self._program)
+            connection.command(warm={"content": content, **warm})
+        agent = self._describe_start(connection.host, INTERPRETER.format(worker))
+        connection.command(start={"stream": self._streams[worker].number, "request": request, **agent})
+
+    def _describe_start(self, host: Host, code: str, *args: str) -> dict[str, Any]:
+        argv = [host.python, "-u", "-c", f"{self._check}\n{code}", *args]
+        return {
+            "argv": argv, "env": dict(host.env), "folder": self._find_folder(), "installed": probe.name_code(),
+        }  # fmt: skip
+
+    def is_awaited(self, worker: str) -> bool:
+        """Return whether a worker's process has yet to be started, on a host that is there."""
+        stream = self._streams.get(worker)
+        return stream is not None and not stream.has_started
 
     def _find_folder(self) -> str:
         """Return the folder that pytest was called in, below its root directory."""
         folder = os.path.relpath(Path(self._config.invocation_params.dir), self._config.rootpath)
         return "." if folder.startswith("..") else folder
+
+    def _map_paths(self) -> dict[str, str]:
+        """Return the arguments that name tests, or pytest's folder and file, by absolute paths, to those of a host.
+
+        These are relative to the folder that agents run in.
+        """
+        config = self._config
+        root = config.rootpath
+        start = root / self._find_folder()
+        paths = [*config.args, str(root), *([str(config.inipath)] if config.inipath else [])]
+        below = {
+            path: os.path.relpath(path, start)
+            for path in paths
+            if os.path.isabs(path) and Path(path).is_relative_to(root)
+        }
+        return below | {f"--rootdir={path}": f"--rootdir={there}" for path, there in below.items()}
 
     def _end_worker(self, node: WorkerController, error: object | None) -> None:
         """Do what xdist does when a worker has crashed. On a host that is gone, none replaces it."""
@@ -223,15 +275,3 @@ class HostAgents:
             reporter.write_line(
                 f"cloudbench: host {host.name}: {connection.lost_because}; going on without its agents ({host.agents})"
             )
-
-
-def _map_paths(config: pytest.Config) -> dict[str, str]:
-    """Return the arguments that name tests, or pytest's folder and file, by absolute paths, to those of a host."""
-    root = config.rootpath
-    paths = [*config.args, str(root), *([str(config.inipath)] if config.inipath else [])]
-    below = {
-        path: f"{{root}}/{Path(path).relative_to(root)}"
-        for path in paths
-        if os.path.isabs(path) and Path(path).is_relative_to(root)
-    }
-    return below | {f"--rootdir={path}": f"--rootdir={there}" for path, there in below.items()}

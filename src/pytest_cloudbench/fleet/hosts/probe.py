@@ -29,11 +29,16 @@ def name_code() -> str:
 
 
 def check(version: str, code: str) -> None:
-    """End this process, with a line that says so, if its code is not the controller's."""
+    """End this process, with a line that says so, if its code is not the controller's.
+
+    This package is forgotten then: pytest warns of modules that were imported before it could rewrite their asserts.
+    """
     ours = __version__, digest_code()
     if ours != (version, code):
         sys.exit(f"it has pytest-cloudbench {ours[0]} with code {ours[1]}, and this machine {version} with {code}: "
                  "run cloudbench hosts install")  # fmt: skip
+    for name in [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]:
+        del sys.modules[name]
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The program that runs on another host for a session: it starts agents, and carries their bytes over one pipe.
 
-Its source is sent to a bare Python, so it needs nothing but ``streams``, which is sent too, and the standard library
-of Python 3.11. It ends, with all that it has started and written, when its pipe ends or when the controller has been
-silent for too long.
+Its source is sent to a bare Python with those of ``streams`` and ``processes``, so it needs nothing but the standard
+library of Python 3.11. It ends, with all that it has started and written, when its pipe ends or when the controller has
+been silent for too long.
 
 It also listens on ports of this host's loopback, for services that listen on the controller's: it carries each TCP
 connection to the controller, which connects it.
@@ -20,14 +20,13 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts.installer import find_installed
+from pytest_cloudbench.fleet.hosts.processes import Starter
 from pytest_cloudbench.fleet.hosts.streams import (
     CHUNK_BYTES,
     CREDITS,
@@ -67,11 +66,11 @@ class Relay:
         self._listeners: dict[int, socket.socket] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._unsent: dict[int, bytearray] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._half_closed = set[int]()
         self._archive = bytearray()
         remove_abandoned_folders()
         self._folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+        self._starter = Starter(self._folder, self._say)
         self._is_paused = self._is_ended = False
 
     def run(self) -> None:
@@ -89,6 +88,8 @@ class Relay:
                         self._receive()
                     elif key.fd == self._sink:
                         continue
+                    elif isinstance(key.data, socket.socket):
+                        self._take_fork(key.data)
                     elif key.data < 0:
                         self._accept(-key.data)
                     elif is_tcp(key.data):
@@ -99,7 +100,7 @@ class Relay:
                 if now_s - beaten_s >= BEAT_S:
                     beaten_s = now_s
                     self._say(beat=now_s)
-                    self._reap()
+                    self._starter.reap()
                 self._flush()
                 self._is_ended |= now_s - heard_s > self._silence_s
         except Exception as error:
@@ -160,8 +161,10 @@ class Relay:
     def _obey(self, command: dict[str, Any]) -> None:
         if "start" in command:
             self._start(**command["start"])
-        elif "kill" in command and (process := self._processes.get(command["kill"])) is not None:
-            kill_group(process)
+        elif "warm" in command:
+            self._start_warm(**command["warm"])
+        elif "kill" in command:
+            self._starter.kill(command["kill"])
         elif "listen" in command:
             self._listen(**command["listen"])
         elif "reset" in command:
@@ -205,29 +208,24 @@ class Relay:
             self._say(failed=f"cannot write the tests to {self._folder}: {error}")
         self._archive.clear()
 
-    def _start(self, stream: int, argv: list[str], env: dict[str, str], folder: str, installed: str = "") -> None:
-        """Start a program whose standard input and output are a stream, with the code that was installed here."""
+    def _start(self, stream: int, request: list[Any] | None = None, **how: Any) -> None:
+        """Start an agent whose standard input and output are a stream."""
         near, far = socket.socketpair()
-        cwd = os.path.join(self._folder, folder)
-        command = [word or sys.executable for word in argv]
-        variables = {**os.environ, **env, "CLOUDBENCH_HOST_FOLDER": self._folder}
-        if packages := find_installed(installed, variables):
-            variables["PYTHONPATH"] = os.pathsep.join(filter(None, [packages, variables.get("PYTHONPATH")]))
-        try:
-            os.makedirs(cwd, exist_ok=True)
-            process = subprocess.Popen(
-                command, stdin=far.fileno(), stdout=far.fileno(), cwd=cwd, env=variables, start_new_session=True
-            )
-        except OSError as error:
-            near.close()
-            self._say(failed=f"cannot start {command[0]} in {cwd}: {error}")
-            self._queue.put(stream, b"")
-            return
-        finally:
-            far.close()
         near.setblocking(False)
-        self._sockets[stream], self._unsent[stream], self._processes[stream] = near, bytearray(), process
+        self._sockets[stream], self._unsent[stream] = near, bytearray()
         self._watch(stream)
+        self._starter.start(stream, far, request or [], how)
+
+    def _start_warm(self, **how: Any) -> None:
+        self._starter.start_warm(**how)
+        if (control := self._starter.control) is not None:
+            self._selector.register(control, selectors.EVENT_READ, control)
+
+    def _take_fork(self, control: socket.socket) -> None:
+        self._starter.serve()
+        if self._starter.control is None:
+            self._selector.unregister(control)
+            control.close()
 
     def _watch(self, stream: int) -> None:
         connection = self._sockets[stream]
@@ -282,23 +280,10 @@ class Relay:
             self._selector.unregister(connection)
         connection.close()
 
-    def _reap(self) -> None:
-        for stream in [stream for stream, process in self._processes.items() if process.poll() is not None]:
-            del self._processes[stream]
-
     def _end(self) -> None:
         self._tcp.close()
-        for process in self._processes.values():
-            kill_group(process)
-        for process in self._processes.values():
-            process.wait()
+        self._starter.end()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started in its session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def remove_abandoned_folders() -> None:

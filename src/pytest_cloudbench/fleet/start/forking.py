@@ -15,19 +15,18 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import execnet
 import pytest
 from execnet.gateway import RInfo
 
+from pytest_cloudbench.fleet.hosts.processes import is_stopped
 from pytest_cloudbench.fleet.start.socket_io import SocketIO
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-_PLUGIN = "cloudbench-forking"
 _ANSWER_BYTES = 1 << 16
 _LOOK_S = 1.0
 _MOST_STOPPED = 3
@@ -43,7 +42,16 @@ INTERPRETER = (
 _RUN_FILE = "import sys; exec(compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec'))"
 """Runs a file in a ``__main__`` that has none, as workers do: other code may look for it."""
 
-_WORKER = """
+RUN_MODULE = f"""
+import sys
+from importlib.util import find_spec
+package, *names = sys.argv[1].split(".")
+sys.argv[1] = "/".join([*find_spec(package).submodule_search_locations, *names]) + ".py"
+{_RUN_FILE}
+"""
+"""Runs a module of a package in the same way where its file is not known. Nothing of the package is imported."""
+
+WORKER = """
 import sys
 warm = sys.modules.get("pytest_cloudbench.fleet.start.warm")
 if warm is not None and warm.is_forked():
@@ -68,13 +76,7 @@ def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> N
         return
     forkable = [spec for spec in specs if _is_local(spec)]
     if len(forkable) > 1:
-        config.pluginmanager.register(Forking(config, dict(forkable[0].env), spec.origin), _PLUGIN)
-
-
-def is_awaited(config: pytest.Config, worker: str) -> bool:
-    """Return whether a worker has yet to be forked from a process that is alive and works."""
-    forking = config.pluginmanager.getplugin(_PLUGIN)
-    return forking is not None and forking.is_awaited(worker)
+        config.pluginmanager.register(Forking(config, dict(forkable[0].env), spec.origin), "cloudbench-forking")
 
 
 class WorkerProcess:
@@ -135,6 +137,39 @@ class _Request:
     differing_keys: list[str] = field(default_factory=list)
 
 
+class SharedInput:
+    """What the first of several workers is told, which the warm worker is configured with. The others may differ."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Any] | None = None
+        self._channels: list[str] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no worker has been added."""
+        return self._first is None
+
+    def add(self, workerinput: dict[str, Any]) -> list[str]:
+        """Take what a worker is told, and return the keys of what differs from the first one."""
+        plain = {key: value for key, value in workerinput.items() if not isinstance(value, execnet.Channel)}
+        channels = sorted(workerinput.keys() - plain.keys())
+        if self._first is None:
+            self._first, self._channels = plain, channels
+        keys = self._first.keys() | plain.keys()
+        differing_keys = sorted(key for key in keys if self._first.get(key) != plain.get(key))
+        return differing_keys if channels == self._channels else [*differing_keys, f"channels {channels}"]
+
+    def pack(self, args: list[str], sys_path: list[str] | None) -> bytes:
+        """Return what the warm worker reads first.
+
+        Args:
+            args: pytest's arguments.
+            sys_path: where modules are found. None if that is another host's own affair.
+        """
+        packed: bytes = execnet.dumps((self._first, self._channels, args, sys_path))
+        return packed
+
+
 class Forking:
     """A plugin of the controller that has xdist's local workers forked from a warm one.
 
@@ -176,7 +211,7 @@ class Forking:
 
         from xdist import remote
 
-        return _WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
+        return WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
@@ -248,8 +283,7 @@ class _WarmWorker:
             command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
         )
         theirs.close()
-        self._first: dict[str, Any] | None = None
-        self._first_channels: list[str] = []
+        self._input = SharedInput()
         self._waiting: dict[str, _Request] = {}
         self._queue = queue.SimpleQueue[_Request | None]()
         self._is_closing = False
@@ -257,27 +291,22 @@ class _WarmWorker:
 
     def ask(self, request: _Request, workerinput: dict[str, Any], args: list[str]) -> None:
         """Have a worker started, which is to get ``workerinput`` and pytest's arguments."""
-        plain = {key: value for key, value in workerinput.items() if not isinstance(value, execnet.Channel)}
-        channels = sorted(workerinput.keys() - plain.keys())
-        if self._first is None:
+        is_first = self._input.is_empty
+        request.differing_keys = self._input.add(workerinput)
+        if is_first:
             from xdist.plugin import _sys_path
 
-            self._first, self._first_channels = plain, channels
             with contextlib.suppress(OSError):  # it has ended; the thread notices
                 assert self._process.stdin is not None
-                self._process.stdin.write(execnet.dumps((plain, channels, args, _sys_path)))
+                self._process.stdin.write(self._input.pack(args, _sys_path))
                 self._process.stdin.close()
             self._thread.start()
-        keys = self._first.keys() | plain.keys()
-        request.differing_keys = sorted(key for key in keys if self._first.get(key) != plain.get(key))
-        if channels != self._first_channels:
-            request.differing_keys.append(f"channels {channels}")
         self._waiting[request.worker] = request
         self._queue.put(request)
 
     def is_awaited(self, worker: str) -> bool:
         """Return whether a worker has not been started yet, while this process is alive and works."""
-        return worker in self._waiting and not self._is_stopped()
+        return worker in self._waiting and not is_stopped(self._process.pid)
 
     def give_up(self) -> None:
         """Start no more workers: the session ends."""
@@ -340,18 +369,10 @@ class _WarmWorker:
         """Return the warm worker's answer, or nothing if it has ended. One that is stopped for long is ended."""
         stopped_count = 0
         while not _wait_readable(self._control.fileno(), _LOOK_S):
-            stopped_count = stopped_count + 1 if self._is_stopped() else 0
+            stopped_count = stopped_count + 1 if is_stopped(self._process.pid) else 0
             if stopped_count == _MOST_STOPPED:
                 self._process.kill()
         return self._control.recv(_ANSWER_BYTES)
-
-    def _is_stopped(self) -> bool:
-        """Return whether the process is stopped, or gone."""
-        try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text("utf-8", "replace")
-        except OSError:
-            return True
-        return stat.rpartition(")")[2].split()[0] in "TtZX"
 
 
 def _wait_readable(descriptor: int, timeout_s: float | None = None) -> bool:

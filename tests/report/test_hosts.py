@@ -19,6 +19,7 @@ from pytest_cloudbench.report.figures import WIDTH
 from pytest_cloudbench.report.figures.hosts import from_hosts
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from pytest_cloudbench.report.hosts import describe_host
+from pytest_cloudbench.results.oplog import write_parquet
 from tests.report.stored import HOSTILE, MS, entry, store
 from tests.report.test_page import Page, make_page
 from tests.results.stored_runs import info, store_series
@@ -56,7 +57,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gone = host("gone", agents=0, absent_agents=2, lost_because="no answer within 20 s")
     hosts = [host("oslo"), host("lima", labels={}), gone]
     by_host = figures_by_host(OpTable.of(ops, HOSTS), None)
-    return store(folder / "0001_run.json", [entry(folder, TEST, "dropbox", ops, hosts=hosts, by_host=by_host)])
+    stored = store(folder / "0001_run.json", [entry(folder, TEST, "dropbox", ops, hosts=hosts, by_host=by_host)])
+    write_parquet(OpTable.of(ops, HOSTS), folder / "run" / "0.parquet", {})
+    return stored
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +168,13 @@ def test_csv_names_the_host_in_its_last_column(run: Path, capfd: pytest.CaptureF
     assert cli.main(["export", str(run), "--format", "csv", "--metric", "failed_rate"]) == 0
     rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
     assert [(row["host"], float(row["value"])) for row in rows] == [("", 0.05), ("oslo", 0.0), ("lima", 0.1)]
+
+
+def test_sql_knows_the_host_of_each_operation(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("duckdb")
+    sql = "SELECT host, count(*) AS ops, max(response_s) AS longest FROM ops GROUP BY host ORDER BY host"
+    assert cli.main(["ops", "last", "--storage", str(run.parent), "--csv", "--sql", sql]) == 0
+    assert capfd.readouterr().out.splitlines() == ["host,ops,longest", "lima,120,0.09", "oslo,120,0.01"]
 
 
 def test_history_of_one_host(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -374,10 +374,11 @@ class SeriesLines(Message, frozen=True):
 
 
 class Whereabouts(Message, frozen=True):
-    """An agent's index, and its host."""
+    """An agent's index, and its host: by the kernel that keeps its clock, and by name, empty on the controller's."""
 
     index: int
     host: str
+    host_name: str = ""
 
 
 class ClockReading(Message, frozen=True):

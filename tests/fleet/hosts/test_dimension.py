@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cloudbench.model import Verb
 from tests.fleet.harness import Lab
 from tests.fleet.hosts.test_agents_on_hosts import HERE, find_temporary, temporary
 
@@ -44,3 +45,28 @@ def test_the_slower_host_is_found_and_a_run_without_it_is_not_compared(lab: Lab)
     alone = lab.run(*options, env=temporary(lab))
     assert "hosts compared" not in alone.text
     assert alone.lines_with("differed in agents (4, here 2), hosts (with far, which is missing here)")
+
+
+READINESS = """
+    from pytest_cloudbench.load.probes.readiness import measure_readiness
+
+    def test_ready(experiment, payloads):
+        measure_readiness(experiment, payloads.random(5000), 2, deadline_s=20)
+"""
+
+
+@pytest.mark.slow
+def test_readiness_says_from_which_host_to_which(lab: Lab) -> None:
+    objects = lab.folder / "objects"
+    objects.mkdir()
+    find_temporary(lab).mkdir()
+    lab.write(READINESS).write(NEAR + FAR, "hosts.toml")
+    run = lab.run("--provider", f"folder:{objects}", "--cloudbench-hosts", "hosts.toml", env=temporary(lab))
+    assert run.status == 0, run.text
+    [entry] = run.entries.values()
+    info = entry["extra_info"]
+    assert (info["uploaded_from"], info["read_from"], info["reader_host"]) == ("near", "far", "another host")
+    assert run.lines_with("note: files were uploaded from near, and read from far")
+    assert abs(info["clock_offset_ms"]) <= info["clock_bound_ms"], "it is the same clock"
+    table = run.records()["test_ready"]
+    assert set(zip(table.verb, table.host, strict=True)) == {(Verb.PUT, "near"), (Verb.GET, "far")}

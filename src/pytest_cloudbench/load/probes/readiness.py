@@ -24,6 +24,7 @@ from pytest_cloudbench.load.messages import ClockReading, LoadShape, ProgressRep
 from pytest_cloudbench.load.probes.reader import NOT_INTACT, SHORT, Attempt, ReaderProcess, Watcher
 from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, UsageError, Verb
+from pytest_cloudbench.results.machine import THIS_MACHINE
 from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.payload import Generator
@@ -201,6 +202,7 @@ class _FileSeries:
 
     Attributes:
         writer, reader: indices of agents, equal if the reader is a helper process of the only agent.
+        host_names: the names of agents' hosts. Empty if all agents are on the controller's machine.
         uploads, results: for every file so far.
         problems: the number of failed uploads by kind of error.
         span: the offset from the reader's clock to the writer's.
@@ -215,6 +217,7 @@ class _FileSeries:
     writer: int = 0
     reader: int = 0
     is_other_host: bool = False
+    host_names: Mapping[int, str] = field(default_factory=dict)
     uploads: list[tuple[int, int] | None] = field(default_factory=list)
     results: list[ReaderResult] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
@@ -248,8 +251,11 @@ class _FileSeries:
     def _assign_roles(self) -> None:
         """Choose the agent that uploads, and the one that reads, on another host if there is one."""
         agent = self.experiment.agent
-        answers = agent.gather(f"cast:{self.run}", Whereabouts(agent.index, host_id()))
-        hosts = {whereabouts.index: whereabouts.host for whereabouts in map(Whereabouts.from_plain, answers.values())}
+        answers = agent.gather(f"cast:{self.run}", Whereabouts(agent.index, host_id(), agent.host_name))
+        whereabouts = list(map(Whereabouts.from_plain, answers.values()))
+        hosts = {one.index: (one.host, one.host_name) for one in whereabouts}
+        if any(one.host_name for one in whereabouts):
+            self.host_names = {one.index: one.host_name or THIS_MACHINE for one in whereabouts}
         self.writer = min(hosts)
         others = [index for index in sorted(hosts) if index != self.writer]
         elsewhere = [index for index in others if hosts[index] != hosts[self.writer]]
@@ -357,7 +363,7 @@ class _FileSeries:
         if len(self.results) < files and not doubts:
             doubts.append(f"{files - len(self.results)} of {files} files were not measured")
         errors = sum((Counter(result.problems) for result in self.results), Counter[str]())
-        rounds_s = [file.readiness_s for file in ready]
+        rounds_s, names = [file.readiness_s for file in ready], self.host_names
         extra = {
             "files": len(self.results),
             "size_bytes": self.on.payload.size_bytes,
@@ -373,6 +379,7 @@ class _FileSeries:
             "resolution_ms": max((file.resolution_s * 1e3 for file in ready), default=None),
             "reader": "a process of its own" if self._is_alone else f"agent {self.reader}",
             "reader_host": "another host" if self.is_other_host else "the same host",
+            **({"uploaded_from": names[self.writer], "read_from": names[self.reader]} if names else {}),
             "poll_s": self.poll_s,
             "deadline_s": self.deadline_s,
             "upload_errors": dict(self.problems),
@@ -398,6 +405,8 @@ class _FileSeries:
     def _notes(self, ready: Sequence[FileReadiness], extra: Mapping[str, Any]) -> list[str]:
         """Return notes that explain the numbers in sentences."""
         notes = []
+        if "read_from" in extra:
+            notes.append(f"files were uploaded from {extra['uploaded_from']}, and read from {extra['read_from']}")
         size = f"files of {extra['size_bytes']:,} bytes"
         if extra["not_ready"]:
             notes.append(

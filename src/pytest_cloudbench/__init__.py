@@ -37,10 +37,10 @@ __all__ = [
     "import_parts", "inquire", "is_loaded", "is_text", "is_web_address", "json_writer", "judge_availability",
     "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s",
     "load_recipe", "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of",
-    "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "now_ns", "open_provider",
-    "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of",
-    "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "seconds_of",
-    "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
+    "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "note_all_missing", "now_ns",
+    "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
+    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
+    "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
     "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
 ]  # fmt: skip
 
@@ -198,6 +198,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.raid.coding.policies import Placement, Split
     from pytest_cloudbench.raid.costs import Costs as RaidCosts
     from pytest_cloudbench.raid.driver import RaidDriver
+    from pytest_cloudbench.raid.maintenance import note_all_missing, repair_array
     from pytest_cloudbench.raid.observing import Observer as RaidObserver
     from pytest_cloudbench.raid.survey import survey_array
     from pytest_cloudbench.results.suite import (
@@ -350,6 +351,7 @@ _NAMES = {
     "pytest_cloudbench.raid.coding.policies": "EqualPlacement=Equal Placement Split",
     "pytest_cloudbench.raid.costs": "RaidCosts=Costs",
     "pytest_cloudbench.raid.driver": "RaidDriver",
+    "pytest_cloudbench.raid.maintenance": "note_all_missing repair_array",
     "pytest_cloudbench.raid.observing": "RaidObserver=Observer",
     "pytest_cloudbench.raid.survey": "survey_array",
 }

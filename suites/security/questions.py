@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import Inquiry
 
-from . import certificates, links, transit
+from . import certificates, links, nodes, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -87,3 +87,11 @@ QUESTIONS = {
             "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
     )
 }  # fmt: skip
+
+NODES = Question(
+    "nodes",
+    "Loss of nodes survived",
+    "Is all there when as many nodes are lost as it promises?",
+    nodes.ask_nodes,
+)
+"""The question to arrays, about the thesis's section 2.3."""

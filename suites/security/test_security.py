@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import CloudbenchError, CloudError, Inquiry, inquire, now_ns
+from pytest_cloudbench import CloudbenchError, CloudError, Inquiry, RaidDriver, inquire, now_ns
 
-from .questions import QUESTIONS, SERVICES, SOURCE, Question
+from .questions import NODES, QUESTIONS, SERVICES, SOURCE, Question
 from .rulings import Ruling, unknown
 
 if TYPE_CHECKING:
@@ -25,7 +25,20 @@ COLUMNS = ("answer", "how", "advertised_2014")
 @pytest.mark.parametrize("question", [pytest.param(title, id=asked.name) for title, asked in QUESTIONS.items()])
 def test_table_2_1(experiment: Experiment, payloads: Payloads, question: str) -> None:
     """Table 2.1 as measured, beside what was advertised in 2014."""
-    asked = QUESTIONS[question]
+    ask_and_conclude(experiment, payloads, QUESTIONS[question])
+
+
+@pytest.mark.parametrize("question", [pytest.param(NODES.title, id=NODES.name)])
+def test_section_2_3(experiment: Experiment, payloads: Payloads, question: str) -> None:
+    """Section 2.3: what survives the loss of storage nodes, for an array whose nodes can be killed here."""
+    assert question == NODES.title
+    if not isinstance(experiment.provider.driver, RaidDriver):
+        pytest.skip(f"{experiment.provider.spec} shows no nodes; try --provider raid:six")
+    ask_and_conclude(experiment, payloads, NODES)
+
+
+def ask_and_conclude(experiment: Experiment, payloads: Payloads, asked: Question) -> None:
+    """Ask a question, and store its answer as an entry."""
     answer = inquire(experiment, payloads.random(1), partial(ask_safely, asked))
     ruling, advertised = Ruling.from_plain(answer), asked.printed.get(answer["service"], "-")
     is_secure = None if ruling.answer == "unknown" else int(ruling.answer == asked.is_good)

@@ -14,7 +14,7 @@ __all__ = [
     "BestLevel", "Blob", "BlobWriter", "Bracket", "BracketSearch", "BudgetError", "Bursts", "BytePieces", "Call",
     "Capabilities", "Capture", "CaptureError", "CaptureResult", "CaptureUnavailable", "ClientError", "ClientFacts",
     "ClientUnavailable", "Closed", "CloudError", "CloudbenchError", "CommandService", "Composite", "ConfigError",
-    "Conflict", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
+    "Conflict", "Contact", "Content", "ContentFile", "Counting", "CredentialSet", "CredentialsError", "Curve", "Delays",
     "Delivered", "Described", "Diurnal", "Documented", "Drift", "Driver", "Edit", "Egress", "EmpiricalSizes",
     "EmulatorService", "Endpoint", "Entry", "EntryOptions", "EqualPlacement", "ErrorKind", "Expectation", "Experiment",
     "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Inquiry",
@@ -32,16 +32,17 @@ __all__ = [
     "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options",
     "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params",
     "chunks", "client_names", "client_option", "connect_driver", "content_difference", "content_digest",
-    "count_by_form", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee",
-    "find_needles", "find_profile", "find_rhythm", "fit_line", "forecast_batching", "hash_blob", "import_lazily",
-    "import_parts", "inquire", "is_loaded", "is_text", "is_web_address", "json_writer", "judge_availability",
-    "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status", "least_placement_time_s",
-    "load_recipe", "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of",
-    "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "note_all_missing", "now_ns",
-    "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
-    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
-    "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
-    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+    "count_by_form", "count_contacts", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "egress_of",
+    "endpoint_of", "find_knee", "find_needles", "find_profile", "find_rhythm", "fit_line", "forecast_batching",
+    "hash_blob", "import_lazily", "import_parts", "inquire", "is_loaded", "is_text", "is_web_address", "json_writer",
+    "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status",
+    "least_placement_time_s", "load_recipe", "looks_random", "make_arrival", "make_client", "make_payload",
+    "make_text_needle", "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra",
+    "note_all_missing", "now_ns", "open_provider", "parse_client_hello", "parse_duration_s", "parse_form",
+    "parse_server_hello", "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of",
+    "read_trace", "recovery_cost", "repair_array", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator",
+    "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials",
+    "wait_for",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.lab.detect.rhythm import Rhythm, find_rhythm
     from pytest_cloudbench.lab.sync.activity import Act, Window
     from pytest_cloudbench.lab.sync.changes import Played, Workload, play_edits
+    from pytest_cloudbench.lab.sync.contacts import Contact, count_contacts
     from pytest_cloudbench.lab.sync.item import LabItem
     from pytest_cloudbench.lab.sync.lab import Lab
     from pytest_cloudbench.lab.sync.overheard import Overheard, OverheardFlow
@@ -332,6 +334,7 @@ _NAMES = {
     "pytest_cloudbench.lab.sync.overheard": "Overheard OverheardFlow",
     "pytest_cloudbench.lab.sync.item": "LabItem",
     "pytest_cloudbench.lab.sync.activity": "Act Window",
+    "pytest_cloudbench.lab.sync.contacts": "Contact count_contacts",
     "pytest_cloudbench.lab.sync.changes": "Played Workload play_edits",
     "pytest_cloudbench.lab.sync.transfers": (
         "PlannedInterruption mean_of_known recovery_cost transfer_doubts transfer_means"

@@ -21,4 +21,5 @@ CLOUDBENCH_SUITE = Suite(
         "idle_traffic": Metric("bit/s"),
         "polling_period": Metric("s"),
     },
+    columns={"contacted_servers": "servers", "contacted_names": "names"},
 )

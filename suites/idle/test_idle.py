@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import Rhythm, find_rhythm
+from pytest_cloudbench import Rhythm, count_contacts, find_rhythm
 
 if TYPE_CHECKING:
     from pytest_cloudbench import LabItem, Window
 
 SOURCE = "Benchmarking personal cloud storage, IMC 2013, section 3.1, Figure 1"
-LOGIN = "SkyDrive about 150 kB, the others a quarter of it"
+LOGIN = "SkyDrive about 150 kB and 13 servers, the others a quarter of it"
 IDLE = (
     "Wuala 5 min, 60 b/s; Google Drive 40 s, 42 b/s; Dropbox about 1 min, 82 b/s; SkyDrive about 1 min, 32 b/s; "
     "Cloud Drive 15 s, 6 kb/s"
@@ -49,12 +49,13 @@ def test_login(lab: LabItem) -> None:
     extra = {
         "login_bytes": size, "login_kb": None if size is None else size / 1e3, "login_up_bytes": login.up_bytes,
         "login_down_bytes": login.down_bytes, "connections": login.syns, "cpu_s": login.cpu_s, "imc_2013": LOGIN,
+        **count_contacts(login.contacts), "names": sorted({contact.name for contact in login.contacts}),
     }  # fmt: skip
     result = lab.conclude(
         {"login_traffic": size},
         [delay_s or login.duration_s],
         stats_of="from the start of both halves to the last payload before the client was ready",
-        columns=("login_kb", "connections", "cpu_s", "imc_2013"),
+        columns=("login_kb", "connections", "contacted_servers", "contacted_names", "cpu_s", "imc_2013"),
         extra=extra,
         published={"source": SOURCE, "login_traffic": LOGIN},
         notes=[] if size else ["the client sent nothing: it may need a file first"],
@@ -79,13 +80,14 @@ def test_idle(lab: LabItem, idle_s: float) -> None:
         "idle_bit_per_s": 8 * per_s, "mb_per_day": mb_per_day, "left_alone": f"{window.duration_s:.0f} s",
         "interval_s": interval_s, "interval_bytes": window.every(interval_s),
         "events_s": [round(event_s, 3) for event_s in window.events_s[:1000]],
-        "events": len(window.events_s), "imc_2013": IDLE,
+        "events": len(window.events_s), "imc_2013": IDLE, **count_contacts(window.contacts),
+        "names": sorted({contact.name for contact in window.contacts}),
     }  # fmt: skip
     result = lab.conclude(
         {"idle_traffic": 8 * per_s, "polling_period": rhythm.period_s},
         [rhythm.period_s or window.duration_s],
         stats_of="polling period" if rhythm.period_s else "how long the client was left alone: it has no known period",
-        columns=("left_alone", "events", "polling", "idle_bit_per_s", "mb_per_day"),
+        columns=("left_alone", "events", "contacted_servers", "polling", "idle_bit_per_s", "mb_per_day"),
         extra=extra,
         published={"source": SOURCE, "idle_traffic": IDLE},
         notes=[f"{lab.spec}: {rhythm.evidence[-1]}; {note}"],

@@ -6,6 +6,7 @@ from pytest_cloudbench import Curve, Quote, Suite
 
 CLOUDBENCH_SUITE = Suite(
     "sync_performance",
+    columns={"contacted_servers": "servers", "contacted_names": "names"},
     figures=(
         Curve(
             test="test_figure_6",

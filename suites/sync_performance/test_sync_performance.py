@@ -30,7 +30,7 @@ TIMEOUT_S = {"quick": 60.0, "paper": 300.0}
 
 METRICS = ("start_up", "completion", "overhead", "tue")
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
-COLUMNS = ("repeats", *METRICS, "connections", "cpu_s")
+COLUMNS = ("repeats", *METRICS, "connections", "contacted_servers", "cpu_s")
 
 
 def test_figure_6(lab: LabItem, grid: str) -> None:

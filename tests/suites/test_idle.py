@@ -31,6 +31,7 @@ def test_it_finds_a_polling_period_and_that_there_is_none(lab: Lab) -> None:
     assert polls["mb_per_day"] == pytest.approx(polls["idle_traffic"] / 8 * 86_400 / 1e6)
     assert sum(polls["interval_bytes"]) == polls["idle_bytes"] > 0
     assert (silent["answer"], silent["polling_period"], silent["idle_bytes"]) == ("no", None, 0)
+    assert (polls["contacted_servers"], silent["contacted_servers"]) == (1, 0)
     assert silent["mb_per_day"] is None, "what is silent for ten seconds may wake up later"
     assert run.lines_with("every 2 s")
     assert run.lines_with("none up to 3.3")
@@ -41,6 +42,7 @@ def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
     run = ran(lab, "idle::test_login", "--client", SILENT)
     login = run.info(f"test_login[{SILENT}]")
     assert login["connections"] == 1
+    assert (login["contacted_servers"], login["contacted_names"]) == (1, 1)
     assert login["login_bytes"] == login["login_up_bytes"] + login["login_down_bytes"]
     assert 1500 < login["login_bytes"] < 6000, "a TLS handshake and one question"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_cloudbench.lab.clients.base import SyncClient
 from pytest_cloudbench.lab.detect.observe import cut_window, nameless_bytes
+from pytest_cloudbench.lab.sync.contacts import Contact, find_contacts
 from pytest_cloudbench.lab.sync.session import SyncSession
 from pytest_cloudbench.lab.sync.usage import difference
 from pytest_cloudbench.net.traffic import Analysis, metrics
@@ -66,6 +67,7 @@ class Window:
         cpu_s: CPU time of the client's processes, or None if unknown.
         nameless_bytes: bytes of flows that may or may not be the client's (``net.traffic.owners``). Not in any other
             count.
+        contacts: the servers that the client was in contact with.
         reasons: the reasons why the window must not be used, or empty if it may be used.
     """
 
@@ -82,6 +84,7 @@ class Window:
     events_s: tuple[float, ...] = ()
     cpu_s: float | None = None
     nameless_bytes: int = 0
+    contacts: tuple[Contact, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -223,6 +226,7 @@ def _fill_window(analysis: Analysis, open_window: _OpenWindow, gap_s: float) -> 
         syns=len(metrics.syn_times_ns(table, flows)),
         events_s=tuple((burst.first_ns - open_window.first_ns) / 1e9 for burst in bursts),
         nameless_bytes=nameless_bytes(analysis, table),
+        contacts=find_contacts(analysis, table),
     )
     is_unseen = filled.changed_bytes and open_window.synced_ns is not None and not any(map(any, filled.steps))
     reasons = ["the server has it, but no packet was captured"] if is_unseen else []

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pytest_cloudbench.lab.detect.observe import cut_window, observe
 from pytest_cloudbench.lab.detect.values import Observation
 from pytest_cloudbench.lab.sync.changes import Workload, put
+from pytest_cloudbench.lab.sync.contacts import count_contacts, find_contacts
 from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.usage import difference, energy_j, read_energy_uj, rss_bytes
 from pytest_cloudbench.model import UsageError
@@ -49,6 +50,7 @@ class Transfer:
         wire_bytes: whole frames, both ways.
         up_bytes, down_bytes: payload. Bytes that TCP sent twice count once.
         connections: attempts to open one.
+        contacted_servers, contacted_names: how many servers, and how many names, the client was in contact with.
         cpu_s, server_cpu_s: CPU time of the two sides.
         peak_bytes: resident memory of the client's processes, the sum of each one's peak so far.
         energy_j: of the whole machine.
@@ -72,6 +74,8 @@ class Transfer:
     up_bytes: int = 0
     down_bytes: int = 0
     connections: int = 0
+    contacted_servers: int = 0
+    contacted_names: int = 0
     turns: int = 0
     cpu_s: float | None = None
     server_cpu_s: float | None = None
@@ -190,6 +194,7 @@ def _fill_transfer(analysis: Analysis, window: _TransferWindow) -> Transfer:
     # Traffic after the content has arrived (news, tear-down) is not part of the completion time.
     table = cut_window(analysis.table, window.first_ns, window.synced_ns)
     storage = _storage_flows(table)
+    contacted = count_contacts(find_contacts(analysis, cut_window(analysis.table, window.first_ns, window.last_ns)))
     interrupted = dict(window.about.interrupted)
     start_up_s = metrics.start_up_s(table, storage, window.first_ns)
     completion_s = metrics.completion_s(table, storage, window.first_ns) if window.about.is_synced else None
@@ -214,6 +219,8 @@ def _fill_transfer(analysis: Analysis, window: _TransferWindow) -> Transfer:
         up_bytes=observation.up_bytes,
         down_bytes=observation.down_bytes,
         connections=observation.syns,
+        contacted_servers=contacted["contacted_servers"],
+        contacted_names=contacted["contacted_names"],
         turns=observation.turns,
         interrupted=interrupted,
         nameless_bytes=observation.nameless_bytes,
@@ -243,8 +250,9 @@ def _storage_flows(table: FlowTable) -> list[Flow]:
 
 _MEANS = {
     "start_up": "start_up_s", "completion": "completion_s", "overhead": "overhead", "tue": "tue",
-    "wire_bytes": "wire_bytes", "connections": "connections", "cpu_s": "cpu_s", "server_cpu_s": "server_cpu_s",
-    "energy_j": "energy_j", "synced_s": "synced_s",
+    "wire_bytes": "wire_bytes", "connections": "connections",
+    "contacted_servers": "contacted_servers", "contacted_names": "contacted_names", "cpu_s": "cpu_s",
+    "server_cpu_s": "server_cpu_s", "energy_j": "energy_j", "synced_s": "synced_s",
 }  # fmt: skip
 """Maps names in an entry to quantities of a transfer."""
 

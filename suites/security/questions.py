@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import Inquiry
 
-from . import certificates, links, nodes, transit
+from . import certificates, convergence, links, nodes, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -42,8 +42,7 @@ QUESTIONS = {
     question.title: question
     for question in (
         Question(
-            "tls",
-            "TLS", "Is everything encrypted in transit?", transit.ask_transit,
+            "tls", "TLS", "Is everything encrypted in transit?", transit.ask_transit,
             printed={"Dropbox": "Yes", "MEGA": "To be studied", "Google Drive": "Yes", "Tahoe-LAFS": "Yes"},
         ),
         Question(
@@ -59,32 +58,29 @@ QUESTIONS = {
             certificates.ask_redirect,
         ),
         Question(
-            "content",
-            "File encryption", "Does the client encrypt contents?", transit.ask_content,
+            "content", "File encryption", "Does the client encrypt contents?", transit.ask_content,
             printed={
                 "Dropbox": "Server-side", "MEGA": "Client-side", "Google Drive": "To be studied",
                 "Tahoe-LAFS": "Client-side",
             },
         ),
         Question(
-            "names",
-            "File meta data encrypted?", "Does the client encrypt names?", transit.ask_names,
+            "names", "File meta data encrypted?", "Does the client encrypt names?", transit.ask_names,
             printed={"Dropbox": "Cannot know", "MEGA": "Yes", "Google Drive": "Not known", "Tahoe-LAFS": "Yes"},
         ),
         Question(
-            "operator",
-            "System operator able to access the content of users' files?", "Could the operator read contents?",
-            transit.ask_operator, is_good="no",
+            "operator", "System operator able to access the content of users' files?",
+            "Could the operator read contents?", transit.ask_operator, is_good="no",
             printed={"Dropbox": "Yes", "MEGA": "No (to be verified)", "Google Drive": "Yes", "Tahoe-LAFS": "No"},
         ),
-        Question("at_rest",
-            "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
-        Question("guessable",
-            "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),
-        Question("revoked",
-            "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
-        Question("deleted",
-            "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
+        Question(
+            "convergent", "Equal files look different", "Do equal files of different accounts look different?",
+            convergence.ask_convergent,
+        ),
+        Question("at_rest", "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
+        Question("guessable", "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),
+        Question("revoked", "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
+        Question("deleted", "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
     )
 }  # fmt: skip
 

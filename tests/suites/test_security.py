@@ -5,15 +5,26 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from os import urandom
 from random import Random
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from pytest_cloudbench import Inquiry, ProviderSpec, Stranger, connect_driver, open_provider, start_emulator
+from pytest_cloudbench import (
+    Endpoint,
+    Inquiry,
+    LiteralContent,
+    ProviderSpec,
+    Stranger,
+    connect_driver,
+    open_provider,
+    start_emulator,
+)
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers.for_agents import Provided
-from suites.security import links, transit
+from suites.security import convergence, links, transit
 from suites.security.questions import QUESTIONS
 from tests.fleet.harness import Lab
 
@@ -27,7 +38,7 @@ def make_inquiry(api: str) -> Iterator[Inquiry]:
     """An inquiry at an emulator whose store is seen."""
     with start_emulator("ideal", api=api) as service:
         driver: Any = connect_driver(ProviderSpec.parse(api), service.endpoint)
-        provider = Provider(f"emulated:{api}", open=lambda: (driver, Provided(api, service.endpoint)))
+        provider = Provider(f"emulated:{api}", open=lambda: (driver, Provided(api, service.endpoint, profile="ideal")))
         driver.mkdir("/run")
         yield Inquiry(provider, "/run", SEED, lambda: [*service.stored()], lambda _: None)
         driver.close()
@@ -159,6 +170,51 @@ def test_a_client_that_encrypts_is_found() -> None:
         assert transit.ask_names(mega).answer == "yes"
         assert transit.ask_at_rest(mega).answer == "yes"
         assert transit.ask_operator(mega).answer == "no"
+
+
+def encrypt(content: Any, key: bytes) -> LiteralContent:
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return LiteralContent(cipher.update(content.read(0, content.size_bytes)))
+
+
+class Encrypting:
+    """A driver whose content is encrypted with a key that follows from it, or with a new one each time."""
+
+    def __init__(self, driver: Any, is_convergent: bool) -> None:
+        self._driver, self._is_convergent = driver, is_convergent
+
+    def put(self, path: str, content: Any) -> None:
+        data = content.read(0, content.size_bytes)
+        self._driver.put(path, encrypt(content, hashlib.sha256(data).digest() if self._is_convergent else urandom(32)))
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_convergent", "answer"), [(True, "no"), (False, "yes")])
+def test_convergent_encryption_is_found(dropbox: Inquiry, is_convergent: bool, answer: str) -> None:
+    class Client(Inquiry):
+        def connect(self, endpoint: Endpoint) -> Any:
+            return Encrypting(self.bound.connect(endpoint, {}), is_convergent)
+
+    inquiry = Client(dropbox.provider, f"/run/{is_convergent}", SEED, dropbox.list_stored, dropbox.wait)
+    ruling = convergence.ask_convergent(inquiry)
+    assert (ruling.answer, len(ruling.evidence)) == (answer, 2), ruling
+
+
+def test_convergence_is_not_asked_of_a_client_that_does_not_encrypt(dropbox: Inquiry) -> None:
+    inquiry = Inquiry(dropbox.provider, "/run/open-content", SEED, dropbox.list_stored, dropbox.wait)
+    assert convergence.ask_convergent(inquiry).answer == "unknown"
+
+
+def test_convergence_without_a_second_account() -> None:
+    first, second = (Random(number).randbytes(70_000) for number in (1, 2))
+    assert convergence.judge_convergence(first, second, None, 65536).answer == "yes"
+    assert convergence.judge_convergence(first, first, None, 65536).answer == "unknown"
+    assert convergence.judge_convergence(first, first, second, 65536).answer == "yes"
+    assert convergence.judge_convergence(first, second[:1000], first, 65536).answer == "no"
+    assert convergence.judge_convergence(first[:1000], first, second, 65536).answer == "unknown"
 
 
 def test_a_server_without_tls_is_found_and_what_it_carries() -> None:

@@ -1,0 +1,84 @@
+"""Is encryption convergent? If equal files are encrypted alike, whoever guesses a file can confirm that it is there.
+
+(Thesis, section 2.4.4: "Confirmation-of-a-File Attack".) An equal file is uploaded twice by one account, and once by
+another. A second account of an emulated service is another emulator: what is compared is what the clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pytest_cloudbench import (
+    Endpoint,
+    Inquiry,
+    LiteralContent,
+    RandomContent,
+    find_needles,
+    slice_needles,
+    start_emulator,
+)
+
+from . import transit
+from .rulings import Ruling, no, unknown, yes
+from .tap import Tap, sent_bytes
+
+_BYTES = 65536
+_PIECES = 64
+
+
+def ask_convergent(inquiry: Inquiry) -> Ruling:
+    """Answer whether equal files of different accounts look different to the service."""
+    encryption = transit.ask_content(inquiry)
+    if encryption.answer != "yes":
+        why = "it does not encrypt contents" if encryption.answer == "no" else encryption.how
+        return unknown(f"not asked: {why}", encryption.evidence)
+    content = RandomContent(f"{inquiry.seed}/convergent", _BYTES).read(0, _BYTES)
+    assert inquiry.endpoint is not None
+    first, again = (_upload(inquiry, inquiry.endpoint, f"{inquiry.folder}/{name}", content) for name in ("one", "two"))
+    with _second_account(inquiry) as endpoint:
+        other = None if endpoint is None else _upload(inquiry, endpoint, "/other", content)
+    return judge_convergence(first, again, other, _BYTES)
+
+
+def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_bytes: int) -> Ruling:
+    """Judge what the service received for an equal file: twice from one account, and from another (None: unknown)."""
+    if len(first) < size_bytes or (other is not None and len(other) < size_bytes // 2):
+        return unknown("less was sent than the file has, so nothing can be compared")
+    is_alike_again = len(again) < size_bytes // 2 or are_alike(first, again)
+    evidence = [f"by the same account: {'alike' if is_alike_again else 'different'}"]
+    if other is None and is_alike_again:
+        return unknown("alike by the same account; there is no second account to compare", evidence)
+    if other is None:
+        return yes("different each time, even by the same account", evidence)
+    evidence.append(f"by another account: {'alike' if are_alike(first, other) else 'different'}")
+    if are_alike(first, other):
+        return no("an equal file of another account looks the same", evidence)
+    return yes("an equal file of another account looks different", evidence)
+
+
+def are_alike(first: bytes, second: bytes) -> bool:
+    """Return whether two uploads have pieces of content in common. Heads of requests do not count."""
+    needles = [needle for needle in slice_needles("upload", first, _PIECES, 48) if not needle.data.isascii()]
+    return len(find_needles(second, needles)) > len(needles) // 4
+
+
+def _upload(inquiry: Inquiry, endpoint: Endpoint, path: str, content: bytes) -> bytes:
+    """Upload a file through a tap that opens TLS. Return what the service received."""
+    with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder)) as tap:
+        with closing(inquiry.connect(tap.endpoint)) as driver:
+            driver.put(path, LiteralContent(content))
+        return sent_bytes(tap.flows)
+
+
+@contextmanager
+def _second_account(inquiry: Inquiry) -> Iterator[Endpoint | None]:
+    """Yield the endpoint of another account, or None if there is none. Only emulators give as many as wanted."""
+    endpoint = inquiry.endpoint
+    if inquiry.provider.profile is None or endpoint is None:
+        yield None
+        return
+    with start_emulator("ideal", api=endpoint.api, seed=2) as service:
+        yield service.endpoint

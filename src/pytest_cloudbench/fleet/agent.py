@@ -30,6 +30,7 @@ from pytest_cloudbench.support.clock import now_ns
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator
+    from pytest_cloudbench.fleet.offsets import Offset
 
 _LIFE_S = 1.0
 _CLOCK_HOLDS_NS = 60_000_000_000
@@ -80,6 +81,7 @@ class Agent:
         self.again: int | None = 0
         self.gated = False
         self.clock_offset_ns = self.clock_error_ns = self._clock_is_due_ns = 0
+        self._offset: Offset | None = None
         self.same_clock = same_clock
         self._item, self._asked = "", 0
         self.listeners: dict[str, Callable[[Any], None]] = {}
@@ -228,9 +230,23 @@ class Agent:
 
         if self.same_clock or now_ns() < self._clock_is_due_ns:
             return
-        measured = measure_offset(lambda: int(self.ask("clock")))
+        measured = self._offset = measure_offset(lambda: int(self.ask("clock")))
         self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
         self._clock_is_due_ns = measured.at_ns + _CLOCK_HOLDS_NS
+
+    def check_clock(self) -> str:
+        """Measure the offset again. Return a doubt if this host's clock has jumped since, or an empty text."""
+        if self.same_clock:
+            return ""
+        from pytest_cloudbench.fleet.offsets import Span
+
+        before, self._clock_is_due_ns = self._offset, 0
+        self._measure_clock()
+        if before is None or self._offset is None or not (span := Span(before, self._offset)).has_jumped:
+            return ""
+        return (
+            f"the clock of {self.name} on {self.host_name or 'another host'} jumped by {abs(span.drift_ns) / 1e9:.3g} s"
+        )
 
 
 def _value(reply: Reply) -> Any:

@@ -490,7 +490,7 @@ class Experiment:
     ) -> Result:
         """Hand in this agent's finished log. Return the result that the controller merged from all agents' logs."""
         path = str(log.path) if isinstance(log, OpLog) else ""
-        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified)
+        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, self.agent.check_clock())
         return self._take_result(self.agent.gather(f"result:{run}", done), label)
 
     def _apply_load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:

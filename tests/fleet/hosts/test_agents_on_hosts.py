@@ -79,6 +79,7 @@ def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, o
         add_line(lab.folder / "results", {"host": name, "key": key, "provider": "x", "date": f"{name}'s day"})
     run = lab.run(*options, "-n", "1", "-v", env=temporary(lab))
     assert run.status == 0, run.text
+    assert "warnings" not in run.counts(), run.text
     assert run.lines_with(" cwd: ") == [], "what xdist would print of a host before it has answered"
     assert run.counts() == {"passed": 2}
     assert run.leftovers == []
@@ -182,6 +183,7 @@ def test_a_host_that_does_not_begin_is_left_out(lab: Lab, options: tuple[str, ..
     run = lab.run(*options, "-k", "second", "-ocloudbench_patience=8", env=temporary(lab))
     check_host_was_lost(run, reason)
     assert run.status == 0, run.text
+    assert "warnings" not in run.counts(), run.text
     assert run.counts()["passed"] == 1
     [entry] = run.entries.values()
     assert entry["extra_info"]["agents"] == 2
@@ -201,6 +203,7 @@ def test_a_service_of_this_machine_is_reached_through_the_connection(lab: Lab, o
     lab.write(TESTS).write(describe_hosts(HERE), "hosts.toml")
     run = lab.run(*options[2:], "--provider", "emulated:ideal", "-n", "1", "-k", "second", env=temporary(lab))
     assert run.status == 0, run.text
+    assert "warnings" not in run.counts(), run.text
     assert keys(run.records()["test_second"]) == grid(6, 2)
     [entry] = run.entries.values()
     info = entry["extra_info"]
@@ -220,6 +223,7 @@ def test_paths_of_the_controller_become_those_of_a_host(lab: Lab, options: tuple
     path = Path(lab.folder / "sub" / "test_it.py")
     run = lab.run(*options, f"{path}", "-k", "second", f"--rootdir={lab.folder}", env=temporary(lab))
     assert run.status == 0, run.text
+    assert "warnings" not in run.counts(), run.text
     assert run.counts()["passed"] == 1
 
 

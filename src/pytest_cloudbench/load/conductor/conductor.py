@@ -342,7 +342,8 @@ class Conductor:
                 run.logs[agent] = Path(handed_in.log_path)
         self._ended_runs.add(first.run)
         try:
-            return self._merge_run(run, self._budget_doubts(payloads))
+            doubts = [handed_in.doubt for handed_in in payloads.values() if handed_in.doubt]
+            return self._merge_run(run, [*self._budget_doubts(payloads), *doubts])
         except KeyboardInterrupt:  # without xdist this is the thread that Ctrl-C reaches
             self._runs[first.run] = run
             raise

@@ -1,0 +1,112 @@
+"""A host is killed at a random moment: nothing hangs, and nothing acknowledged a second before is lost.
+
+``CLOUDBENCH_TEST_KILLS`` is how often, three times by default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleet.harness import Lab, Running, keys
+
+KILLS = int(os.environ.get("CLOUDBENCH_TEST_KILLS", "3"))
+PATIENCE_S = 20
+LONGEST_S = PATIENCE_S + 10
+MARK = "CLOUDBENCH_TEST_HOST"
+NEWEST_S = 1.0
+"""How long before the end of its host a record may have been acknowledged and still be lost."""
+_NAME = re.compile(r"(\d+)\D+(\d+)\D*$")
+
+TESTS = """
+    from pytest_cloudbench import FixedInterval
+
+    def test_first(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.05), sensors=8, ops_per_sensor=60).check()
+
+    def test_second(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=8, ops_per_sensor=4).check()
+"""
+CONFTEST = f"""
+    import os, time
+    from pytest_cloudbench.drivers.folder import FolderDriver
+
+    put = FolderDriver.put
+    acknowledged = os.open(os.environ["ACKNOWLEDGED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def put_and_note(self, path, content):
+        entry = put(self, path, content)
+        line = f"{{time.monotonic_ns()}} {{os.environ.get('{MARK}', '')}} {{path}}\\n"
+        os.write(acknowledged, line.encode())
+        return entry
+
+    FolderDriver.put = put_and_note
+"""
+
+
+def kill_host(running: Running, name: str) -> bool:
+    """Kill everything on a host at once, as far as it has begun. Returns whether something was there."""
+    mark, victims = f"{MARK}={name}".encode(), []
+    for process in running.relatives():
+        with contextlib.suppress(OSError, psutil.Error):
+            if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+                victims.append(process)
+    for process in victims:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return bool(victims)
+
+
+def read_acknowledged(path: Path, test: str, before_ns: int) -> set[tuple[int, int]]:
+    """Return sensor and number of each operation of a test that had succeeded before this moment, by any agent."""
+    found = set()
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        at_ns, _, name = line.split(" ")
+        match = _NAME.search(name.rpartition("/")[2])
+        if match and test in name and int(at_ns) < before_ns:
+            found.add((int(match[1]), int(match[2])))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_host_that_is_killed_at_any_moment_stops_nothing_and_loses_less_than_a_second(lab: Lab, seed: int) -> None:
+    (lab.folder / "objects").mkdir()
+    temporary = lab.folder.with_name(f"{lab.folder.name}-tmp")
+    temporary.mkdir()
+    rows = [
+        f'[[host]]\nname = "{name}"\nagents = 2\ncommand = ["env", "{MARK}={name}", "{sys.executable}"]\n'
+        for name in ("stays", "dies")
+    ]
+    lab.write(TESTS).write(CONFTEST, "conftest.py").write("\n".join(rows), "hosts.toml")
+    acknowledged = lab.folder.with_name(f"{lab.folder.name}-acknowledged")
+    running = lab.start(
+        "--provider", f"folder:{lab.folder / 'objects'}", "--cloudbench-hosts", "hosts.toml",
+        f"-ocloudbench_patience={PATIENCE_S}", env={"TMPDIR": str(temporary), "ACKNOWLEDGED": str(acknowledged)},
+    )  # fmt: skip
+    delay_s = random.Random(f"kill {seed}").uniform(0.2, 7.0)  # a session on an idle machine takes 7 s
+    with contextlib.suppress(Exception):
+        running.process.wait(delay_s)
+    killed_ns = time.monotonic_ns()
+    was_there = kill_host(running, "dies")
+    run = running.end()
+    ended_s = (time.monotonic_ns() - killed_ns) / 1e9
+    assert "INTERNALERROR" not in run.text
+    assert run.leftovers == []
+    assert ended_s < LONGEST_S + 10, f"it was killed {delay_s:.2f} s after the start:\n{run.text}"
+    for test in ("test_first", "test_second"):
+        due = read_acknowledged(acknowledged, test, killed_ns - round(NEWEST_S * 1e9))
+        table = run.records().get(test)
+        lost = due - set(keys(table) if table is not None else ())
+        assert not lost, f"killed {delay_s:.2f} s after the start, lost {len(lost)} of {len(due)}:\n{run.text}"
+    assert read_acknowledged(acknowledged, "test_second", time.monotonic_ns()), "nothing was noted"
+    is_said = bool(run.lines_with("cloudbench: host dies: "))
+    print(f"kill {seed}: after {delay_s:.2f} s, {was_there=}, {is_said=}, ended {ended_s:.1f} s later, {run.counts()}")

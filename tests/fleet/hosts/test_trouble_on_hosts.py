@@ -1,0 +1,161 @@
+"""What can happen to hosts: each time one line, no hang, nothing acknowledged lost, and nothing left there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+
+pytestmark = pytest.mark.slow
+
+INTERVAL_S = 0.1
+SENSORS, COUNT = 8, 40
+TESTS = f"""
+    from pytest_cloudbench import FixedInterval
+
+    def test_first(experiment, payloads, fleet):
+        (pathlib.Path(os.environ["PIDS"]) / f"pid-{{fleet.name}}").write_text(str(os.getpid()))
+        experiment.run(
+            payloads.random(50), arrival=FixedInterval({INTERVAL_S}), sensors={SENSORS}, ops_per_sensor={COUNT}
+        ).check()
+
+    def test_second(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=8, ops_per_sensor=2).check()
+"""
+HERE = f'command = ["{sys.executable}"]'
+needs_mounts = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="needs Linux and root, to mount a small disk"
+)
+
+
+def describe(*rows: str) -> str:
+    return "\n".join(f'[[host]]\nname = "host{number}"\nagents = 2\n{row}\n' for number, row in enumerate(rows, 1))
+
+
+@pytest.fixture
+def temporary(lab: Lab) -> Path:
+    """Where hosts write, which is not a part of the project."""
+    folder = lab.folder.with_name(f"{lab.folder.name}-tmp")
+    folder.mkdir()
+    (lab.folder / "objects").mkdir()
+    return folder
+
+
+def begin(lab: Lab, temporary: Path, *more: str) -> Running:
+    options = ("--provider", f"folder:{lab.folder / 'objects'}", "--cloudbench-hosts", "hosts.toml", *more)
+    return lab.start(*options, env={"TMPDIR": str(temporary), "PIDS": str(lab.folder)})
+
+
+def check_nothing_is_left(run: Ended, temporary: Path) -> None:
+    assert "INTERNALERROR" not in run.text
+    assert run.leftovers == []
+    assert list(temporary.glob("cloudbench-host-*")) == []
+
+
+def find_entry(run: Ended, name: str) -> dict[str, Any]:
+    [info] = [entry["extra_info"] for test, entry in run.entries.items() if test.startswith(name)]
+    return dict(info)
+
+
+@needs_mounts
+def test_a_disk_too_small_for_the_tests_is_said_in_one_line(lab: Lab, temporary: Path) -> None:
+    (lab.folder / "data.csv").write_bytes(os.urandom(1 << 18))
+    small = f'mount -t tmpfs -o size=64k none {temporary} && exec {sys.executable} \\"$@\\"'
+    row = f'command = ["unshare", "-m", "sh", "-c", "{small}", "sh"]'
+    lab.write(TESTS).write(describe(HERE, row), "hosts.toml")
+    run = begin(lab, temporary, "-k", "second").end()
+    [line] = run.lines_with("cloudbench: host host2: ")
+    assert "cannot write the tests to " in line
+    assert "No space left on device" in line
+    assert find_entry(run, "test_second")["agents"] == 2
+    check_nothing_is_left(run, temporary)
+
+
+@needs_mounts
+def test_a_disk_that_fills_up_loses_no_record(lab: Lab, temporary: Path) -> None:
+    """Agents on other hosts write no records there."""
+    small = f'mount -t tmpfs -o size=4m none {temporary} && exec {sys.executable} \\"$@\\"'
+    row = f'command = ["unshare", "-m", "sh", "-c", "{small}", "sh"]'
+    fill = """
+    @pytest.fixture(autouse=True)
+    def fill():
+        with open(os.environ["CLOUDBENCH_HOST_FOLDER"] + f"/fill-{os.getpid()}", "wb", buffering=0) as file:
+            with pytest.raises(OSError, match="No space left"):
+                while True:
+                    file.write(bytes(1 << 16))
+    """
+    lab.write(fill + TESTS).write(describe(row), "hosts.toml")
+    run = begin(lab, temporary).end()
+    assert run.status == 0, run.text
+    assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
+    check_nothing_is_left(run, temporary)
+
+
+def test_a_clock_that_jumps_is_a_doubt(lab: Lab, temporary: Path) -> None:
+    flag = temporary / "jump"
+    clock = lab.folder.with_name(f"{lab.folder.name}-clock")
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(
+        "import os, time\nright = time.monotonic_ns\n"
+        f"time.monotonic_ns = lambda: right() + 100 * 10**9 * os.path.exists({str(flag)!r})\n"
+    )
+    lab.write(TESTS).write(describe(HERE, f'{HERE}\nenv = {{ PYTHONPATH = "{clock}" }}'), "hosts.toml")
+    running = begin(lab, temporary)
+    running.wait_for_records("gw2", "test_first", 5)
+    flag.touch()
+    run = running.end()
+    assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
+    doubts = " ".join(find_entry(run, "test_first")["doubts"])
+    assert "the clock of gw2 on host2 jumped by 100 s" in doubts
+    assert "the clock of gw0" not in doubts
+    second = " ".join(find_entry(run, "test_second")["doubts"])
+    assert "jumped" not in second, "it was measured anew"
+    check_nothing_is_left(run, temporary)
+
+
+def test_half_of_the_agents_killed_lose_at_most_a_second_and_are_named(lab: Lab, temporary: Path) -> None:
+    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    running = begin(lab, temporary)
+    running.wait_for_records("gw1", "test_first", 20)
+    running.wait_for_records("gw3", "test_first", 20)
+    workers = running.workers()
+    killed_ns = time.monotonic_ns()
+    for agent in ("gw1", "gw3"):
+        workers[agent].kill()
+    run = running.end()
+    first = run.records()["test_first"]
+    start_ns = min(first.scheduled_ns)
+    due = {
+        key
+        for key in grid(SENSORS, COUNT)
+        if start_ns + round(key[1] * INTERVAL_S * 1e9) < killed_ns - 1_200_000_000 or key[0] % 4 in (0, 2)
+    }
+    assert due <= set(keys(first))
+    assert set(find_entry(run, "test_first")["missing_agents"]) == {"gw1", "gw3"}
+    second = find_entry(run, "test_second")
+    assert second["agents"] == 4 or any("began with" in doubt for doubt in second["doubts"])
+    assert not run.lines_with("cloudbench: host host"), "both hosts still answer"
+    check_nothing_is_left(run, temporary)
+
+
+def test_two_sessions_use_the_same_hosts_at_once(lab: Lab, temporary: Path) -> None:
+    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    folder = lab.folder.with_name(f"{lab.folder.name}-other")
+    folder.mkdir()
+    with lab_in(folder) as other:
+        (other.folder / "objects").mkdir()
+        other.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+        running = [begin(lab, temporary), begin(other, temporary)]
+        for one in running:
+            one.wait_for_records("gw2", "test_first", 1)
+        assert all(one.process.poll() is None for one in running), "they are there at the same time"
+        for run in [one.end() for one in running]:
+            assert run.counts()["passed"] == 2, run.text
+            assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
+            check_nothing_is_left(run, temporary)

@@ -159,3 +159,45 @@ def test_two_sessions_use_the_same_hosts_at_once(lab: Lab, temporary: Path) -> N
             assert run.counts()["passed"] == 2, run.text
             assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
             check_nothing_is_left(run, temporary)
+
+
+_SLOW = """
+import os, queue, subprocess, sys, threading, time
+
+def copy(source, sink):
+    pieces = queue.SimpleQueue()
+    threading.Thread(target=write, args=(pieces, sink)).start()
+    data = b"begin"
+    while data:
+        data = os.read(source, 1 << 16)
+        pieces.put((time.monotonic() + 0.2, data))
+
+def write(pieces, sink):
+    data = b"begin"
+    while data:
+        due_s, data = pieces.get()
+        time.sleep(max(0, due_s - time.monotonic()))
+        while data and (sent := os.write(sink, data)) < len(data):
+            data = data[sent:]
+    os.close(sink)
+
+process = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+threading.Thread(target=copy, args=(0, process.stdin.fileno()), daemon=True).start()
+copy(process.stdout.fileno(), 1)
+"""
+"""Runs a program whose input and output are late by 0.2 s."""
+
+
+def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound(lab: Lab, temporary: Path) -> None:
+    slow = lab.folder.with_name(f"{lab.folder.name}-slow.py")
+    slow.write_text(_SLOW, "utf-8")
+    row = f'command = ["{sys.executable}", "{slow}", "{sys.executable}"]'
+    lab.write(TESTS).write(describe(HERE, row), "hosts.toml")
+    run = begin(lab, temporary, "-k", "second").end()
+    assert run.counts()["passed"] == 1, run.text
+    assert keys(run.records()["test_second"]) == grid(8, 2)
+    info = find_entry(run, "test_second")
+    assert info["agents"] == 4
+    near, far = (one["clock_error_ns"] for one in info["hosts"])
+    assert far >= 200_000_000 > near, "half of a round trip"
+    check_nothing_is_left(run, temporary)

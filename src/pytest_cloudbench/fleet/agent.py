@@ -71,6 +71,7 @@ class Agent:
         clock_offset_ns: add it to this host's clock to get the controller's. 0 if they share one. It is measured when
             an item is entered.
         clock_error_ns: bound on the error of the offset.
+        clock_was_measured: called when both are known, and each time that they were measured again.
         listeners: called with what the controller says unasked, by its name, from another thread: be quick.
         time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
     """
@@ -82,6 +83,7 @@ class Agent:
         self.gated = False
         self.clock_offset_ns = self.clock_error_ns = self._clock_is_due_ns = 0
         self._offset: Offset | None = None
+        self.clock_was_measured: Callable[[], None] = lambda: None
         self.same_clock = same_clock
         self._item, self._asked = "", 0
         self.listeners: dict[str, Callable[[Any], None]] = {}
@@ -233,6 +235,7 @@ class Agent:
         measured = self._offset = measure_offset(lambda: int(self.ask("clock")))
         self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
         self._clock_is_due_ns = measured.at_ns + _CLOCK_HOLDS_NS
+        self.clock_was_measured()
 
     def check_clock(self) -> str:
         """Measure the offset again. Return a doubt if this host's clock has jumped since, or an empty text."""

@@ -67,7 +67,7 @@ class WorkerSession:
             from pytest_cloudbench.fleet.hosts.facts import read_facts
 
             self.agent.host_name = self.facts.host_name
-            self.agent.tell("host", read_facts(self.agent))
+            self.agent.clock_was_measured = lambda: self.agent.tell("host", read_facts(self.agent))
         Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
         gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again

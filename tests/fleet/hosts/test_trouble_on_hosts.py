@@ -85,7 +85,7 @@ def test_a_disk_that_fills_up_loses_no_record(lab: Lab, temporary: Path) -> None
     fill = """
     @pytest.fixture(autouse=True)
     def fill():
-        with open(os.environ["CLOUDBENCH_HOST_FOLDER"] + f"/fill-{os.getpid()}", "wb", buffering=0) as file:
+        with open(os.environ["TMPDIR"] + f"/fill-{os.getpid()}", "wb", buffering=0) as file:
             with pytest.raises(OSError, match="No space left"):
                 while True:
                     file.write(bytes(1 << 16))

@@ -25,7 +25,11 @@ _MOST_NOISE_BYTES = 1 << 16
 _SPARE_S = 10.0
 """How much longer than the controller the relay waits, so that a host is never given up at both ends for one pause."""
 _END_S = 5.0
-_LAST_LINES = 20
+_LAST_LINES = 60
+_LINE_S = 2.0
+"""How long the end of a traceback may take to arrive after its beginning."""
+_NOT_FOR_PEOPLE = (">>>", "now exit", " ", "Traceback", "Fatal Python")
+"""How lines begin that an interpreter writes around what it has to say."""
 
 _BEGIN = """
 import sys, types
@@ -146,6 +150,7 @@ class HostConnection:
         self._heard_s = time.monotonic()
         self._is_closing = threading.Event()
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._line_came = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads = [
             threading.Thread(target=work, name=f"{host.name}-{work.__name__.strip('_')}", daemon=True)
@@ -313,13 +318,24 @@ class HostConnection:
     def _keep_last_lines(self, pipe: Any) -> None:
         with contextlib.suppress(OSError), pipe:
             for line in pipe:
-                self._last_lines.append(line.decode(errors="replace").strip())
+                with self._line_came:
+                    self._last_lines.append(line.decode(errors="replace").rstrip())
+                    self._line_came.notify_all()
 
     def last_line(self) -> str:
-        """Return the last line that the host wrote for people. Empty if it wrote none."""
-        return next(
-            (line for line in reversed(self._last_lines) if line and not line.startswith((">>>", "now exit"))), ""
-        )
+        """Return the last line that the host wrote for people. Empty if it wrote none.
+
+        Programs that end at the same time write between each other's lines, so a traceback's own lines do not count,
+        and the line after them may still be on its way.
+        """
+
+        def find() -> str:
+            lines = (line for line in reversed(self._last_lines) if line and not line.startswith(_NOT_FOR_PEOPLE))
+            return next(lines, "")
+
+        with self._line_came:
+            self._line_came.wait_for(lambda: find() or not self._last_lines, _LINE_S)
+            return find()
 
     def _watch(self) -> None:
         """Give the host up when it has said nothing for too long, and tell it meanwhile that this process runs.

@@ -74,11 +74,11 @@ class SessionHosts:
         results: Path | None = None,
     ) -> None:
         self._find_host, self._list_planned, self._results = find_host, list_planned, results
-        self._facts: dict[str, list[HostFacts]] = {}
+        self._facts: dict[str, dict[str, HostFacts]] = {}
 
     def add_facts(self, agent: str, facts: HostFacts) -> None:
-        """Note what an agent says of its host."""
-        self._facts.setdefault(self._find_host(agent), []).append(facts)
+        """Note what an agent says of its host, in place of what it said before."""
+        self._facts.setdefault(self._find_host(agent), {})[agent] = facts
 
     @cached_property
     def _lines(self) -> Sequence[Mapping[str, Any]]:
@@ -116,7 +116,7 @@ class SessionHosts:
         lost = [missing[agent] for agent in agents if agent in missing]
         absent = max(0, host.agents - len(agents)) if host is not None else 0
         reasons = [given_up, *lost, "its agents did not begin"] if lost or absent else [""]
-        facts = self._facts.get(name, []) if name else [read_facts()]
+        facts = list(self._facts.get(name, {}).values()) if name else [read_facts()]
         return {
             "name": name or THIS_MACHINE, "labels": dict(host.labels) if host is not None else {},
             "agents": len(agents), "lost_agents": len(lost), "absent_agents": absent,

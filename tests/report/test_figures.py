@@ -83,6 +83,20 @@ def test_segment_curve_uses_medians_of_repeats(tmp_path: Path) -> None:
     assert {row[3] for row in published.rows} == {1.2}
 
 
+def test_many_questions_are_below_each_other_beside_what_was_advertised(tmp_path: Path) -> None:
+    test = "suites/security/test_security.py::test_table_2_1"
+    titles = ["TLS", "File encryption", *(f"a question of number {number}" for number in range(8))]
+    entries = [
+        entry(tmp_path, test, "mine", params={"question": title}, answer="yes", how="seen", evidence=["a", "b"])
+        for title in titles
+    ]
+    (figure, *_) = families.draw_figures(gather_entries(tmp_path, *entries))
+    assert figure.title == "Security: as measured, and as advertised in 2014"
+    assert ["mine", "TLS", "yes", "seen", "a; b"] in figure.rows
+    assert [row[2] for row in figure.rows if row[:2] == ["Dropbox", "File encryption"]] == ["no"]
+    assert texts(figure).count("\u2713") == len(titles) + 15
+
+
 def test_capabilities_show_measured_above_published(tmp_path: Path) -> None:
     test = "suites/sync_capabilities/test_sync_capabilities.py::test_table_1"
     (figure, *_) = families.draw_figures(gather_entries(

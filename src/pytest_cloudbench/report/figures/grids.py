@@ -17,6 +17,11 @@ from pytest_cloudbench.report.svg import Canvas, Plane, shorten_text, text_width
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import Answers, LossGrid
 
+_MOST_ACROSS = 7
+"""The most questions side by side. More of them are below each other, so that their names can be read."""
+_PUBLISHED_GAP = 14
+_Answered = tuple[str, Mapping[str, tuple[str, str]], bool]
+"""A subject, its answers with their reasons by question, and whether they were measured and not published."""
 _MARKS = {"yes": "\u2713 yes", "no": "\u2717 no", "unknown": "? unknown"}
 
 
@@ -132,7 +137,7 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
         *(str(cell.params.get(row.question)) for cell in cells),
         *(key for of in measured_answers.values() for key in of),
     ]))  # fmt: skip
-    columns = [
+    columns: list[_Answered] = [
         (
             subject,
             {
@@ -150,35 +155,10 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, row.title)
-        left, cell_width, row_height = 92.0, (width - 96) / len(names), 34.0
-        is_narrow = cell_width < 62
-        top = 106.0 if is_narrow else 28.0
-        for index, name in enumerate(names):
-            middle = left + (index + 0.5) * cell_width
-            if is_narrow:
-                canvas.draw_text(middle + 4, top - 4, shorten_text(name, 98), "note", turned=True)
-            else:
-                canvas.draw_text(middle, top - 8, shorten_text(name, cell_width), "note", "middle")
-        for line, (subject, answers, is_mine) in enumerate(columns):
-            gap = 14 if not is_mine else 0
-            y = top + line * row_height + gap
-            canvas.draw_text(left - 6, y + 20, shorten_text(subject, left - 8), "value" if is_mine else "", "end")
-            for index, name in enumerate(names):
-                answer, how = answers.get(name, ("", ""))
-                x = left + index * cell_width
-                style = answer if answer in _MARKS else "blank"
-                canvas.draw_box(
-                    x + 2,
-                    y,
-                    cell_width - 4,
-                    row_height - 5,
-                    style,
-                    f"{subject}, {name}: {answer or 'not measured'}. {how}",
-                )
-                mark = _MARKS.get(answer, "-")
-                shown = mark if text_width(mark) <= cell_width - 6 else mark[:1]
-                canvas.draw_text(x + cell_width / 2, y + 19, shown, "value", "middle")
-        canvas.height = top + len(columns) * row_height + 22
+        if len(names) > _MOST_ACROSS:
+            _draw_questions_down(canvas, names, columns)
+        else:
+            _draw_questions_across(canvas, names, columns)
         return canvas
 
     description = f"Measured: {', '.join(measured_answers)}. "
@@ -191,6 +171,55 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     head = ["subject", row.question, "answer", "how", "evidence"]
     notes = [f"Published: {table.source}"] if table else []
     return [Figure("capabilities", row.title, description, draw, head, rows, notes)]
+
+
+def _draw_questions_across(canvas: Canvas, names: Sequence[str], columns: Sequence[_Answered]) -> None:
+    """Draw a line for each subject, with few questions side by side."""
+    left, row_height = 92.0, 34.0
+    cell_width = (canvas.width - 96) / len(names)
+    is_narrow = cell_width < 62
+    top = 106.0 if is_narrow else 28.0
+    for index, name in enumerate(names):
+        middle = left + (index + 0.5) * cell_width
+        if is_narrow:
+            canvas.draw_text(middle + 4, top - 4, shorten_text(name, 98), "note", turned=True)
+        else:
+            canvas.draw_text(middle, top - 8, shorten_text(name, cell_width), "note", "middle")
+    for line, (subject, answers, is_mine) in enumerate(columns):
+        y = top + line * row_height + (0 if is_mine else _PUBLISHED_GAP)
+        canvas.draw_text(left - 6, y + 20, shorten_text(subject, left - 8), "value" if is_mine else "", "end")
+        for index, name in enumerate(names):
+            _draw_answer(canvas, left + index * cell_width, y, (cell_width, row_height), subject, name, answers)
+    canvas.height = top + len(columns) * row_height + 22
+
+
+def _draw_questions_down(canvas: Canvas, names: Sequence[str], columns: Sequence[_Answered]) -> None:
+    """Draw a line for each question, with the subjects side by side."""
+    left, row_height, top = canvas.width * 0.45, 30.0, 110.0
+    cell_width = (canvas.width - left - _PUBLISHED_GAP - 4) / len(columns)
+    for line, name in enumerate(names):
+        canvas.draw_text(left - 6, top + line * row_height + 18, shorten_text(name, left - 8), "", "end")
+    for index, (subject, answers, is_mine) in enumerate(columns):
+        x = left + index * cell_width + (0 if is_mine else _PUBLISHED_GAP)
+        style = "value" if is_mine else "note"
+        canvas.draw_text(x + cell_width / 2 + 4, top - 4, shorten_text(subject, 88), style, turned=True)
+        for line, name in enumerate(names):
+            _draw_answer(canvas, x, top + line * row_height, (cell_width, row_height), subject, name, answers)
+    canvas.height = top + len(names) * row_height + 8
+
+
+def _draw_answer(
+    canvas: Canvas, x: float, y: float, size: tuple[float, float], subject: str, name: str,
+    answers: Mapping[str, tuple[str, str]],
+) -> None:  # fmt: skip
+    answer, how = answers.get(name, ("", ""))
+    width, height = size
+    style = answer if answer in _MARKS else "blank"
+    tip = f"{subject}, {name}: {answer or 'not measured'}. {how}"
+    canvas.draw_box(x + 2, y, width - 4, height - 5, style, tip)
+    mark = _MARKS.get(answer, "-")
+    shown = mark if text_width(mark) <= width - 6 else mark[:1]
+    canvas.draw_text(x + width / 2, y + height / 2 + 2, shown, "value", "middle")
 
 
 def _read_answer(measurement: Measurement) -> str:

@@ -74,7 +74,7 @@ def only_help(command: Words) -> Words:
     has_second = (
         command[0] in {"cloudbench", "towncrier", "pytest-benchmark", "tools/testbed"} or "python" in command[0]
     )
-    has_third = command[:2] in (["cloudbench", "baseline"], ["cloudbench", "raid"])
+    has_third = command[:2] in (["cloudbench", "baseline"], ["cloudbench", "raid"], ["cloudbench", "hosts"])
     return [*command[: 1 + has_second + has_third], "--help"]
 
 

@@ -35,10 +35,12 @@ due.
     tests/judge/test_stats.py::test_a_silent_loss_is_found_and_corrected_in_place
     tests/load/test_engine.py::test_response_times_count_from_the_due_time_during_a_freeze
 
-It runs in one process, or with `-n 50` in fifty at once, against any of [a dozen services](#services) and all that
-rclone knows, a folder, or an emulated service that comes with the plugin and needs no account.
+It runs in one process, or with `-n 50` in fifty at once, or on [many machines](docs/vantage-points.md), against any of
+[a dozen services](#services) and all that rclone knows, a folder, or an emulated service that comes with the plugin and
+needs no account.
     tests/fleet/test_same_work.py::test_every_number_of_agents_does_the_same_work
     tests/fleet/test_same_work.py::test_fifty_agents_do_the_same_work
+    tests/fleet/hosts/test_suites_on_hosts.py::test_a_suite_runs_on_three_hosts
     tests/test_readme.py::test_a_dozen_services_have_an_extra_each
     tests/drivers/test_driver_conformance.py::test_conformance
 

@@ -20,8 +20,11 @@ from urllib.parse import unquote
 import pytest
 
 from pytest_cloudbench.commands.cli import main
+from pytest_cloudbench.judge.by_host import figures_by_host
+from pytest_cloudbench.judge.records import OpTable
 from tests.network_guard import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
+from tests.report.test_hosts import host, operations_from_two_hosts
 from tests.report.test_sides import compared
 from tests.results.stored_runs import DAY_MS, START_MS, info
 from tests.results.stored_runs import store as store_run
@@ -116,6 +119,9 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
     entries += [entry(folder, quotes, "mine", params={"files": files}, syns=files) for files in (1, 100)]
     entries.append(entry(folder, iot, "folder:/gated", params={"sensors": 10}, outcome="failed",
                          gate={"answer": "broken", "lines": [f"gate broken: {HOSTILE}"]}))  # fmt: skip
+    ops = operations_from_two_hosts()
+    entries.append(entry(folder, "test_it.py::test_hosts", "folder:/far", ops, hosts=[host("oslo"), host(HOSTILE)],
+                         by_host=figures_by_host(OpTable.of(ops, {0: "oslo", 1: HOSTILE}), None)))  # fmt: skip
     store(folder / "0001_r.json", entries)
     sides = store_run(folder / "sides", 1, {f"test_it.py::test_two[{HOSTILE}]": compared()})
     for number in range(1, 13):

@@ -117,6 +117,16 @@ def test_an_experiment_of_one_machine_has_no_figure_of_hosts(tmp_path: Path) -> 
     assert "From each host" not in page.words
 
 
+def test_page_of_one_machine_has_its_access_line(tmp_path: Path) -> None:
+    line = {"provider": "dropbox", "date": "2026-11-03T10:00:00+00:00", "round_trip_min_s": 0.012,
+            "up": {"bytes_per_s": 20_593_750}, "down": {"bytes_per_s": 92_722_500}}  # fmt: skip
+    one = store(tmp_path / "0001_run.json", [entry(tmp_path, TEST, "dropbox", access_line=line)])
+    page = make_page(tmp_path, one)
+    assert "12 ms, up 165 Mbit/s, down 742 Mbit/s (to dropbox, 2026-11-03)" in page.words
+    strange = store(tmp_path / "0002_run.json", [entry(tmp_path, TEST, "dropbox", access_line=[HOSTILE])])
+    assert "Hosts" in make_page(tmp_path, strange).words
+
+
 def test_page_has_the_facts_of_hosts_their_ranking_and_their_figure(page: Page) -> None:
     assert {"Hosts side by side", "Hosts compared", "From each host", "Oslo, north", "512 MB", "198.51.100.7"} <= {
         *page.words

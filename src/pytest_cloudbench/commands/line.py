@@ -116,13 +116,13 @@ def _store(folder: Path, host: Host | None, provider: str | None, line: AccessLi
     from pytest_cloudbench.results.machine import THIS_MACHINE
     from pytest_cloudbench.support import redact
 
-    told = {
+    origin = {
         "host": host.name if host is not None else THIS_MACHINE,
         "key": lines.identify(host.command) if host is not None else lines.identify(),
         "provider": TO_THIS_MACHINE if provider is None else redact.mask_named(provider),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return lines.add_line(folder, told | line.plain())
+    return lines.add_line(folder, origin | line.plain())
 
 
 def describe_line(line: AccessLine) -> str:

@@ -24,6 +24,7 @@ from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, format
 from pytest_cloudbench.report.hosts import describe_host, list_hosts
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
+from pytest_cloudbench.results.machine import THIS_MACHINE
 
 _COMMIT = re.compile("_[0-9a-f]{40}_")
 """The commit in the name of a run's file, which is shown in a column of its own."""
@@ -168,8 +169,13 @@ _HOST_TITLES = ("host", "where", "agents", "machine", "kernel", "memory", "addre
 def _host_rows(measurements: Sequence[Measurement]) -> list[list[str]]:
     """Return what is known of each host that carried agents, or should have, each once."""
     rows: dict[tuple[str, ...], None] = {}
-    for host in (host for measurement in measurements for host in list_hosts(measurement.info)):
-        rows[tuple(describe_host(host))] = None
+    for info in (measurement.info for measurement in measurements):
+        hosts = list_hosts(info)
+        if not hosts and "access_line" in info:
+            known = {key: info.get(key) for key in ("agents", "machine")}
+            hosts = [{"name": THIS_MACHINE, "line": info["access_line"], **known}]
+        for host in hosts:
+            rows[tuple(describe_host(host))] = None
     return [list(row) for row in rows]
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import pytest_cloudbench
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.judge.baseline import conditions_of
 from pytest_cloudbench.results.lines import add_line, identify
 from pytest_cloudbench.results.machine import describe_machine
@@ -319,3 +320,42 @@ def test_a_lost_agent_of_a_host_is_replaced_by_another_fork(lab: Lab, options: t
     assert run.leftovers == []
     assert run.counts() == {"failed": 1, "passed": 8}, run.text
     assert count_forked(lab) == 2
+
+
+@pytest.mark.slow
+def test_packets_that_nobody_sees_are_unknown(lab: Lab, options: tuple[str, ...]) -> None:
+    """Each host has a loopback of its own, so one agent's capture would have a part of all packets."""
+    lab.write("""
+        from pytest_cloudbench import FixedInterval, Wire
+
+        def test_it(experiment, payloads):
+            wire = Wire(experiment)
+            _, seen = wire.of(
+                lambda: experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2)
+            )
+            assert seen.bytes is None
+            assert "on several machines" in seen.why
+    """).write(describe_hosts(HERE), "hosts.toml")
+    run = lab.run(*options[2:], "--provider", "emulated:ideal", env=temporary(lab))
+    assert run.counts() == {"passed": 1}, run.text
+
+
+@pytest.mark.slow
+def test_a_clean_up_removes_what_a_killed_session_left_on_hosts(
+    lab: Lab, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
+    running = lab.start(*options, env=temporary(lab))
+    running.wait_for_records("gw2", "test_first", 1)
+    relays = [find_relay(running, "gw0"), find_relay(running, "gw2")]
+    running.process.kill()
+    for relay in relays:
+        relay.kill()
+    running.process.wait()
+    psutil.wait_procs(relays)
+    assert len(list(find_temporary(lab).glob("cloudbench-host-*"))) == 2
+    monkeypatch.setenv("TMPDIR", str(find_temporary(lab)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(find_temporary(lab) / "cache"))
+    assert main(["clean", "--hosts", str(lab.folder / "hosts.toml")]) == 0
+    assert capsys.readouterr().out == "host1: nothing was installed there\nhost2: nothing was installed there\n"
+    assert list(find_temporary(lab).glob("cloudbench-host-*")) == []

@@ -76,6 +76,11 @@ class SessionHosts:
         self._find_host, self._list_planned, self._results = find_host, list_planned, results
         self._facts: dict[str, dict[str, HostFacts]] = {}
 
+    @property
+    def are_planned(self) -> bool:
+        """True if the user named hosts for agents of this session."""
+        return bool(self._list_planned())
+
     def add_facts(self, agent: str, facts: HostFacts) -> None:
         """Note what an agent says of its host, in place of what it said before."""
         self._facts.setdefault(self._find_host(agent), {})[agent] = facts

@@ -118,6 +118,7 @@ class Conductor:
             },
             answers={
                 "alive": lambda agent, payload: None,
+                "has_hosts": lambda agent, payload: self.entries.hosts.are_planned,
                 "host": _handle_request(HostFacts, self.entries.hosts.add_facts),
                 "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),

@@ -163,6 +163,10 @@ class Wire:
         """Return the interface and the ports of the service. Raises UsageError if they are unknown."""
         answer: Any = self.experiment.agent.ask("provide", self.experiment.provider.spec)
         provided = Provided.from_plain(answer)
+        agent = self.experiment.agent
+        is_partial = provided.endpoint is None or not agent.same_clock  # services' packets are all on the controller
+        if is_partial and agent.count > 1 and agent.ask("has_hosts"):
+            raise UsageError("agents are on several machines, and none sees the packets of all")
         if provided.children:
             raise UsageError("a provider made of others has no packets of its own")
         if provided.endpoint is None:

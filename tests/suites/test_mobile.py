@@ -21,7 +21,7 @@ def test_an_interruption_costs_what_had_passed_without_resuming(lab: Lab) -> Non
     assert info["repeated_share"] == pytest.approx(1, abs=0.03)
     assert 0.5 <= info["recovery_overhead"] <= 0.85
     assert 1.3 <= info["recovery"] <= 5, "a second of patience, and 0.44 s for all of it"
-    assert len(run.lines_with("starts over")) == 1
+    assert len(run.lines_with("1 x 1 MB  reset    starts over")) == 1
 
 
 @pytest.mark.slow

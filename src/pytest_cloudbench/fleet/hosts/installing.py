@@ -197,10 +197,8 @@ def _list_files(found: Distribution) -> Iterator[tuple[Path, str]]:
 
 
 def _list_own_files(found: Distribution) -> Iterator[tuple[Path, str]]:
-    package = Path(pytest_cloudbench.__file__).parent
-    for path in sorted(package.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path, f"{package.name}/{path.relative_to(package).as_posix()}"
+    for path, name in probe.list_package():
+        yield path, f"{pytest_cloudbench.__name__}/{name}"
     for file in found.files or ():
         if file.name in _METADATA and file.parent.name.endswith(".dist-info"):
             yield Path(str(file.locate())), file.as_posix()

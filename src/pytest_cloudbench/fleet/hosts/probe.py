@@ -14,12 +14,21 @@ from pathlib import Path
 from pytest_cloudbench import __version__
 
 
+def list_package() -> list[tuple[Path, str]]:
+    """Return the files of this package and their names in it, in order. In a checkout the suites are a link."""
+    package = Path(__file__).parents[2]
+    walk = os.walk(package, followlinks=True)
+    paths = [Path(folder, name) for folder, _, names in walk for name in names if not folder.endswith("__pycache__")]
+    return sorted(((path, path.relative_to(package).as_posix()) for path in paths), key=lambda entry: entry[1])
+
+
 @cache
 def digest_code() -> str:
     """Return a digest of this package's code. Two hosts measure alike only with the same."""
-    digest, package = hashlib.sha256(), Path(__file__).parents[2]
-    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).parts):
-        digest.update("/".join(path.relative_to(package).parts).encode() + b"\0" + path.read_bytes() + b"\0")
+    digest = hashlib.sha256()
+    for path, name in list_package():
+        if path.suffix == ".py":
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

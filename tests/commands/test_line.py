@@ -76,6 +76,17 @@ def test_this_machine_has_a_line_of_its_own_and_leaves_no_file(
     assert stored(folder)[0]["host"] == "this machine"
 
 
+def test_a_line_of_which_nothing_is_known_hides_no_earlier_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    (folder / "objects").mkdir()  # a host has another working folder
+    assert main(["line", write_hosts(folder, near=HERE), "--provider", "folder:objects", *FEW]) == 1
+    near, bounds = capsys.readouterr().out.splitlines()
+    assert near.startswith("near: provider 'folder:objects': there is no folder ")
+    assert bounds.startswith("bounds: ")
+    assert stored(folder) == []
+
+
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [

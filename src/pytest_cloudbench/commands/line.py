@@ -43,7 +43,8 @@ def measure(options: argparse.Namespace) -> int:
             name, result = _measure_one(host, request, options)
             print_line(f"{name}: {result if isinstance(result, str) else describe_line(result)}")
             has_failed |= isinstance(result, str) or bool(result.up is None)
-            if not isinstance(result, str):
+            # A line of which nothing is known would hide an earlier one.
+            if not isinstance(result, str) and (result.up or result.round_trip_min_s is not None):
                 path = _store(results_folder(), host, options.provider, result)
     print_line(
         f"bounds: {options.seconds:g} s and {options.mib} MiB in each direction, one file at a time, one host after "
@@ -80,11 +81,13 @@ def _open_provider(options: argparse.Namespace, request: LineRequest, count: int
     """Make a folder for the files on the provider, which is removed at the end. Raises UsageError and CloudError."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.results.owner import owner_text
+    from pytest_cloudbench.support import redact
 
     text = options.provider
     if providers.resolve(text).accounts() and not options.yes:
         amount = f"up to {count * options.mib} MiB in each direction"
-        raise UsageError(f"line: this moves {amount} with a real account of {text}: add --yes if that is all right")
+        account = f"a real account of {redact.mask_named(text)}"
+        raise UsageError(f"line: this moves {amount} with {account}: add --yes if that is all right")
     folder = f"/cloudbench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}/line"
     with providers.provided(text) as provider:
         if provider.is_kept:

@@ -267,6 +267,11 @@ send, and when is it done? |
     tests/suites/test_security.py::test_a_revoke_that_does_nothing_is_found
     tests/suites/test_security.py::test_deleted_content_that_can_be_restored_is_found
 
+| `datacenters` | who runs its servers, where are they, and is content stored there? |
+    tests/suites/test_datacenters.py::test_a_service_on_this_machine_is_where_this_machine_is
+    tests/net/locate/test_small_internet.py::test_places_owners_and_anycast_are_as_they_were_set
+    tests/net/locate/test_placing.py::test_slow_content_proves_no_storage_behind
+
 The default grid takes about two minutes; `--grid paper` uses the papers' own parameters.
     tests/test_docs.py::test_command_of_the_documents_runs
     tests/test_make_published.py::test_names_of_the_loss_tables_are_the_suites_own

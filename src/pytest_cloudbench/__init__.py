@@ -19,30 +19,30 @@ __all__ = [
     "EmulatorService", "Endpoint", "Entry", "EntryOptions", "EqualPlacement", "ErrorKind", "Expectation", "Experiment",
     "FileNames", "Files", "FixedInterval", "FixedSize", "FleetError", "Forecast", "Gate", "Handler", "Inquiry",
     "Insert", "Jittered", "KeyView", "Lab", "LabItem", "LastResponse", "LevelSearch", "Link", "LinkError",
-    "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "Lognormal", "LognormalSizes", "LossGrid",
-    "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "Needle", "NodeStore",
-    "OAuthLogin", "Observation", "Op", "Option", "Outcome", "Overheard", "OverheardFlow", "Overwrite", "Parted",
-    "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption", "Played", "Poisson",
-    "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote", "RaidCosts", "RaidDriver",
-    "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount", "RequestKind", "Result",
-    "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient", "Series", "SeriesPlan",
-    "Service", "ServiceError", "SharesLinks", "Sighting", "Skin", "SkinClock", "SpecError", "Split", "Stable", "Step",
-    "StoreError", "Stranger", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads", "ThroughputPlacement",
-    "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful", "UsageError", "Verb",
-    "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "__version__", "add_suite_options",
-    "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range", "chance_of_at_least", "check_params",
-    "chunks", "client_names", "client_option", "connect_driver", "content_difference", "content_digest",
-    "count_by_form", "count_contacts", "detail_of", "detail_of_error", "did_you_mean", "due_ns", "egress_of",
-    "endpoint_of", "find_knee", "find_needles", "find_profile", "find_rhythm", "fit_line", "forecast_batching",
-    "hash_blob", "import_lazily", "import_parts", "inquire", "is_loaded", "is_text", "is_web_address", "json_writer",
-    "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift", "key_of", "kind_of_status",
-    "least_placement_time_s", "load_recipe", "looks_random", "make_arrival", "make_client", "make_payload",
-    "make_text_needle", "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra",
-    "note_all_missing", "now_ns", "open_provider", "parse_client_hello", "parse_duration_s", "parse_form",
-    "parse_server_hello", "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of",
-    "read_trace", "recovery_cost", "repair_array", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator",
-    "survey_array", "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials",
-    "wait_for",
+    "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "LocatedServers", "Lognormal", "LognormalSizes",
+    "LossGrid", "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "NameSeen", "Needle",
+    "NodeStore", "OAuthLogin", "Observation", "Op", "Option", "Outcome", "Overheard", "OverheardFlow", "Overwrite",
+    "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption", "Played",
+    "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote", "RaidCosts",
+    "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount", "RequestKind",
+    "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient", "Series",
+    "SeriesPlan", "Service", "ServiceError", "SharesLinks", "Sighting", "Skin", "SkinClock", "SpecError", "Split",
+    "Stable", "Step", "StoreError", "Stranger", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads",
+    "ThroughputPlacement", "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful",
+    "UsageError", "Verb", "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "WorldMap",
+    "__version__", "add_suite_options", "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range",
+    "chance_of_at_least", "check_params", "chunks", "client_names", "client_option", "connect_driver",
+    "content_difference", "content_digest", "count_by_form", "count_contacts", "detail_of", "detail_of_error",
+    "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee", "find_needles", "find_profile", "find_rhythm",
+    "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts", "inquire", "is_loaded", "is_text",
+    "is_web_address", "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift",
+    "judge_layer", "key_of", "kind_of_status", "least_placement_time_s", "list_peers", "load_recipe", "locate_servers",
+    "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
+    "measure_consistency", "measure_readiness", "missing_extra", "note_all_missing", "now_ns", "open_provider",
+    "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of",
+    "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
+    "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
+    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.lab.clients.savingbox import SavingboxClient
     from pytest_cloudbench.lab.detect import CAPABILITIES, Observation, Step, Verdict, judge_capabilities
     from pytest_cloudbench.lab.detect.rhythm import Rhythm, find_rhythm
+    from pytest_cloudbench.lab.locating import LocatedServers, locate_servers
     from pytest_cloudbench.lab.sync.activity import Act, Window
     from pytest_cloudbench.lab.sync.changes import Played, Workload, play_edits
     from pytest_cloudbench.lab.sync.contacts import Contact, count_contacts
@@ -177,6 +178,8 @@ if TYPE_CHECKING:
     )
     from pytest_cloudbench.net.capture import Capture, CaptureError, CaptureResult, CaptureUnavailable
     from pytest_cloudbench.net.link import Delivered, Link, LinkError, LinkUnavailable, Way
+    from pytest_cloudbench.net.locate.placing import judge_layer
+    from pytest_cloudbench.net.locate.survey import NameSeen
     from pytest_cloudbench.net.needles import (
         Needle,
         Sighting,
@@ -186,6 +189,7 @@ if TYPE_CHECKING:
         make_text_needle,
         slice_needles,
     )
+    from pytest_cloudbench.net.sockets.peers import list_peers
     from pytest_cloudbench.net.traffic import Analysis
     from pytest_cloudbench.net.traffic import analyze as analyze_traffic
     from pytest_cloudbench.net.traffic.handshake import parse_client_hello, parse_server_hello
@@ -214,6 +218,7 @@ if TYPE_CHECKING:
         Rounds,
         Suite,
         TimeCourse,
+        WorldMap,
     )
     from pytest_cloudbench.savingbox.batching.batcher import BatchRules
     from pytest_cloudbench.savingbox.batching.batcher import Change as BatchedChange
@@ -279,7 +284,7 @@ _NAMES = {
     "pytest_cloudbench.load.policy": "adopt_suites=adopt",
     "pytest_cloudbench.plugin.options": "Option add_suite_options",
     "pytest_cloudbench.results.suite": (
-        "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse"
+        "Answers Curve Delays LossGrid Probes PublishedTable Quote Rounds Suite TimeCourse WorldMap"
     ),
     "pytest_cloudbench.providers": "Provider open_provider=provided",
     "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s sleep_until_ns wait_for",
@@ -333,6 +338,10 @@ _NAMES = {
     "pytest_cloudbench.lab.sync.lab": "Lab",
     "pytest_cloudbench.lab.sync.overheard": "Overheard OverheardFlow",
     "pytest_cloudbench.lab.sync.item": "LabItem",
+    "pytest_cloudbench.lab.locating": "LocatedServers locate_servers",
+    "pytest_cloudbench.net.locate.placing": "judge_layer",
+    "pytest_cloudbench.net.locate.survey": "NameSeen",
+    "pytest_cloudbench.net.sockets.peers": "list_peers",
     "pytest_cloudbench.lab.sync.activity": "Act Window",
     "pytest_cloudbench.lab.sync.contacts": "Contact count_contacts",
     "pytest_cloudbench.lab.sync.changes": "Played Workload play_edits",

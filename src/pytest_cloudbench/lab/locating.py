@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MOST_ADDRESSES = 256
 """More are no longer a few polite questions. The rest is left out, and that is said."""
-_OWN_NETWORKS = (ipaddress.ip_network("198.18.0.0/15"), ipaddress.ip_network("2001:2::/48"))
 _CONNECTS = 10
+_HERE = "this machine"
 _GAP_S = 0.02
 _MOST_TABLE_BYTES = 64 * opening.MIB
 
@@ -95,12 +95,8 @@ def is_address(name: str) -> bool:
 
 
 def is_own(address: str) -> bool:
-    """Return whether an address is of this machine, or of a network that this package makes (``net.link``).
-
-    A private address may be anybody's: that in a capture, for example.
-    """
-    ip = ipaddress.ip_address(address)
-    return ip.is_loopback or any(ip.version == net.version and ip in net for net in _OWN_NETWORKS)
+    """Return whether an address is of this machine. A private one may be anybody's: that in a capture, for example."""
+    return ipaddress.ip_address(address).is_loopback
 
 
 def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple[dict[str, NameSeen], dict[str, str]]:
@@ -156,7 +152,7 @@ def _measure(addresses: Sequence[str], settings: LocateSettings, tables: LocateT
     }  # fmt: skip
     vantages = []
     if settings.here is not None or not settings.hosts:
-        vantages.append(_to_vantage("this machine", settings.here, rtt.measure(request), ""))
+        vantages.append(_to_vantage(_HERE, settings.here, rtt.measure(request), ""))
     answers = measure_from_hosts(settings.hosts, request, settings.patience_s)
     for host, (answer, problem) in zip(settings.hosts, answers, strict=True):
         vantages.append(_to_vantage(host.name, place_of_host(host, tables.cities), answer, problem))
@@ -251,3 +247,67 @@ def _plain_cap(cap: Cap | None) -> dict[str, float] | None:
         "latitude_deg": round(cap.center.latitude_deg, 4), "longitude_deg": round(cap.center.longitude_deg, 4),
         "radius_km": round(cap.radius_km, 1),
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedServers:
+    """Servers of a run and where they are, as plain data for an entry.
+
+    Attributes:
+        places: of each server: name, address, operator, place, known_by, layer, vantage_points, and the region if it is
+            known: latitude_deg, longitude_deg and radius_km.
+        rtts_ms: the shortest round trip from this machine to each address.
+        notes: what does not count, and why.
+    """
+
+    places: list[dict[str, Any]]
+    rtts_ms: dict[str, float]
+    notes: list[str]
+
+
+def locate_servers(
+    names: Mapping[str, NameSeen],
+    *,
+    here: str = "",
+    hosts: Path | None = None,
+    is_agreed: bool = False,
+    port: int = 443,
+) -> LocatedServers:
+    """Return where servers are whose names and addresses are known. No resolver is asked.
+
+    Args:
+        names: the servers.
+        here: where this machine is, or empty.
+        hosts: a table of more vantage points, or None.
+        is_agreed: servers that are not on this machine may be connected to, and registries asked.
+        port: what is connected to.
+
+    Raises UsageError for a place that nobody knows, and for a bad table.
+    """
+    from pytest_cloudbench.fleet.hosts.table import read_hosts
+    from pytest_cloudbench.net.locate.rdap import Bootstrap
+    from pytest_cloudbench.net.locate.resolve import Manners
+    from pytest_cloudbench.report.locations import format_remarks
+
+    tables = LocateTables()
+    settings = LocateSettings(
+        (), Manners(), hosts=tuple(read_hosts(hosts)) if hosts is not None else (),
+        here=parse_place(here, tables.cities, "here") if here else None, port=port, is_agreed=is_agreed,
+        bootstrap=Bootstrap(read_table("rdap.json"), "rdap.json") if is_agreed else None,
+    )  # fmt: skip
+    survey = survey_servers(names, settings, tables)
+    locations, left_out = tables.judge(survey)
+    own = [vantage.rtts for vantage in survey.vantages if vantage.name == _HERE]
+    rtts_ms = {address: min(rtts) for rows in own for address, rtts in rows.items() if rtts}
+    places = [
+        _flat_place(name, locations[address]) for name, seen in survey.names.items() for address in seen.addresses
+    ]  # fmt: skip
+    return LocatedServers(places, rtts_ms, [*format_remarks(survey, locations, left_out)])
+
+
+def _flat_place(name: str, location: Location) -> dict[str, Any]:
+    row = {
+        "name": name, "address": location.address, "operator": location.operator or "unknown", "place": location.place,
+        "known_by": location.by, "layer": location.layer, "vantage_points": location.vantages,
+    }  # fmt: skip
+    return {**row, **(_plain_cap(location.cap) or {})}

@@ -77,6 +77,10 @@ class Canvas:
         size = f'x="{_coord(x)}" y="{_coord(y)}" width="{_coord(max(0.0, width))}" height="{_coord(max(0.0, height))}"'
         self.add_element(f'<rect {size} class="{style}"{_tooltip(tip)}/>')
 
+    def draw_marker(self, x: float, y: float, series: int, tip: str = "") -> None:
+        """Draw the marker of a series at a position. ``tip`` is its tooltip."""
+        self.add_element(_marker_path(x, y, series, tip))
+
     def draw_legend(self, x: float, y: float, entries: Sequence[tuple[str, str]], right: float) -> float:
         """Draw the legend in as many lines as necessary. Return the y coordinate of the last line.
 

@@ -185,6 +185,25 @@ class Answers(NamedTuple):
     question: str = "capability"
 
 
+class WorldMap(NamedTuple):
+    """Where servers are, as an entry lists them: a map of what is known of their places.
+
+    Attributes:
+        test: see ``Curve``.
+        places: the entry's list of servers. Each is a mapping with ``name``, ``operator``, ``place`` and ``known_by``,
+            and if the region is known with ``latitude_deg``, ``longitude_deg`` and ``radius_km``.
+        title: the title of the figure.
+        told: what to look for.
+        table: see ``Curve``.
+    """
+
+    test: str
+    places: str
+    title: str
+    told: str = ""
+    table: str = ""
+
+
 class PublishedTable(NamedTuple):
     """Published numbers, for a figure that compares them with measurements of the same rows.
 
@@ -214,7 +233,7 @@ class PublishedTable(NamedTuple):
         return (self._replace(rows=rows),) if rows else ()
 
 
-SuiteFigure = Curve | TimeCourse | Delays | Probes | Rounds | LossGrid | Answers
+SuiteFigure = Curve | TimeCourse | Delays | Probes | Rounds | LossGrid | Answers | WorldMap
 _FIGURE_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(SuiteFigure)}
 
 

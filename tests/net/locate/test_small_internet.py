@@ -94,7 +94,8 @@ class World:
         for name, text in files.items():
             (self.folder / name).write_text(text, "utf-8")
         command = self.sites["berlin"].command(
-            sys.executable, "-m", "pytest_cloudbench.commands.cli", "locate", *words, "--json", "--here", "52.52,13.41",
+            sys.executable, "-m", "pytest_cloudbench.commands.cli", "locate", *words, "--json", "--cloudbench-yes",
+            "--here", "52.52,13.41",
             "--resolvers", "resolvers.txt", "--rdap", "rdap.json", "--cloudbench-hosts", "hosts.toml", "--rate", "200",
         )  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

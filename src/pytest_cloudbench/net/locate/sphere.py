@@ -104,7 +104,7 @@ def enclose(points: Sequence[Vector]) -> Cap:
     for last, point in enumerate(vectors):
         if not is_inside(point, bound):
             bound = _enclose_with(vectors[:last], point)
-    return Cap(_to_position(bound[0]), max(_angle(bound[0], vector) for vector in vectors) * EARTH_RADIUS_KM)
+    return Cap(to_position(bound[0]), max(_angle(bound[0], vector) for vector in vectors) * EARTH_RADIUS_KM)
 
 
 def _enclose_with(vectors: Sequence[Vector], first: Vector) -> Bound:
@@ -139,7 +139,8 @@ def _angle(a: Vector, b: Vector) -> float:
     return math.atan2(math.sqrt(_dot(across, across)), _dot(a, b))
 
 
-def _to_position(vector: Vector) -> Position:
+def to_position(vector: Vector) -> Position:
+    """Return the point on the Earth in a direction from its center."""
     x, y, z = vector
     return Position(math.degrees(math.atan2(z, math.hypot(x, y))), math.degrees(math.atan2(y, x)))
 

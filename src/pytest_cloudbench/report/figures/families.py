@@ -14,6 +14,7 @@ from pytest_cloudbench.report.figures.courses import draw_courses
 from pytest_cloudbench.report.figures.curves import draw_curves
 from pytest_cloudbench.report.figures.delays import delays_of_changes
 from pytest_cloudbench.report.figures.grids import draw_capabilities, draw_loss_grids
+from pytest_cloudbench.report.figures.maps import draw_maps
 from pytest_cloudbench.report.figures.probes import levels_tried
 from pytest_cloudbench.report.figures.rounds import completed_over_time, hash_calls_over_time
 from pytest_cloudbench.report.figures.tables import beside_published
@@ -30,6 +31,7 @@ from pytest_cloudbench.results.suite import (
     Rounds,
     SuiteFigure,
     TimeCourse,
+    WorldMap,
     read_declared,
 )
 
@@ -42,6 +44,7 @@ def draw_figures(members: Sequence[Measurement]) -> list[Figure]:
     rows = declared.figures
     drawn = [figure for row in _rows_of_kind(rows, LossGrid) for figure in draw_loss_grids(row, members)]
     drawn += [figure for row in _rows_of_kind(rows, Answers) for figure in draw_capabilities(row, members)]
+    drawn += [figure for row in _rows_of_kind(rows, WorldMap) for figure in draw_maps(row, members)]
     drawn += [figure for _, figure in _single_figures(rows, members) if isinstance(figure, Figure)]
     drawn += [figure for figure in draw_courses(_rows_of_kind(rows, TimeCourse), members) if isinstance(figure, Figure)]
     drawn += draw_curves(_rows_of_kind(rows, Curve), members)

@@ -1,0 +1,75 @@
+"""Maps show the regions that entries list, and say how many servers have none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import pytest
+
+from pytest_cloudbench.net.locate.sphere import Cap, Position
+from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.figures.maps import draw_maps
+from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.results.suite import WorldMap
+
+ROW = WorldMap("test_*", "places", "Where the servers are")
+
+
+def listed(subject: str, places: Any) -> Measurement:
+    """A measurement whose entry lists servers."""
+    nodeid = "suites/datacenters/test_datacenters.py::test_provider"
+    return Measurement(nodeid, subject, "test_provider", {}, {"places": places}, (), {}, run=cast(Any, None))
+
+
+def place(name: str, cap: Cap | None) -> dict[str, Any]:
+    row = {"name": name, "address": "192.0.2.1", "operator": "Fjord", "place": "somewhere", "known_by": "round trips"}
+    if cap is None:
+        return row
+    return {**row, "latitude_deg": cap.center[0], "longitude_deg": cap.center[1], "radius_km": cap.radius_km}
+
+
+def draw(*members: Measurement) -> tuple[Figure, str]:
+    (figure,) = draw_maps(ROW, members)
+    return figure, figure.draw(380).to_svg()
+
+
+OSLO = Cap(Position(59.9, 10.7), 180.0)
+
+
+def test_a_region_and_its_numbers_are_shown_and_what_has_none_is_counted() -> None:
+    figure, svg = draw(listed("a", [place("files.example", OSLO), place("lost.example", None)]))
+    assert svg.count('class="reach') == 1
+    assert 'class="land"' in svg
+    assert "1 servers of a with a known region, and 1 without" in figure.description
+    assert figure.rows[0] == [
+        "a", "files.example", "192.0.2.1", "Fjord", "somewhere", 59.9, 10.7, 180.0, "round trips",
+    ]  # fmt: skip
+    assert figure.rows[1][5:8] == [None, None, None]
+
+
+@pytest.mark.parametrize("center", [Position(-18.0, 179.5), Position(-18.0, -179.5), Position(80.0, 0.0)])
+def test_a_region_beyond_180_degrees_is_drawn_without_a_bar(center: Position) -> None:
+    _, svg = draw(listed("a", [place("a", Cap(center, 500.0))]))
+    path = re.findall(r'<path d="([^"]+)" class="reach', svg)[0]
+    steps = [float(number) for number in re.findall(r"-?[\d.]+", path.partition("l")[2])]
+    assert max(map(abs, steps)) < 60
+
+
+def test_servers_all_over_the_world_fit() -> None:
+    caps = [OSLO, Cap(Position(-36.8, 174.7), 900.0), Cap(Position(39.0, -77.5), 250.0)]
+    _, svg = draw(listed("a", [place(str(number), cap) for number, cap in enumerate(caps)]))
+    assert svg.count('class="reach') == 3
+    assert len(svg) < 60_000
+
+
+@pytest.mark.parametrize("places", [None, "x", [1], [], {}])
+def test_an_entry_without_servers_has_no_map(places: Any) -> None:
+    assert draw_maps(ROW, [listed("a", places)]) == []
+
+
+def test_numbers_that_are_no_region_are_no_region() -> None:
+    odd = {"name": "odd", "latitude_deg": 999.0, "longitude_deg": float("nan"), "radius_km": "far"}
+    figure, svg = draw(listed("a", [odd]))
+    assert 'class="reach' not in svg
+    assert figure.rows[0][5] is None

@@ -1,0 +1,53 @@
+"""The datacenters suite on what is here: this machine is located where it is said to be, and a folder has no server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import Lab
+from tests.suites.harness import SUITES, run_suite
+
+
+@pytest.mark.slow
+def test_a_service_on_this_machine_is_where_this_machine_is(lab: Lab) -> None:
+    run = run_suite(lab, "datacenters", "--provider", "emulated:ideal", "--datacenters-here", "59.91,10.75")
+    found = run.info("test_provider[emulated:ideal]")
+    (place,) = found["places"]
+    assert place["address"] == "127.0.0.1"
+    assert found["location"].endswith("km of Oslo")
+    assert place["radius_km"] < 500
+    assert found["located_share"] == 1.0
+    assert found["layer"] in {"storage", "unknown"}
+    assert 0 < found["server_rtt"] < 1
+    assert found["emulated"] is True
+
+
+@pytest.mark.slow
+def test_without_a_place_of_this_machine_nothing_is_located(lab: Lab) -> None:
+    found = run_suite(lab, "datacenters", "--provider", "emulated:ideal").info("test_provider[emulated:ideal]")
+    assert (found["location"], found["located_share"]) == ("unknown", 0.0)
+    assert found["contacted_servers"] == 1
+
+
+def test_a_folder_has_no_server(lab: Lab) -> None:
+    (lab.folder / "objects").mkdir(exist_ok=True)
+    found = run_suite(lab, "datacenters", "--provider", "folder:objects").info("test_provider[folder:objects]")
+    assert (found["contacted_servers"], found["located_share"], found["server_rtt"]) == (0, None, None)
+
+
+def test_a_place_that_nobody_knows_is_said(lab: Lab) -> None:
+    (lab.folder / "objects").mkdir(exist_ok=True)
+    run = run_suite(lab, "datacenters", "--provider", "folder:objects", "--datacenters-here", "Atlantis")
+    assert run.status != 0
+    assert "here: 'Atlantis': expected a city" in run.text
+
+
+@pytest.mark.slow
+def test_a_client_contacts_its_server_at_the_start_and_after_a_change_and_not_when_idle(lab: Lab) -> None:
+    run = lab.run(str(SUITES / "datacenters" / "test_clients.py"), "-rs", "--client", "reference")
+    if run.lines_with("SKIPPED"):
+        pytest.skip(run.lines_with("SKIPPED")[0])
+    found = run.info("test_client[reference]")
+    assert [found[f"{phase}_servers"] for phase in ("start", "change", "idle")] == [1, 1, 0]
+    assert found["phases"]["idle"] == []
+    assert found["location"] == "here, on a link of the run"

@@ -40,7 +40,8 @@ class EmulatorService(ChildService):
         api: looks the name up among the profiles of this API, such as ``ideal`` of Drive. If empty, among all.
         time_scale: how many times faster than real time the emulator's clock runs.
         seed: the seed of all its random draws.
-        port: the TLS port on loopback. 0 picks a free one.
+        port: the TLS port. 0 picks a free one.
+        address: where it listens. By default nobody on another machine can reach it.
         log_path: the file that receives its error output, by default an unnamed temporary file.
 
     Raises ConfigError if the profile is invalid.
@@ -56,6 +57,7 @@ class EmulatorService(ChildService):
         time_scale: float = 1.0,
         seed: int = 0,
         port: int = 0,
+        address: str = "127.0.0.1",
         log_path: Path | None = None,
     ) -> None:
         from pytest_cloudbench.emulators.profile import (
@@ -65,7 +67,7 @@ class EmulatorService(ChildService):
         find_profile(name_or_path, api)
         self._options = [
             *([api] if api else []), f"--profile={name_or_path}", f"--port={port}", f"--time-scale={time_scale}",
-            f"--seed={seed}", "--lifeline",
+            f"--seed={seed}", f"--address={address}", "--lifeline",
         ]  # fmt: skip
         self._log_path = log_path
 

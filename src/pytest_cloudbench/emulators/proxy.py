@@ -15,7 +15,7 @@ _HEAD_S = 10.0
 _PIECE_BYTES = 64 * 1024
 
 
-async def serve_proxy(host_names: Collection[str], port: int) -> str:
+async def serve_proxy(host_names: Collection[str], address: str, port: int) -> str:
     """Start the proxy on a free port of loopback, for an emulator on ``port``, and return its URL.
 
     A host name that begins with ``*.`` stands for all names below it.
@@ -28,13 +28,13 @@ async def serve_proxy(host_names: Collection[str], port: int) -> str:
                 writer.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % refusal)
                 await writer.drain()
             else:
-                await _relay_both_ways(reader, writer, port)
+                await _relay_both_ways(reader, writer, address, port)
         with contextlib.suppress(OSError):
             writer.close()
             await writer.wait_closed()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=_HEAD_BYTES)
-    return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(serve, address, 0, limit=_HEAD_BYTES)
+    return f"http://{address}:{server.sockets[0].getsockname()[1]}"
 
 
 async def _check_connect(reader: asyncio.StreamReader, host_names: Collection[str]) -> bytes:
@@ -52,9 +52,9 @@ async def _check_connect(reader: asyncio.StreamReader, host_names: Collection[st
     return b"" if is_known and port == "443" else b"403 Not a host of this emulator"
 
 
-async def _relay_both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+async def _relay_both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
     """Relay bytes between a client and the emulator until both directions have ended."""
-    from_emulator, to_emulator = await asyncio.open_connection("127.0.0.1", port)
+    from_emulator, to_emulator = await asyncio.open_connection(address, port)
     try:
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_relay_bytes(reader, to_emulator), _relay_bytes(from_emulator, writer))

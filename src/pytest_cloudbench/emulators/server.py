@@ -56,6 +56,7 @@ _CONTROLS = (
     '{"delays": true|false}'
 )
 _SEED_STEP = 1_000_003
+_LOOPBACK = "127.0.0.1"
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 _DISK_FULL = Answer(507, _TEXT, b"Insufficient Storage: the disk of the emulator's folder is full")
 _KEEP_ALIVE_S = 600
@@ -414,9 +415,9 @@ async def _serve_requests(
 
     token, token_file = make_control_token(folder)
     serve_control = functools.partial(emulator.serve_control, token)
-    control = await asyncio.start_server(serve_control, "127.0.0.1", 0, limit=_CONTROL_LINE_BYTES)
+    control = await asyncio.start_server(serve_control, _LOOPBACK, 0, limit=_CONTROL_LINE_BYTES)
     host, port = control.sockets[0].getsockname()[:2]
-    proxy = await serve_proxy(emulator.skin.host_names, listener.getsockname()[1])
+    proxy = await serve_proxy(emulator.skin.host_names, *listener.getsockname()[:2])
 
     class Server(uvicorn.Server):
         """A server that announces when it accepts requests."""
@@ -470,16 +471,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _bind_port(port: int) -> socket.socket:
+def _bind_port(address: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        listener.bind((address, port))
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise ServiceError(f"port {port} of 127.0.0.1 cannot be used ({reason}); choose another, or 0") from error
+        advice = "choose another, or 0" if port else "name an address of this machine"
+        raise ServiceError(f"port {port} of {address} cannot be used ({reason}); {advice}") from error
     return listener
 
 
@@ -510,12 +512,14 @@ def _watch_lifeline(folder: str) -> None:
 def _serve_until_stopped(options: argparse.Namespace) -> None:
     profile = find_profile(options.profile or options.api, options.api)
     emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
-    listener = _bind_port(options.port)
+    listener = _bind_port(options.address, options.port)
     port = listener.getsockname()[1]
-    folder = SPOOL.folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
+    folder = SPOOL.folder = make_certificate(
+        list(dict.fromkeys(["localhost", _LOOPBACK, options.address, *emulator.skin.host_names]))
+    )
 
     def announce(control: str, control_token_file: str, proxy: str) -> None:
-        urls = dict.fromkeys(emulator.skin.roles, f"https://127.0.0.1:{port}")
+        urls = dict.fromkeys(emulator.skin.roles, f"https://{options.address}:{port}")
         ca_file = os.path.join(folder, "ca.pem")
         endpoint = Endpoint(urls, emulator.skin.credentials, ca_file, control, profile.meta.api, proxy)
         ready = {
@@ -548,7 +552,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cloudbench emulate", description="Run one emulated provider on loopback.")
     parser.add_argument("api", nargs="?", default="", help="which API: " + ", ".join(SKINS))
     parser.add_argument("--profile", default="", help="name of a shipped profile, or a .toml file")
-    parser.add_argument("--port", type=int, default=0, help="TLS port on 127.0.0.1; 0 takes a free one")
+    parser.add_argument("--address", default=_LOOPBACK, help="where it listens, an IPv4 address or name")
+    parser.add_argument("--port", type=int, default=0, help="TLS port; 0 takes a free one")
     parser.add_argument("--time-scale", type=_positive_number, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lifeline", action="store_true", help="exit when stdin ends")

@@ -59,6 +59,11 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "metavar": "FILE.toml", "default": None,
             "help": "carry agents on the hosts of this table, too, beside those of -n: name, ssh or command, agents",
         }),
+        Option("--cloudbench-serve-at", {
+            "metavar": "ADDRESS", "default": None,
+            "help": "let emulators listen at this IPv4 address or name of this machine, so that hosts reach them over "
+                    "their own network; anybody there who has the token can (default: only through the connection)",
+        }),
         Option("--client", {
             "action": "append", "metavar": "NAME|FILE.toml", "default": [],
             "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that "

@@ -391,12 +391,14 @@ class Providers:
         patience_s: the longest silence of an agent. A silent service is reported sooner.
         logs: the folder for the output of services. None keeps the output for messages only.
         allow: called with the specs of a provider's real accounts before it is used. Raises UsageError to refuse.
+        serve_at: the address at which emulators listen, by default only for this machine.
     """
 
     def __init__(
         self, seed: str, *, time_scale: float = 1.0, patience_s: float = 4 * _MOST_SILENT_S, logs: Path | None = None,
-        allow: Callable[[Sequence[str]], object] = lambda accounts: None,
+        allow: Callable[[Sequence[str]], object] = lambda accounts: None, serve_at: str = "",
     ) -> None:  # fmt: skip
+        self._serve_at = serve_at or "127.0.0.1"
         self._seed, self._time_scale, self._logs = seed, time_scale, logs
         self._silent_s = min(_MOST_SILENT_S, patience_s / 4)
         self._allow = allow
@@ -544,7 +546,7 @@ class Providers:
         digest = sha256(f"{self._seed}/{part.profile_name}{child}".encode()).digest()
         return EmulatorService(
             part.profile_name, time_scale=self._time_scale, seed=int.from_bytes(digest[:6], "big"),
-            log_path=self._log(f"emulator-{slug(part.profile_name)}{child}.log"),
+            address=self._serve_at, log_path=self._log(f"emulator-{slug(part.profile_name)}{child}.log"),
         )  # fmt: skip
 
     def _log(self, name: str) -> Path | None:

@@ -52,12 +52,13 @@ def why_impossible() -> str:
 
 @dataclass(frozen=True)
 class SshHost:
-    """A host: its name, its address, and the namespace with this machine's end of its cable."""
+    """A host: its name, its address, its namespace, and this machine's address on the same cable."""
 
     name: str
     address: str
     namespace: str
     config: Path
+    gateway: str
 
     @property
     def ssh(self) -> str:
@@ -105,23 +106,24 @@ def three_hosts(folder: Path) -> Iterator[list[SshHost]]:
         for number, ahead_s in enumerate(AHEAD_S, 1):
             namespace = f"cbh{os.getpid() % 100_000}-{number}"
             net = f"10.{78 + os.getpid() % 100}.{number}"
-            hosts.append(SshHost(f"host{number}", f"{net}.2", namespace, folder / "ssh_config"))
-            _make_host(hosts[-1], f"{net}.1", ahead_s, folder, stack)
+            hosts.append(SshHost(f"host{number}", f"{net}.2", namespace, folder / "ssh_config", f"{net}.1"))
+            _make_host(hosts[-1], ahead_s, folder, stack)
         for host in hosts:
             assert wait_for(partial(_answers, host), HANG_S, poll_s=0.2), f"{host.name} has no sshd"
         yield hosts
 
 
-def _make_host(host: SshHost, gateway: str, ahead_s: int, folder: Path, stack: contextlib.ExitStack) -> None:
+def _make_host(host: SshHost, ahead_s: int, folder: Path, stack: contextlib.ExitStack) -> None:
     name = host.namespace
     _run("ip", "netns", "add", name)
     stack.callback(_remove, name)
     _run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
-    _run("ip", "addr", "add", f"{gateway}/30", "dev", name)
+    _run("ip", "addr", "add", f"{host.gateway}/30", "dev", name)
     _run("ip", "link", "set", name, "up")
     _run("ip", "-n", name, "addr", "add", f"{host.address}/30", "dev", "eth0")
     for device in ("eth0", "lo"):
         _run("ip", "-n", name, "link", "set", device, "up")
+    _run("ip", "-n", name, "route", "add", "default", "via", host.gateway)
     boot_id = folder / f"boot-{name}"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     inside = (

@@ -118,3 +118,16 @@ def test_no_way_to_the_provider_fails_its_operations_and_stops_nothing(lab: Lab,
     assert run.lines_with("network 6 x: [Errno 111] Connection refused")
     assert find_entry(run, "test_second")["failed_rate"] == 0.5
     check_nothing_is_left(run, hosts)
+
+
+def test_an_emulator_at_an_address_is_reached_over_the_network_of_hosts(lab: Lab, hosts: list[SshHost]) -> None:
+    lab.write(TESTS).write(describe(hosts), "hosts.toml")
+    options = ("--provider", "emulated:ideal", "--cloudbench-hosts", "hosts.toml", "-k", "second")
+    run = lab.run(*options, f"--cloudbench-serve-at={hosts[0].gateway}")
+    assert run.counts()["passed"] == 1, run.text
+    info = find_entry(run, "test_second")
+    assert (info["ok_rate"], info["agents"]) == (1.0, 3)
+    assert "through_controller" not in info
+    assert info["wire_bytes_per_op"] is None, "no counter here sees both ends"
+    assert "connection to their host" not in run.text
+    check_nothing_is_left(run, hosts)

@@ -87,7 +87,7 @@ class Conductor:
         self.spending = Spending(option.cloudbench_max_cost, option.cloudbench_yes, asker)
         self._providers = Providers(
             facts.seed, time_scale=facts.time_scale, patience_s=option.cloudbench_patience, logs=Path(facts.results),
-            allow=self.spending.check,
+            allow=self.spending.check, serve_at=option.cloudbench_serve_at or "",
         )  # fmt: skip
         self._runs: dict[str, OpenRun] = {}
         self._ended_runs = set[str]()
@@ -157,10 +157,14 @@ class Conductor:
         provided = self._providers.provide(agent, text)
         if not self.is_elsewhere(agent):
             return provided
-        sent = elsewhere.prepare(provided, self.way_here(agent))
-        if sent.has_services and sent.addresses != ():
+        if (way_here := self.way_here(agent)) is None:
+            return elsewhere.prepare(provided, None)
+
+        def find_port(address: tuple[str, int]) -> int:
             self.entries.note_way(text, agent)
-        return sent
+            return way_here(address)
+
+        return elsewhere.prepare(provided, find_port)
 
     def _add_collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
         self.expect_items(nodeids)

@@ -148,21 +148,6 @@ def test_tables_of_tables_join_the_records(left: list[Op], right: list[Op]) -> N
     assert len(table) == len(left) + len(right)
 
 
-@FEW
-@given(records=st.lists(ops, max_size=10), offset=st.integers(-(10**12), 10**12))
-def test_shift_times_moves_known_times_only(records: list[Op], offset: int) -> None:
-    table = table_of(*records).shift_times(offset)
-    assert list(table.ops()) == [
-        each._replace(
-            scheduled_ns=each.scheduled_ns + offset,
-            start_ns=each.start_ns + offset,
-            end_ns=each.end_ns + offset,
-            first_byte_ns=each.first_byte_ns + offset if each.first_byte_ns else 0,
-        )
-        for each in records
-    ]
-
-
 def test_records_since_a_time_are_those_due_then_or_later_with_what_was_corrected() -> None:
     table = OpTable(*(table_of(*(op(seq=seq, scheduled_ns=seq) for seq in part)) for part in ([0, 1], [2, 5], [3, 7])))
     table.correct(bytes([0, 1, 2, 0, 1, 2]), bytes(6))

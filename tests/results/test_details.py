@@ -48,7 +48,7 @@ def test_a_text_is_written_once(tmp_path: Path) -> None:
 def test_logs_that_number_their_texts_differently_are_merged(tmp_path: Path) -> None:
     one = logged(tmp_path / "gw0.oplog", [op(0, "a"), op(1, "b"), op(2)])
     two = logged(tmp_path / "gw1.oplog", [op(3, "b"), op(4, "c"), op(5, "a")])
-    merged = OpTable(one, two.shift_times(5), OpTable.of([op(6, "c"), op(7, "d")]))
+    merged = OpTable(one, two, OpTable.of([op(6, "c"), op(7, "d")]))
     assert merged.detail == ["a", "b", "", "b", "c", "a", "c", "d"]
     assert merged.details == ["", "a", "b", "c", "d"]
     assert [merged.values(block, "detail") for block in OpTable(merged).blocks()] == [

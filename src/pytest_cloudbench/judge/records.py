@@ -49,7 +49,6 @@ _READERS = {
     name: struct.Struct(f"<{_OFFSETS[name]}x{code}{RECORD_BYTES - _OFFSETS[name] - struct.calcsize('<' + code)}x")
     for name, code in _FIELDS
 }
-_TIMES = struct.Struct("<4q")
 _MEANINGS: dict[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _VERB_CODE = {verb: code for code, verb in enumerate(VERBS)}
 _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -294,10 +293,6 @@ class OpTable:
         """Replace all outcomes and kinds of errors by corrected ones (codes, one of each per record)."""
         self._corrected = outcomes, kinds
 
-    def shift_times(self, offset_ns: int) -> OpTable:
-        """Return these records with all known times shifted, to convert another host's times to the common clock."""
-        return OpTable(_ShiftedRecords(self, offset_ns)) if offset_ns else self
-
     def since(self, scheduled_ns: int) -> OpTable:
         """Return the records of operations that were due at this time or later, with this table's corrections."""
         return OpTable(_SelectedRecords(self, "scheduled_ns", scheduled_ns.__le__))
@@ -346,24 +341,6 @@ class _PackedRecords:
         size = BLOCK_RECORDS * RECORD_BYTES
         for offset in range(0, len(self._packed), size):
             yield bytearray(self._packed[offset : offset + size])
-
-
-class _ShiftedRecords:
-    """Records with shifted times. The times are the first fields of a record."""
-
-    def __init__(self, part: RecordSource, offset_ns: int) -> None:
-        self._part, self._offset_ns, self.details, self.hosts = part, offset_ns, part.details, part.hosts
-
-    def __len__(self) -> int:
-        return len(self._part)
-
-    def blocks(self) -> Iterator[bytearray]:
-        offset_ns = self._offset_ns
-        for block in self._part.blocks():
-            for offset in range(0, len(block), RECORD_BYTES):
-                times = _TIMES.unpack_from(block, offset)
-                _TIMES.pack_into(block, offset, *(time_ns and time_ns + offset_ns for time_ns in times))
-            yield block
 
 
 class _SelectedRecords:

@@ -565,8 +565,11 @@ def _open_log(
     """Open this agent's log of a run: in the run's folder, or sent to the controller from another host."""
     header = {"agent": agent.name, "nodeid": nodeid, "run": run, "owner": facts.owner, "writer": owner_text()}
     if not agent.same_clock:
-        there = {**header, "host": agent.host_name, "clock_offset_ns": agent.clock_offset_ns}
-        return SentLog(there, progress, lambda piece: agent.tell("records", LogPiece(run, piece)))
+
+        def send(piece: bytes) -> None:
+            agent.tell("records", LogPiece(run, piece))
+
+        return SentLog({**header, "host": agent.host_name}, progress, send, agent.clock_offset_ns)
     path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 

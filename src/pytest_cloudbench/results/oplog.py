@@ -3,9 +3,9 @@
 A killed agent loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``; from another host, its name as ``host``, and
-``clock_offset_ns``, which is added to all times to get the controller's), then records as ``records.pack`` makes them,
-and the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
+Log schema 3 has one JSON line (``schema``, ``agent``, ``experiment``; from another host, its name as ``host``), then
+records as ``records.pack`` makes them, and the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also
+no details and no requests.
 
 Parquet schema 5 has the fields of ``Op``, enumerations as text, the digest as hexadecimal text, and ``phase``, which is
 ``warm_up`` or ``measured``. Metrics are computed from the latter. Where agents were on other hosts, it has ``host``.
@@ -201,14 +201,25 @@ class SentLog(RecordLog):
     Args:
         header, progress: of ``RecordLog``.
         send: takes the next piece of the log.
+        offset_ns: is added to all known times, which are those of the other host's clock then.
     """
 
     def __init__(
         self, header: Mapping[str, Any], progress: Callable[[int, int, int, list[float], float | None], None] | None,
-        send: Callable[[bytes], None],
+        send: Callable[[bytes], None], offset_ns: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(header, progress)
-        self._send = send
+        self._send, self._offset_ns = send, offset_ns
+
+    def record(self, op: Op) -> None:
+        """Keep one finished operation, see ``RecordLog``."""
+        offset_ns, first_byte_ns = self._offset_ns, op.first_byte_ns
+        super().record(
+            op._replace(
+                scheduled_ns=op.scheduled_ns + offset_ns, start_ns=op.start_ns + offset_ns,
+                end_ns=op.end_ns + offset_ns, first_byte_ns=first_byte_ns and first_byte_ns + offset_ns,
+            )
+        )  # fmt: skip
 
     def _write(self) -> None:
         while self._unwritten:
@@ -415,13 +426,13 @@ def read_log(path: Path, host: str = "") -> OpTable:
         return OpTable()  # killed before the first line was complete
     try:
         header = json.loads(header_line)
-        schema, offset_ns = header["schema"], int(header.get("clock_offset_ns", 0))
+        schema = header["schema"]
         host = str(header.get("host") or host)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
     if schema != LOG_SCHEMA and schema not in FORMER_BYTES:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
-    return OpTable(_Log(path, schema, len(header_line), size_bytes, host)).shift_times(offset_ns)
+    return OpTable(_Log(path, schema, len(header_line), size_bytes, host))
 
 
 def write_parquet(

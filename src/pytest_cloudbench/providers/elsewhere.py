@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import egress
+from pytest_cloudbench.drivers.base import Described
 from pytest_cloudbench.model import ConfigError, CredentialsError, Endpoint, ProviderSpec, UsageError
 from pytest_cloudbench.providers.for_agents import Provided, SentAlong
 from pytest_cloudbench.providers.leaves import load_credentials
@@ -31,9 +32,16 @@ _FILE_FIELDS = re.compile(r".*_file|known_hosts")
 def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
     """Return what an agent on another host needs to connect to a provider.
 
-    Raises UsageError if a service of this machine stands in for it and nothing leads there, and CredentialsError.
+    Raises UsageError if a service of this machine stands in for it and nothing leads there, or if it keeps files of its
+    own here, and CredentialsError.
     """
     if provided.children:
+        scheme = ProviderSpec.parse(provided.spec).scheme
+        if issubclass(drivers.driver_class(scheme), Described):
+            raise UsageError(
+                f"{scheme}: its files say on this machine alone what is where, and agents on other hosts lack them: "
+                "leave --cloudbench-hosts out"
+            )
         return provided.replace(children=tuple(prepare(child, find_port) for child in provided.children))
     endpoint = provided.endpoint
     if endpoint is None:

@@ -29,6 +29,7 @@ def test_without_a_place_of_this_machine_nothing_is_located(lab: Lab) -> None:
     assert found["contacted_servers"] == 1
 
 
+@pytest.mark.slow
 def test_a_folder_has_no_server(lab: Lab) -> None:
     (lab.folder / "objects").mkdir(exist_ok=True)
     found = run_suite(lab, "datacenters", "--provider", "folder:objects").info("test_provider[folder:objects]")

@@ -108,7 +108,13 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
     replies = resolve.ask_resolvers(
         [*names], settings.resolvers, settings.subnets, times=times, manners=settings.manners
     )  # fmt: skip
-    liars = resolve.find_liars(replies, settings.resolvers, manners=settings.manners)
+
+    def certifies(address: str, name: str) -> bool | None:
+        if not (settings.is_agreed or is_own(address)):
+            return None
+        return resolve.has_certificate(address, name, settings.port, settings.manners.timeout_s)
+
+    liars = resolve.find_liars(replies, settings.resolvers, manners=settings.manners, certifies=certifies)
     good = [reply for reply in replies if reply.resolver not in liars]
     heeds = any(resolve.heeds_subnets(good, resolver) for resolver in settings.resolvers)
     seen = {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
+import trustme
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate import resolve
@@ -126,3 +131,26 @@ def test_what_is_no_host_name_is_said(name: str) -> None:
 def test_names_are_asked_for_in_one_spelling() -> None:
     assert resolve.check_name("Storage.Example.COM.") == "storage.example.com"
     assert resolve.check_name("bücher.example") == "xn--bcher-kva.example"
+
+
+def test_a_certificate_tells_a_server_of_a_name_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(NAME).configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        thread = threading.Thread(target=shake_hands, args=(server, context, 2), daemon=True)
+        thread.start()
+        answers = [resolve.has_certificate("127.0.0.1", name, port, 5.0) for name in (NAME, "other.example.com")]
+        thread.join()
+    assert answers == [True, False]
+    assert resolve.has_certificate("127.0.0.1", NAME, port, 5.0) is None
+
+
+def shake_hands(server: socket.socket, context: ssl.SSLContext, times: int) -> None:
+    for _ in range(times):
+        connection, _ = server.accept()
+        with connection, suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)

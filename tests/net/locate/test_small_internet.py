@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cloudbench.net.locate.placing import judge_layer
 from pytest_cloudbench.net.locate.sphere import Position, distance_km
 from tests.limits import HANG_S
 
@@ -33,6 +38,7 @@ OSLO, BERLIN, MADRID, ROME = (
 )  # fmt: skip
 ZURICH, LONDON, LISBON = Position(47.38, 8.54), Position(51.51, -0.13), Position(38.72, -9.14)
 PLAIN, NAMED, FALSE, ANYCAST = "198.18.5.1", "198.18.6.1", "198.18.4.2", "198.18.7.1"
+STORAGE, CDN = "198.18.3.2", "198.18.1.3"
 EDGE_OSLO, EDGE_ROME = "198.18.1.2", "198.18.4.3"
 GOOGLE_LONDON = "lhr25s34-in-f14.1e100.net"
 NAMES = {
@@ -43,6 +49,54 @@ NAMES = {
     "edges.example": {ANYONE: [EDGE_OSLO], "198.18.1.0/24": [EDGE_OSLO], "198.18.4.0/24": [EDGE_ROME]},
 }
 RESOLVER, REGISTRY = "198.18.2.1", "198.18.2.2"
+
+
+READS = """
+import json, sys, time, http.client
+from pytest_cloudbench.net.locate.rtt import connect_ms
+address = sys.argv[1]
+rtt_ms = min(connect_ms(address, 80, 5.0) for _ in range(10))
+connection, times = http.client.HTTPConnection(address, 80), []
+for number in range(40):
+    began = time.perf_counter()
+    connection.request("GET", f"/{number}")
+    response = connection.getresponse()
+    times.append(1000 * (time.perf_counter() - began))
+    response.read()
+print(json.dumps([rtt_ms, times]))
+"""
+
+
+@contextmanager
+def serve_content(address: str, source: str = "") -> Iterator[None]:
+    """A storage, or an edge that fetches all content from its source, on connections that it keeps."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = b"content"
+            if source:
+                upstream.request("GET", self.path)
+                body = upstream.getresponse().read()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    upstream = HTTPConnection(source or address, 80)
+    with ThreadingHTTPServer((address, 80), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+            upstream.close()
 
 
 def reverse(address: str) -> str:
@@ -63,9 +117,9 @@ class World:
         self.sites = {
             site.name: site
             for site in (
-                Site("oslo", OSLO, ("198.18.1.1", EDGE_OSLO, ANYCAST)),
+                Site("oslo", OSLO, ("198.18.1.1", EDGE_OSLO, ANYCAST, CDN)),
                 Site("berlin", BERLIN, (RESOLVER, REGISTRY)),
-                Site("madrid", MADRID, ("198.18.3.1",)),
+                Site("madrid", MADRID, ("198.18.3.1", STORAGE)),
                 Site("rome", ROME, ("198.18.4.1", FALSE, EDGE_ROME, ANYCAST)),
                 Site("zurich", ZURICH, (PLAIN,)),
                 Site("london", LONDON, (NAMED,)),
@@ -80,6 +134,16 @@ class World:
         ]
         for name, addresses in {"zurich": [PLAIN], "london": [NAMED], "oslo": [ANYCAST, EDGE_OSLO]}.items():
             self.sites[name].servers += [(address, listen) for address in addresses]
+
+        self.sites["madrid"].servers.append((STORAGE, serve_content))
+        self.sites["oslo"].servers.append((CDN, partial(serve_content, source=STORAGE)))
+
+    def read_first_bytes(self, address: str) -> tuple[float, list[float]]:
+        """The shortest round trip from Berlin to an address, and the times to the first bytes of content there."""
+        command = self.sites["berlin"].command(sys.executable, "-c", READS, address)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+        rtt_ms, first_bytes_ms = json.loads(done.stdout)
+        return float(rtt_ms), [float(value) for value in first_bytes_ms]
 
     def serve_registry(self, address: str) -> Any:
         return serve_rdap(self.registry, address, 8080)
@@ -155,3 +219,14 @@ def test_a_vantage_point_behind_a_proxy_does_not_fake_anycast(world: World) -> N
     assert distance_km(center, ZURICH) <= radius_km
     assert "proxy" in server["left_out"]["lisbon"]
     assert server["vantage_points"] == 3
+
+
+def test_an_edge_in_front_of_a_storage_is_no_storage(world: World) -> None:
+    rtt_ms, first_bytes_ms = world.read_first_bytes(CDN)
+    assert min(first_bytes_ms) - rtt_ms > distance_km(OSLO, MADRID) / 100
+    assert judge_layer(rtt_ms, first_bytes_ms, "edge")[0] == "edge"
+    assert judge_layer(rtt_ms, first_bytes_ms)[0] == "unknown"
+
+
+def test_a_storage_is_where_its_connections_end(world: World) -> None:
+    assert judge_layer(*world.read_first_bytes(STORAGE))[0] == "storage"

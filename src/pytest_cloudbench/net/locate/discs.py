@@ -143,11 +143,11 @@ def _exclude_each_other(one: Disc, other: Disc) -> bool:
 
 
 def _describe_sites(sites: Sequence[Disc], counted: Sequence[Disc], left_out: dict[str, str]) -> DiscVerdict:
-    names = f"{sites[0].vantage} and {sites[1].vantage}"
+    names = f"{sites[0].vantage} and {sites[1].vantage}, if both are where they are said to be"
     is_checked = all(disc.has_proxy is False for disc in sites)
     text = f"at least {len(sites)} servers share the address: none can be near both {names}"
     if not is_checked:
-        text = f"none can be near both {names}: several servers share the address, or a proxy answers for it"
+        text = f"several servers share the address, or a proxy answers for it: none can be near both {names}"
     reason: Reason = "anycast" if is_checked else "proxy or anycast"
     return DiscVerdict(None, reason, text, len(counted), tuple(disc.cap for disc in sites), left_out)
 

@@ -190,6 +190,22 @@ def find_liars(
     return {resolver: problem for resolver, problem in problems.items() if problem}
 
 
+def has_certificate(address: str, name: str, port: int, timeout_s: float) -> bool | None:
+    """Return whether a server has a certificate for a name that this system trusts. None if no TLS server answers."""
+    import socket
+    import ssl
+
+    try:
+        with socket.create_connection((address, port), timeout_s) as connection:
+            context = ssl.create_default_context()
+            with context.wrap_socket(connection, server_hostname=name):
+                return True
+    except ssl.SSLCertVerificationError:
+        return False
+    except (OSError, ValueError):
+        return None
+
+
 def heeds_subnets(replies: Iterable[DnsReply], resolver: Resolver) -> bool | None:
     """Return whether a resolver's answers depend on the client's subnet. None if the answers leave it open.
 

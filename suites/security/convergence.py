@@ -7,14 +7,11 @@ another. A second account of an emulated service is another emulator: what is co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager
 
 from pytest_cloudbench import (
     Endpoint,
     Inquiry,
-    LiteralContent,
     RandomContent,
     find_needles,
     slice_needles,
@@ -23,7 +20,7 @@ from pytest_cloudbench import (
 
 from . import transit
 from .rulings import Ruling, no, unknown, yes
-from .tap import Tap, sent_bytes
+from .tap import sent_bytes
 
 _BYTES = 65536
 _PIECES = 64
@@ -36,7 +33,6 @@ def ask_convergent(inquiry: Inquiry) -> Ruling:
         why = "it does not encrypt contents" if encryption.answer == "no" else encryption.how
         return unknown(f"not asked: {why}", encryption.evidence)
     content = RandomContent(f"{inquiry.seed}/convergent", _BYTES).read(0, _BYTES)
-    assert inquiry.endpoint is not None
     first, again = (_upload(inquiry, inquiry.endpoint, f"{inquiry.folder}/{name}", content) for name in ("one", "two"))
     with _second_account(inquiry) as endpoint:
         other = None if endpoint is None else _upload(inquiry, endpoint, "/other", content)
@@ -65,12 +61,9 @@ def are_alike(first: bytes, second: bytes) -> bool:
     return len(find_needles(second, needles)) > len(needles) // 4
 
 
-def _upload(inquiry: Inquiry, endpoint: Endpoint, path: str, content: bytes) -> bytes:
+def _upload(inquiry: Inquiry, endpoint: Endpoint | None, path: str, content: bytes) -> bytes:
     """Upload a file through a tap that opens TLS. Return what the service received."""
-    with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder)) as tap:
-        with closing(inquiry.connect(tap.endpoint)) as driver:
-            driver.put(path, LiteralContent(content))
-        return sent_bytes(tap.flows)
+    return sent_bytes(transit.send_files(inquiry, {path: content}, endpoint, opens=True))
 
 
 @contextmanager

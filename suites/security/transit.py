@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_cloudbench import (
     CloudError,
+    Endpoint,
     Inquiry,
     LiteralContent,
     Needle,
@@ -79,25 +80,32 @@ def describe_sightings(sightings: Sequence[Sighting]) -> str:
                      for form, count in count_by_form(sightings).items())  # fmt: skip
 
 
-@contextmanager
-def send_bait(inquiry: Inquiry, bait: Bait, *, opens: bool) -> Iterator[list[TappedFlow]]:
-    """Upload the bait through a tap, and yield what the tap recorded. Raises CloudError and OSError."""
-    assert inquiry.endpoint is not None
-    with TemporaryDirectory(prefix="cloudbench-tap-") as folder:
-        with (
-            Tap(inquiry.endpoint, Path(folder) if opens else None) as tap,
-            closing(inquiry.connect(tap.endpoint)) as driver,
-        ):
-            for name, content in bait.files.items():
-                driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
-        yield tap.flows
+def send_bait(inquiry: Inquiry, bait: Bait, *, opens: bool) -> list[TappedFlow]:
+    """Upload the bait through a tap, and return what the tap recorded. Raises CloudError, UsageError and OSError."""
+    files = {f"{inquiry.folder}/{name}": content for name, content in bait.files.items()}
+    return send_files(inquiry, files, inquiry.endpoint, opens=opens)
+
+
+def send_files(
+    inquiry: Inquiry, files: Mapping[str, bytes], endpoint: Endpoint | None, *, opens: bool
+) -> list[TappedFlow]:
+    """Upload files through a tap before a service, or before the real account if there is none."""
+    with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder) if opens else None) as tap:
+        if tap.endpoint is not None:
+            driver = inquiry.connect(tap.endpoint)
+        else:
+            driver = inquiry.connect_by_proxy(tap.proxy, tap.authority)
+        with closing(driver):
+            for path, content in files.items():
+                driver.put(path, LiteralContent(content))
+    return tap.flows
 
 
 def _why_unseen(inquiry: Inquiry) -> str:
     """Return why no traffic can be recorded. Empty if it can."""
-    if inquiry.endpoint is None:
-        return "not seen: there is no service of this run to put a tap before"
     scheme = inquiry.bound.spec.scheme
+    if inquiry.endpoint is None and not inquiry.bound.credential_sets:
+        return "not seen: it makes no connections of its own"
     return f"not seen: the driver talks to {GATEWAYS[scheme]}" if scheme in GATEWAYS else ""
 
 
@@ -106,8 +114,7 @@ def ask_transit(inquiry: Inquiry) -> Ruling:
     if why := _why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/transit")
-    with send_bait(inquiry, bait, opens=False) as flows:
-        used = [flow for flow in flows if flow.up]
+    used = [flow for flow in send_bait(inquiry, bait, opens=False) if flow.up]
     return judge_transit(used, bait)
 
 
@@ -138,8 +145,8 @@ def ask_content(inquiry: Inquiry) -> Ruling:
     if why := _why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/content")
-    with send_bait(inquiry, bait, opens=True) as flows:
-        sent = sent_bytes(flows)
+    flows = send_bait(inquiry, bait, opens=True)
+    sent = sent_bytes(flows)
     return judge_content(sent, bait, is_open=not any(flow.protocol for flow in flows))
 
 
@@ -172,8 +179,8 @@ def ask_names(inquiry: Inquiry) -> Ruling:
     if why := _why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/names")
-    with send_bait(inquiry, bait, opens=True) as flows:
-        sent = sent_bytes(flows)
+    flows = send_bait(inquiry, bait, opens=True)
+    sent = sent_bytes(flows)
     return judge_names(sent, bait, is_open=not any(flow.protocol for flow in flows))
 
 

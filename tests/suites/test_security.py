@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
-from os import urandom
+from os import environ, urandom
 from random import Random
 from typing import Any
 
@@ -22,7 +22,7 @@ from pytest_cloudbench import (
     open_provider,
     start_emulator,
 )
-from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers import Provider, connect
 from pytest_cloudbench.providers.for_agents import Provided
 from suites.security import convergence, links, transit
 from suites.security.questions import QUESTIONS
@@ -215,6 +215,29 @@ def test_convergence_without_a_second_account() -> None:
     assert convergence.judge_convergence(first, first, second, 65536).answer == "yes"
     assert convergence.judge_convergence(first, second[:1000], first, 65536).answer == "no"
     assert convergence.judge_convergence(first[:1000], first, second, 65536).answer == "unknown"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "api", "content"), [("dropbox+fast", "dropbox", "no"), ("mega", "mega", "yes")])
+def test_a_real_account_is_asked_through_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, api: str, content: str
+) -> None:
+    """The driver uses the provider's real host names, which the user's own proxy leads to an emulator."""
+    with start_emulator("ideal", api=api) as service:
+        monkeypatch.setenv("HTTPS_PROXY", service.endpoint.proxy)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.endpoint.ca_file)
+        for field, value in service.endpoint.credentials.items():
+            monkeypatch.setenv(f"CLOUDBENCH_{api}_{field}".upper(), value)
+        provider = Provider(scheme, open=lambda: (connect(Provided(scheme)), Provided(scheme)))
+        provider.driver.mkdir("/run")
+        inquiry = Inquiry(provider, "/run", SEED, lambda: None, lambda _: None)
+        before = dict(environ)
+        assert transit.ask_transit(inquiry).answer == "yes"
+        assert transit.ask_content(inquiry).answer == content
+        assert environ == before
+        assert links.ask_revoked(inquiry).answer == "yes"
+        assert transit.ask_at_rest(inquiry).answer == "unknown"
+        provider.close()
 
 
 def test_a_server_without_tls_is_found_and_what_it_carries() -> None:

@@ -6,13 +6,16 @@ journal, as for an experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers import bind as bind_spec
 from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
 from pytest_cloudbench.load.engine.engine import Budget
@@ -20,6 +23,7 @@ from pytest_cloudbench.load.messages import SwitchFaults
 from pytest_cloudbench.load.sandbox import RetryingDriver
 from pytest_cloudbench.model import Endpoint, ProviderSpec
 from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers import connect as connect_provided
 from pytest_cloudbench.workload.payload import Generator
 
 if TYPE_CHECKING:
@@ -69,6 +73,15 @@ class Inquiry:
         """Connect another driver of this kind to some endpoint. Raises UsageError."""
         return self._repeat_throttled(self.bound.connect(endpoint, {}))
 
+    def connect_by_proxy(self, proxy: str, authority: str = "") -> Any:
+        """Connect another driver to the same real account, whose requests go through an HTTP proxy.
+
+        ``authority`` is the file of the only authority that it trusts, for a proxy that opens TLS. Raises UsageError.
+        """
+        variables = {"https_proxy": proxy, "HTTPS_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
+        with _environment({**variables, **({CERTIFICATES[0]: authority} if authority else {})}):
+            return self._repeat_throttled(connect_provided(self.provider.opened[1]))
+
     def open_link(self, url: str) -> bytes:
         """Return what a person without an account gets by a link. Raises CloudError. Needs ``opens_links``."""
         opener: Any = self.provider.driver
@@ -88,6 +101,21 @@ class Inquiry:
         if isinstance(self.provider.driver, FolderDriver):
             return self.provider.driver.stored(self.folder)
         return self.list_stored()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process while a driver is connected, which reads them then and not later."""
+    former = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry], _Answer]) -> _Answer:

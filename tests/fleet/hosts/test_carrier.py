@@ -19,6 +19,7 @@ from tests.fleet.hosts.conftest import Losses
 from tests.limits import HANG_S
 
 MIB = 1 << 20
+MANY = 1100
 
 
 class Service:
@@ -162,6 +163,27 @@ def test_a_client_that_goes_ends_its_connection_to_the_service(reach: Callable[.
 
     reach(wait).close()
     assert ended.wait(HANG_S)
+
+
+@pytest.mark.slow
+def test_more_connections_than_files_may_usually_be_open(
+    connection: HostConnection, reach: Callable[..., socket.socket]
+) -> None:
+    resource = pytest.importorskip("resource")
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if former[1] < 4 * MANY:
+        pytest.skip(f"needs a hard limit of {4 * MANY} open files (ulimit -Hn)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, former[1]))
+    try:
+        first = reach(echo)
+        address = first.getpeername()
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(address, HANG_S)) for _ in range(MANY)]
+            for client in clients:
+                client.sendall(b"x")
+            assert [client.recv(1) for client in clients] == [b"x"] * MANY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
 def test_a_lost_host_breaks_its_connections_and_opens_no_port(

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts.streams import FrameQueue, TcpStreams
+from pytest_cloudbench.fleet.hosts.streams import FrameQueue, TcpStreams, allow_many_connections
 from pytest_cloudbench.model import FleetError
 
 _WAKE = -1
@@ -54,6 +54,7 @@ class Carrier:
                 self._services[address] = number, Future()
                 self._addresses[number] = address
                 if not self._thread.ident:
+                    allow_many_connections()
                     self._thread.start()
             number, port = self._services[address]
         if is_new:
@@ -139,7 +140,11 @@ class Carrier:
 
     def _connect(self, stream: int, target: int) -> None:
         host, port = self._addresses[target]
-        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError:  # too many open files
+            self._command(reset=stream)
+            return
         connection.setblocking(False)
         # What goes wrong is seen when it is used, and reaches the client as a reset.
         connection.connect_ex((host, port))

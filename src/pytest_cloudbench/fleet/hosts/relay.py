@@ -35,6 +35,7 @@ from pytest_cloudbench.fleet.hosts.streams import (
     FrameQueue,
     FrameReader,
     TcpStreams,
+    allow_many_connections,
     is_tcp,
 )
 
@@ -319,6 +320,7 @@ def main(silence_s: float) -> None:
     os.dup2(2, 1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
+    allow_many_connections()
     try:
         os.write(sink, MAGIC)
         Relay(source, sink, silence_s).run()

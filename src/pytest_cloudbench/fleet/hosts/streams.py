@@ -42,6 +42,17 @@ def is_tcp(stream: int) -> bool:
     return FIRST_TCP <= stream < CREDITS
 
 
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one, because each connection needs one at both ends."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 class FrameReader:
     """Cuts a stream of bytes into frames."""
 
